@@ -249,19 +249,20 @@ def test_a_signal_rolls_back_and_a_second_one_does_not_stop_that(rig: Rig, numbe
     rig.assert_settled(version=rig.good_backend)
 
 
+def apply_on_a_terminal(rig: Rig, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "specdash", "apply", *words]
+    process = subprocess.Popen(
+        command, env=rig.env, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+    )
+    os.close(terminal)
+    return process, controller
+
+
 @with_engine
 def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Rig) -> None:
     """The terminal's end is a SIGHUP and a dead stderr at once."""
-    controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specdash", "apply", "--yes", *misbehaving(rig.home, "deaf")],
-        env=rig.env,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
+    process, controller = apply_on_a_terminal(rig, "--yes", *misbehaving(rig.home, "deaf"))
     read_until(controller, b"health")
     os.close(controller)
     process.send_signal(signal.SIGHUP)
@@ -273,16 +274,7 @@ def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Ri
 @with_engine
 @pytest.mark.parametrize(("answer", "applied"), [(b"n\n", False), (b"y\n", True)])
 def test_on_a_terminal_it_asks(rig: Rig, answer: bytes, *, applied: bool) -> None:
-    controller, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "specdash", "apply", "LLAMA_DRAFT_MAX=8"],
-        env=rig.env,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
+    process, controller = apply_on_a_terminal(rig, "LLAMA_DRAFT_MAX=8")
     read_until(controller, b"Apply this? [y/N]")
     os.write(controller, answer)
     read_until(controller, b"applied:" if applied else b"nothing was changed")
