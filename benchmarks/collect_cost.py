@@ -16,8 +16,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+from support.asking import complete  # noqa: E402
 from support.fault_server import free_port  # noqa: E402
-from support.small_server import complete, small_server  # noqa: E402
+from support.small_server import small_server  # noqa: E402
 
 STORM_LINE = (
     b"0.12.345.678 W find_slot: non-consecutive token position 4711 after 4710 for sequence 0 with 512 new tokens\n"
@@ -81,7 +82,7 @@ def run(code: str, *arguments: str) -> Any:
 def working(port: int, stop: threading.Event) -> None:
     """Keep one request running."""
     while not stop.is_set():
-        complete(port, "import os\n\ndef walk(path):\n", 400)
+        complete(f"http://127.0.0.1:{port}", "import os\n\ndef walk(path):\n", 400, cache_prompt=False)
 
 
 def storming(log: Path, stop: threading.Event) -> None:

@@ -74,9 +74,7 @@ if [ -z "$server" ]; then
       "${PYTHON:-python3}" tools/gpu/find_cublas.py >"$work/cublas.options"
       mapfile -t -O "${#options[@]}" options <"$work/cublas.options"
     else
-      # A dry run is compiled more than it is run: only what multiplies matrices is worth the slow half of the optimizer.
-      echo 'set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")' >"$work/kernels.cmake"
-      options+=("-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" "-DCMAKE_PROJECT_ggml_INCLUDE=$work/kernels.cmake")
+      options+=("-DCMAKE_PROJECT_INCLUDE=$PWD/tools/gpu/dry_build.cmake")
     fi
     say "llama-server, $(nproc) cores, ${options[*]}"
     step cmake -S "$work/llama.cpp" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_CCACHE=OFF -DLLAMA_BUILD_TESTS=OFF \
