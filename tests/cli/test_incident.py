@@ -92,8 +92,8 @@ def test_standard_output_takes_the_archive_itself(nobody: str) -> None:
     [
         (["--last", "1m", "--since", "02:00"], ExitCode.USAGE, "cannot be used together"),
         (["--last", "soon"], ExitCode.USAGE, "no length of time"),
-        (["--since", "2030-01-01"], ExitCode.USAGE, "wants 1 second to 24 hours"),
-        (["--last", "3d"], ExitCode.USAGE, "wants 1 second to 24 hours"),
+        (["--since", "2030-01-01"], ExitCode.USAGE, "must be from 1 second to 24 hours"),
+        (["--last", "3d"], ExitCode.USAGE, "must be from 1 second to 24 hours"),
         (["--until", "2199-01-01"], ExitCode.USAGE, "in the future"),
         (["--output", "-", "--json"], ExitCode.USAGE, "leave out --json"),
         (["--output", "/nowhere/at/all.tar.gz"], ExitCode.NOT_WRITTEN, "there is no directory"),

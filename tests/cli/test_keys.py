@@ -57,7 +57,7 @@ def test_it_shows_the_users_keys_and_keeps_those_that_lead_out() -> None:
         ('pause = "shift+p"', "a capital is written 'P'"),
         ('pause = "ctrl+i"', "terminals send ctrl+i as tab"),
         ('pause = ""', "a key is missing"),
-        ("pause = 3", 'wants keys in one text, such as "space,p"'),
+        ("pause = 3", 'must be keys in one text, such as "space,p"'),
         ('pause = "ctrl+c"', "ctrl+c does the same everywhere"),
         ('pause = "p"', "p on the overview screen is the key of proxy"),
         ('"tune.apply" = "x"', "x on the tune screen is the key of tune.unset"),
