@@ -374,7 +374,8 @@ def test_an_env_file_that_an_apply_made_is_gone_again_after_its_rollback(adopted
     adopted.manager.stop("uap")
     service.env_file.unlink()
     _, record = adopted.apply(
-        *[word for word in words if not word.startswith(("LLAMA_ALIAS", "LLAMA_ENGINE"))], "LLAMA_ALIAS=no-tokens"
+        *[word for word in words if not word.startswith(("LLAMA_ALIAS", "LLAMA_ENGINE", "LLAMA_BIN"))],
+        "LLAMA_ALIAS=no-tokens",
     )
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE), record.reason
     assert not service.env_file.exists()
