@@ -172,7 +172,8 @@ def open_dashboard(
     state is. `in_browser` draws for one, and only looks: nothing is changed, recorded or kept. With `of_fleet` escape
     leaves it, too.
     """
-    gc.disable()
+    if not of_fleet:
+        gc.disable()
     from specdash.collect.targets import look_at
     from specdash.control.console import SlotConsole
     from specdash.core.config import WINDOWS_S
@@ -194,9 +195,10 @@ def open_dashboard(
         collecting = Collecting(target, complete, own, env, is_kept=not in_browser)
 
         def begin() -> None:
-            # What a start makes stays: no collection looks for garbage in it, then or later.
-            gc.freeze()
-            gc.enable()
+            # What a process makes until here stays. A later dashboard, or a fleet's, begins with garbage of others.
+            if not gc.isenabled():
+                gc.freeze()
+                gc.enable()
             collecting.start()
 
         changes = target.ssh is None and not in_browser
