@@ -695,9 +695,7 @@ def _span(args: argparse.Namespace, now: float) -> IncidentSpan:
     if until > now + 1:
         raise UsageError(f"--until {args.until}: is in the future")
     if not 1 <= until - since <= LONGEST_SPAN_S:
-        raise UsageError(
-            f"the time from --since to --until is {until - since:.0f} s; it must be from 1 second to 24 hours"
-        )
+        raise UsageError(f"from --since to --until: {until - since:.0f} s, which must be from 1 second to 24 hours")
     return IncidentSpan(since, until)
 
 
