@@ -255,20 +255,3 @@ def write_models(folder: Path) -> dict[str, Path]:
     return {
         target.name: target.write(folder / f"{target.name}.gguf") for target in (*TARGETS.values(), *DRAFTS.values())
     }
-
-
-def table() -> str:
-    """What becomes of each type with each draft on each target, as the page has it; all that starts."""
-    lines = [f"| type | draft | {' | '.join(TARGETS)} |", f"|---|---|{'---|' * len(TARGETS)}"]
-    for spec_kind in SPEC_TYPES:
-        for draft in (None, *DRAFTS.values()):
-            fits = [fit(target, draft, spec_kind)[0] for target in TARGETS.values()]
-            if set(fits) == {Fit.REFUSED} or (draft is not None and not spec_kind.reads_draft_model):
-                continue
-            told = [
-                str(Cell(target, draft, (spec_kind,)).rollback) if found is Fit.FITS else str(found)
-                for target, found in zip(TARGETS.values(), fits, strict=True)
-            ]
-            name = draft.name if draft is not None else ""
-            lines.append(f"| `{spec_kind.name}` | {name} | {' | '.join(told)} |")
-    return "\n".join(lines)
