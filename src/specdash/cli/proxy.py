@@ -89,7 +89,9 @@ def _run(configuration: Configuration, reloads: list[int]) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("specdash"):
             raise
-        raise InputError(f"the proxy needs the package {error.name}: pip install 'specdash[proxy]'") from None
+        raise InputError(
+            f"the proxy needs the package {error.name}: run `pip install '.[proxy]'` in a checkout of specdash"
+        ) from None
     return_memory()
     return server.run(configuration, reloads)
 

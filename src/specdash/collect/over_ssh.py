@@ -283,7 +283,7 @@ def other_version(host: SshHost, hello: AgentHello) -> str:
     older = f"upgrade it on {host.name}" if hello.protocol < PROTOCOL else "upgrade it here"
     return (
         f"specdash {there} on {host.name} speaks protocol {hello.protocol}, specdash {here} here speaks "
-        f"{PROTOCOL}: {older} (pip install --upgrade specdash)"
+        f"{PROTOCOL}: {older}"
     )
 
 
@@ -295,8 +295,8 @@ def ending(host: SshHost, code: int | None, words: str, *, greeted: bool) -> str
         return f"ssh to {host.name} has no connection (exit 255){why}"
     if code in (_NO_PROGRAM, _NOT_EXECUTABLE) and not greeted:
         return (
-            f"specdash is not installed on {host.name} as `{program}` (exit {code}){why}. There: pip install "
-            "specdash; or say where it is: program under [ssh] in config.toml"
+            f"specdash is not installed on {host.name} as `{program}` (exit {code}){why}. Install it there "
+            "from a checkout (`pip install .`), or set program under [ssh] in config.toml"
         )
     if code == ExitCode.USAGE and not greeted:
         return (

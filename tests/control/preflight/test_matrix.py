@@ -4,7 +4,6 @@ has nothing against the rest. `tests/e2e/test_speculation_matrix.py` tries the s
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +13,8 @@ from support import matrix
 from support.matrix import Fit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from control.preflight.conftest import Check
 
 _ABOUT_PAIRS = {"settings", "nextn-layers", "draft-architecture", "recurrent-draft", "vocabulary"}

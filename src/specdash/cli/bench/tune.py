@@ -306,7 +306,9 @@ def _prepared(options: TuneOptions, ground: TuneTarget, gpus: GpuLooks, env: Map
     try:
         import numpy as np  # noqa: F401 - it is asked for here, before anything is touched
     except ImportError:
-        raise SpecdashError("`specdash tune` needs numpy; install it with `pip install 'specdash[tune]'`") from None
+        raise SpecdashError(
+            "`specdash tune` needs numpy; run `pip install '.[tune]'` in a checkout of specdash"
+        ) from None
     from specdash.tune.run.planning import prepare
 
     return prepare(options, ground.values, ground.words, ground.place, gpus, env)

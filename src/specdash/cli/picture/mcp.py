@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         import mcp.server.mcpserver  # noqa: F401 - said before anything is collected
     except ModuleNotFoundError:
-        raise InputError("specdash mcp needs the package mcp: pip install 'specdash[mcp]'") from None
+        raise InputError(
+            "specdash mcp needs the package mcp: run `pip install '.[mcp]'` in a checkout of specdash"
+        ) from None
     settings = resolved_settings(args)
     rules = alert_rules(settings)
     window_s = WINDOWS_S[settings["window"].value]
