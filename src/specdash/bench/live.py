@@ -1,5 +1,5 @@
 """A running server measured on prompts, as a report: what was asked, of whom, in which state of the machine, and what
-came of it. docs/bench-live.md says what each figure means."""
+came of it. docs/measuring.md says what each figure means."""
 
 from __future__ import annotations
 

@@ -425,7 +425,7 @@ class AbReport:
 
 
 def report(ab: AbReport) -> BenchReport:
-    """All files of the report, and what the terminal shows; docs/bench-ab.md says what each figure is."""
+    """All files of the report, and what the terminal shows; docs/measuring.md says what each figure is."""
     document = {
         "schema": SCHEMA,
         **ab.facts,

@@ -134,7 +134,7 @@ def schedule(names: Sequence[str], passes: int, seed: int) -> list[tuple[int, st
 
 
 def report(sweep: SweepReport) -> BenchReport:
-    """All files of the report, and what the terminal shows; docs/bench-sweep.md says what each figure is."""
+    """All files of the report, and what the terminal shows; docs/measuring.md says what each figure is."""
     named = {"failed": sweep.failed, "left_out": sweep.left_out}
     document = {
         "schema": SCHEMA,

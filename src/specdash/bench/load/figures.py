@@ -81,7 +81,7 @@ class Figures:
     cached_tokens: int
 
     def as_json(self) -> dict[str, Any]:
-        """For report.json; docs/bench-live.md says what each is."""
+        """For report.json; docs/measuring.md says what each is."""
         runs = stats.spread(self.by_run)
         return {
             **json_of(self, _FIGURES),

@@ -269,7 +269,7 @@ def _notes(made: Replay) -> list[str]:
     )
     told = ", ".join(f"{count} {flag}" for flag, count in odd.most_common() if flag not in (CACHED, NO_TIMINGS))
     if told:
-        found.append(f"odd answers: {told} (docs/bench-live.md)")
+        found.append(f"odd answers: {told} (docs/measuring.md)")
     by = made.counted_by()
     if CountedBy.CHUNKS in by:
         found.append("this server does not tell how many tokens it made: events were counted, one may bring several")

@@ -1,4 +1,4 @@
-"""`specdash bench live`: a running server measured on prompts (docs/bench-live.md)."""
+"""`specdash bench live`: a running server measured on prompts (docs/measuring.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="coding, pattern, prose, agentic, or a class of --prompts; may be repeated (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--prompts", metavar="FILE", help="your own: JSON Lines, JSON, or plain text (docs/bench-live.md)"
+        "--prompts", metavar="FILE", help="your own: JSON Lines, JSON, or plain text (docs/measuring.md)"
     )
     load = parser.add_mutually_exclusive_group()
     load.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests at a time (default: 1)")

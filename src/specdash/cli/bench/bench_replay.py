@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-broken", action="store_true", help="leave broken lines out, and count them")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="longest silence in seconds (600)")
     parser.add_argument("--out", metavar="DIR", help="folder for the results")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/bench-replay.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/measuring.md)")
 
 
 def run(args: argparse.Namespace) -> int:

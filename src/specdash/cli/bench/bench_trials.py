@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser, *, runs: int | None = 1) -> Non
     where.add_argument("--force", action="store_true", help="also where memory seems not to suffice; cut requests off")
     asked = parser.add_argument_group("what is asked")
     asked.add_argument(
-        "--prompts", metavar="FILE", help="your own: JSON Lines, JSON, or plain text (docs/bench-live.md)"
+        "--prompts", metavar="FILE", help="your own: JSON Lines, JSON, or plain text (docs/measuring.md)"
     )
     asked.add_argument(
         "--class", dest="kinds", action="append", default=[], metavar="CLASS",
@@ -289,7 +289,7 @@ def with_notes(values: Mapping[str, str], candidates: Sequence[Candidate]) -> li
     return found
 
 
-# `bench ab`: configurations against each other, real or within noise (docs/bench-ab.md).
+# `bench ab`: configurations against each other, real or within noise (docs/measuring.md).
 
 ROUNDS = 4
 _MOST_ROUNDS = 500
@@ -383,7 +383,7 @@ def _verified(args: argparse.Namespace, work: TrialWork) -> int:
         return verify.run(parser.parse_args([*words, *(["--force"] if args.force else [])]))
 
 
-# `bench sweep`: a grid of settings (docs/bench-sweep.md).
+# `bench sweep`: a grid of settings (docs/measuring.md).
 
 _MOST = 10_000
 
@@ -455,7 +455,7 @@ def _must_be_some(kept: tuple[Candidate, ...], left_out: tuple[tuple[str, str], 
         raise UsageError(f"nothing of the grid can be meant: {left_out[0][0]}: {left_out[0][1]}")
 
 
-# `bench matrix`: drafters by classes of prompts, and by targets (docs/bench-sweep.md).
+# `bench matrix`: drafters by classes of prompts, and by targets (docs/measuring.md).
 
 RUNS = 3
 NONE = "none"
