@@ -6,10 +6,9 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.insight.rules.catalogue import FAMILIES, runbook, shipped
-from specdash.system.text import markdown_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from specdash.insight.rules.catalogue import RuleSpec
 
@@ -20,32 +19,21 @@ Every rule, generated from the catalogue by `python tools/make_docs.py`; do not 
 them at every look at the server, `specdash check` from cron and CI ([check.md](check.md)); `specdash check
 --list-rules` prints them with the limits in force.
 
-- **Severity.** A notice is worth knowing and needs nobody; a warning needs somebody today; a critical one now.
-- **Raised** when the symptom was there at every look for so long, and over when it was gone for so long. Severity
-  rises at once and falls as slowly as the alert clears.
-- **Held back**: while the server loads or was restarted, and for 10 s after it, rules that judge its work are not
-  judged, nor are those marked "at work only" while nothing runs. What cannot be judged, also because a source is
-  silent, neither begins nor ends; an alert that could not be judged for 10 minutes is over.
-- **Where specdash itself gets no CPU** ([specdash_starved](#specdash_starved)), what rests on silence is not judged:
-  `server_hung` (but for a process that a signal stopped), `slot_hung`, `busy_too_long`, and of `backend_down`,
-  `port_taken` and `proxy_down` what rests on time alone.
-- **Refuted**: an alert that is over and was never so, as was seen since, stays in the list with the reason in its
-  evidence. It is no cause of anything, and `specdash check --for` does not count it.
-- **Runbooks** are printed with the address, port, process and folder of the case; what is not known stays a word in
-  capitals, as below.
-- **While settings are tried** (`specdash tune`, `bench ab`, `bench sweep`, `bench matrix` on the service): restarts and
-  starts that fail are the trial's, and are not counted. Rules marked "not judged while settings are tried" judge what
-  the settings do, and are not judged then, nor afterwards as far back as they look (`window_s`); those with a time wait
-  so long. All others go on as ever: GPU, memory of the machine, disk, hangs, errors that clients get. Where the process
-  that tries has died, everything is judged again.
-- **Explains**: where several alerts are active, the one that explains the others is named as the likely cause.
-- **Fix**: where an alert has one, the tune screen takes it as a pending change, and `specdash check -v` prints the
-  command. Nothing is ever applied by itself.
+- **Severity.** A notice is worth knowing; a warning needs attention today; a critical alert needs it now.
+- **Raised** when the symptom has persisted for the time given, and over once it has been gone for the time given.
+- **Held back**: for 10 s after a server has started, rules that judge its work pause; so do rules marked "at work
+  only" while nothing runs. A rule without data neither raises nor ends an alert; after 10 minutes without data it
+  ends. While specdash itself gets no CPU, rules that rest on silence pause.
+- **Refuted**: an alert that later evidence disproved stays in the list with the reason, and `check --for` ignores it.
+- **While settings are tried** (`tune`, `bench ab|sweep|matrix` on the service), restarts and failed starts are expected
+  and not counted, and rules marked "not judged while settings are tried" pause.
+- **Explains**: of several active alerts, the one that explains the others is named as the likely cause.
+- **Fix**: the tune screen takes it as a pending change. Nothing is ever applied by itself.
 
 ## Your own limits
 
-In `rules.toml` beside config.toml, or a file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml. It
-may change the limits, severity and times of a rule, or switch it off; a name that is not known is an error. Editors
+In `rules.toml` beside config.toml, or the file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml. It
+may change the limits, severity and times of a rule, or switch it off; an unknown name is an error. Editors
 complete and check it by its schema: `specdash schema rules.toml > ~/.config/specdash/rules.schema.json`.
 
 ```toml
@@ -73,30 +61,26 @@ _FAMILIES: Mapping[str, str] = {
 def page() -> str:
     """The whole page."""
     specs = [rule.spec for rule in shipped()]
-    parts = [_INTRODUCTION, *_overview(specs)]
+    parts = [_INTRODUCTION]
     for family in FAMILIES:
         parts.append(f"## {_FAMILIES[family]}")
         parts += [_rule(spec) for spec in specs if spec.family == family]
     return "\n\n".join(parts) + "\n"
 
 
-def _overview(specs: Iterable[RuleSpec]) -> Iterable[str]:
-    rows = ((f"[`{spec.id}`](#{spec.id})", spec.severity, spec.title) for spec in specs)
-    yield "## All rules\n\n" + markdown_table([("rule", "severity", "title"), *rows])
-
-
 def _rule(spec: RuleSpec) -> str:
     lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}", ""]
     general = runbook(spec)
-    lines += [f"- check: {_code(check)}" for check in general.checks]
+    if general.checks:
+        lines.append(f"- check: {'; '.join(_code(check) for check in general.checks)}")
     if general.remedy:
         lines.append(f"- remedy: {general.remedy}")
-    lines.append(f"- raised {_after(spec.raise_after_s)}, over {_after(spec.clear_after_s)}{_when(spec)}")
+    parts = [f"raised {_after(spec.raise_after_s)}, over {_after(spec.clear_after_s)}{_when(spec)}"]
     if spec.limits:
-        lines.append("- limits: " + ", ".join(f"`{name} = {value:g}`" for name, value in spec.limits.items()))
+        parts.append("limits " + ", ".join(f"`{name} = {value:g}`" for name, value in spec.limits.items()))
     if spec.explains:
-        lines.append("- explains: " + ", ".join(f"[{explain}](#{explain})" for explain in spec.explains))
-    return "\n".join(lines)
+        parts.append("explains " + ", ".join(f"[{explain}](#{explain})" for explain in spec.explains))
+    return "\n".join([*lines, f"- {'; '.join(parts)}"])
 
 
 def _code(check: str) -> str:
