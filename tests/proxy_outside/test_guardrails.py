@@ -140,6 +140,40 @@ def test_an_announced_call_that_did_not_come_is_added(way: Way, upstream: FaultU
     assert seen.message["stop_reason"] == "tool_use"
 
 
+def test_a_call_is_added_once_for_an_instruction_and_then_the_agent_is_left_alone(
+    way: Way, upstream: FaultUpstream
+) -> None:
+    upstream.scripts = [answers("Let me read the file:"), GOOD, answers("Let me read a.py again:"), GOOD]
+    history = tool_loop()
+    first = way.ask(turn(tools=TOOLS, messages=history))
+    assert first.calls == CALLED
+    call_id = next(block["id"] for block in first.content if block["type"] == "tool_use")
+    history += [
+        {"role": "assistant", "content": first.content},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": "x = 1"}]},
+    ]
+    second = way.ask(turn(tools=TOOLS, messages=history))
+    assert (second.text, second.calls) == ("Let me read a.py again:", [])
+    assert len(upstream.chats) == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "All 42 tests pass. I'll stop here.",
+        "Tests pass, so I'll call it done.",
+        "Everything is fixed; I'll add nothing more.",
+        "I'll run `make deploy` once you confirm.",
+        "I'll use tabs in this project.",
+    ],
+)
+def test_a_finished_agent_is_left_alone(way: Way, upstream: FaultUpstream, text: str) -> None:
+    upstream.otherwise = answers(text)
+    seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
+    assert (seen.text, seen.calls) == (text, [])
+    assert len(upstream.chats) == 1
+
+
 def test_a_final_answer_in_a_tool_loop_is_final(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = answers("Done. All tests pass now, and `<tool_call>` is no longer printed.")
     seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))

@@ -18,11 +18,11 @@ from specdash.proxy.guardrails.malformed import (
     empty_retry,
     fallback_text,
     inspect,
-    is_unexpected_end,
     malformed_retry,
     recover,
     required_retry,
 )
+from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, api_error
 from specdash.proxy.upstream.window import RetryPolicy
@@ -197,7 +197,11 @@ def judge(turn: Turn, answer: AnswerAssembler, chain: Chain) -> GuardrailResult 
             return GuardrailResult(Guardrail.MALFORMED_TOOL, fault)
     if not truncated and not calls and not text.strip():
         return GuardrailResult(Guardrail.EMPTY_RESPONSE)
-    if settings.guardrail_retry and is_unexpected_end(request, text, calls, answer.finish_reason):
+    if (
+        settings.guardrail_retry
+        and is_unexpected_end(request, text, calls, answer.finish_reason)
+        and not has_been_added_to(turn.request.messages, text)
+    ):
         return GuardrailResult(Guardrail.UNEXPECTED_END)
     return None
 
@@ -278,7 +282,12 @@ async def _retry(
     still_bad = judge(turn, again, chain)
     if still_bad is None or (still_bad.guardrail is Guardrail.UNEXPECTED_END and bad.is_malformed):
         chain.release()
-        return None if wants_call and not builder.tool_calls() else (again, builder)
+        if wants_call:
+            if not builder.tool_calls():
+                return None
+            for block in builder.blocks:
+                block.call_id = block.call_id and ADDED_ID + block.call_id.removeprefix("toolu_")
+        return again, builder
     if still_bad.is_malformed and bad.is_malformed:
         turn.session.malformed_streak += 1
     return None

@@ -278,7 +278,7 @@ class Turn:
         self.is_strict = bool(active.event.strict)
         self.request_id = active.event.request_id
         self.usage = Usage()
-        self._request = request
+        self.request = request
         self._prompt_estimated = False
         self._message_id: str | None = None
         self._stop_reason = "end_turn"
@@ -299,7 +299,7 @@ class Turn:
         """Return once the request is ready and may be sent. Raises `ApiError` 529 when a hold outlasts its wait."""
         if not self.is_ready:
             await admitted(self.proxy, self._wait_for_gate)
-            self.starts(_prepared(self.proxy, self._request, self.session))
+            self.starts(_prepared(self.proxy, self.request, self.session))
 
     @property
     def fullness(self) -> float:
@@ -315,7 +315,7 @@ class Turn:
             "id": self.message_id,
             "type": "message",
             "role": "assistant",
-            "model": self._request.model,
+            "model": self.request.model,
             "content": builder.content(),
             "stop_reason": self._stop_reason,
             "stop_sequence": self._stop_text,
@@ -364,7 +364,7 @@ class Turn:
         told = self.active.prompt()
         prompt = self.usage.prompt or told.prompt or self._estimate
         cached = self.usage.cached or told.cached
-        writer.start(self.message_id, self._request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
+        writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
         """Tell what a guardrail did."""
@@ -406,7 +406,7 @@ class Turn:
 
     @property
     def _estimate(self) -> int:
-        size = self.prepared.estimate if self.is_ready else request_tokens(self._request)
+        size = self.prepared.estimate if self.is_ready else request_tokens(self.request)
         return max(1, round(size * self.session.scale))
 
     async def _wait_for_gate(self) -> None:
