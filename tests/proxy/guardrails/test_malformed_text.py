@@ -231,6 +231,45 @@ def test_every_dialect_is_malformed_at_the_end_of_an_answer_and_prose_in_the_mid
         assert inspect(lead + dialect.sample + more, [], TOOLS) is None
 
 
+EVERYDAY = [
+    "The format is set there.",
+    "The date format is wrong in utils.py.",
+    "Fixing the token refresh now.",
+    "The syntax error is on line 3.",
+    "I need to look at the prompt handling.",
+    "The template has two tags; an example is in docs.",
+    "It looks like the markup is broken.",
+    "Such as it is, the notation works.",
+    "The wire format of the prompt template:",
+    "Here is what the syntax needs:",
+    "There are examples like this in the repo.",
+    "The tag is emitted twice",
+    "Das Format steht dort.",
+    "El formato es este:",
+    "Формат другой.",
+    "格式不对。",
+]
+
+
+@pytest.mark.parametrize("lead", EVERYDAY)
+@pytest.mark.parametrize("written", [HERMES, QWEN, INVOKE, f"{HERMES}\n{QWEN}"])
+def test_a_complete_call_at_the_end_is_a_call_whatever_the_words_before_it(lead: str, written: str) -> None:
+    for between in ("\n", "\n\n"):
+        fault = inspect(f"{lead}{between}{written}\n \n", [], TOOLS)
+        assert fault is not None
+        assert (fault.kind, fault.tool) == ("unparsed_call", "Read")
+        assert inspect(f"{lead}{between}{written}\n\nThat is how it is written.", [], TOOLS) is None
+        assert inspect(f"{lead}{between}```\n{written}\n```\nThat is it.", [], TOOLS) is None
+        assert inspect(f"{lead}{between}`{written.replace(chr(10), '')}` is the form.", [], TOOLS) is None
+
+
+@pytest.mark.parametrize("lead", ["The format is set there.", "Fixing the token refresh now."])
+def test_everyday_words_do_not_hide_a_broken_call(lead: str) -> None:
+    fault = inspect(f'{lead}\n<tool_call>\n{{"name": "Read", "arguments": {{"file_path": ', [], TOOLS)
+    assert fault is not None
+    assert fault.tool == "Read"
+
+
 @pytest.mark.parametrize("text", HEALTHY)
 def test_talk_about_calls_is_healthy(text: str) -> None:
     assert inspect(text, [], TOOLS) is None

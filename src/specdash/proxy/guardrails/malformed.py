@@ -1,8 +1,9 @@
 """Malformed tool calls, told from structure: a structured call that is invalid, or a call left unparsed in the text.
 
 Strings inside a call's input are data and never searched. Markup in the text is a call only when the answer ends with
-it: what is quoted, fenced, or followed by more prose is talk about calls. Of such an ending, the tool it names and the
-sentence before it tell whether it is an example. Whatever stays in doubt is text.
+it: what is quoted, fenced, or followed by more prose is talk about calls. A complete call of an offered tool, with
+arguments that fit, is one whatever is before it, unless that says in so many words that an example follows. Of any
+other ending, the tool it names and the sentence before it tell whether it is an example. What stays in doubt is text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,19 @@ _TALK = re.compile(
     |例|形式|格式|構文|语法|語法|예""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""Words about how calls are written, in the sentence that leads to one: what follows is an example."""
+"""Words about how calls are written, in a sentence that leads to one with a colon: what follows is an example."""
+_EXAMPLE = re.compile(
+    r"""(?:\b(?:examples?|for\s+instance|e\.g\.|like\s+(?:this|so)|in\s+this\s+form
+    |beispiel\w*|exemple|ejemplo|esempio|exemplo|пример\w*)|例|예)[\s*_"”’)]*[:：]\Z
+    |\A\W*(?:(?:for|por|par|zum|per)\s+(?:example|instance|ejemplo|exemple|beispiel|esempio|exemplo)|например)\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""A sentence that says in so many words that an example follows."""
+_MODEL = re.compile(
+    r"\b(?:hermes|qwen|mistral|llama|claude|gemma|deepseek|kimi|minimax|glm|gpt-oss|harmony)", re.IGNORECASE
+)
+"""What has a format of its own for calls."""
+_SENTENCE = re.compile(r"[.!?…。！？]\s+|\n")
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 
 
@@ -118,7 +131,7 @@ def _run_fault(
     """The fault of markup that ends an answer, `lead` being the text before it."""
     if run.is_rules:
         return None if run.unfinished else _ECHO
-    if _is_talk(lead) or (run.unfinished and _goes_on(written)):
+    if _is_talk(lead, fits=_fits(run, offered)) or (run.unfinished and _goes_on(written)):
         return None
     named = [call for call in run.calls if call.name in offered]
     if run.calls:
@@ -150,12 +163,27 @@ def _opened(lead: str, tag: str) -> int:
     return opened - lead.count(f"</{tag}>") if opened else 0
 
 
-def _is_talk(lead: str) -> bool:
-    """True when what follows `lead` is shown as an example."""
-    lead = lead.rstrip()[-_MALFORMED_LEAD:]
-    if not lead or announces_action(lead):
+def _fits(run: Markup, offered: Mapping[str, Tool]) -> bool:
+    """True when every call of a run is complete, of an offered tool, and has arguments of its schema."""
+    if not run.calls or run.unfinished:
         return False
-    return _TALK.search(lead[lead.rfind("\n\n") + 1 :]) is not None
+    for call in run.calls:
+        tool = offered.get(call.name or "")
+        if tool is None or call.placeholder or call.arguments is None or problem(tool, call.arguments):
+            return False
+    return True
+
+
+def _is_talk(lead: str, *, fits: bool) -> bool:
+    """True when what follows `lead` is shown as an example; everyday words make none of a call that `fits`."""
+    lead = lead.rstrip()[-_MALFORMED_LEAD:]
+    if not lead.endswith((":", "：")) or announces_action(lead):
+        return False
+    is_about_writing = _TALK.search(lead[lead.rfind("\n\n") + 1 :]) is not None
+    if not fits:
+        return is_about_writing
+    sentence = _SENTENCE.split(lead)[-1]
+    return bool(_EXAMPLE.search(sentence)) or (is_about_writing and bool(_MODEL.search(sentence)))
 
 
 _ECHO = ToolUseFault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
