@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +25,19 @@ from specdash.collect.discover import (
 )
 from specdash.core.paths import run_records_dir
 from specdash.core.records import RunRecord
+from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
-from support.fault_server import FaultServer, hangs, says, writes
+from support.fault_server import FaultServer, free_port, hangs, says, writes
 from support.supervised import zombie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from specdash.core.target import Target
+
 OK = '{"status":"ok"}'
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -52,6 +59,49 @@ def record(env: dict[str, str], name: str = "1", **changes: Any) -> RunRecord:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(written.to_json())
     return written
+
+
+def leave_key(env: dict[str, str], tmp_path: Path, url: str, **changes: Any) -> None:
+    """A record of a backend with a key."""
+    file = tmp_path / "llama.env"
+    file.write_text("LLAMA_API_KEY=K4\n")
+    record(env, url=url, api_key_env="LLAMA_API_KEY", env_file=str(file), **changes)
+
+
+async def looked_at(target: Target) -> None:
+    client = LlamaClient(target)
+    await client.props()
+    await client.aclose()
+
+
+@contextlib.contextmanager
+def listening_as_another_user(port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
+    """The address of a listener that belongs to the user nobody, and all that it hears."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can listen as another user")
+    os.seteuid(NOBODY)
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    finally:
+        os.seteuid(0)
+    heard: list[bytes] = []
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    heard.append(connection.recv(65536))
+                    connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", heard
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
 
 
 class TestRunRecords:
@@ -109,6 +159,45 @@ class TestRunRecords:
             record(env, pid=pid, pid_started=began(pid), api_key_env="LLAMA_API_KEY", env_file=str(file))
             assert target_for_url("http://127.0.0.1:18199", env).api_key == "K3"
             assert target_for_url("http://127.0.0.1:18198", env).api_key is None
+
+    def test_a_listener_of_our_own_user_gets_the_key_of_what_ran_there_last(
+        self, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        with FaultServer({"/props": says(200, "{}")}) as server, zombie() as pid:
+            leave_key(env, tmp_path, server.url, pid=pid, pid_started=began(pid))
+            target = target_for_url(server.url, env)
+            assert target.api_key == "K4"
+            asyncio.run(looked_at(target))
+            assert "Bearer K4" in server.asked("/props")[0].head
+
+    @pytest.mark.parametrize("is_alive", [True, False])
+    def test_a_listener_of_another_user_gets_none(self, env: dict[str, str], tmp_path: Path, is_alive: bool) -> None:
+        with listening_as_another_user() as (url, heard), zombie() as pid:
+            leave_key(env, tmp_path, url, **({} if is_alive else {"pid": pid, "pid_started": began(pid)}))
+            assert target_for_url(url, env).api_key is None
+            assert not any(target.api_key for target in discover(env, ports=()))
+            assert heard == []
+
+    def test_one_that_listens_there_only_later_gets_none_either(self, env: dict[str, str], tmp_path: Path) -> None:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        with zombie() as pid:
+            leave_key(env, tmp_path, url, pid=pid, pid_started=began(pid))
+            target = target_for_url(url, env)
+        assert target.api_key == "K4"
+        with listening_as_another_user(port) as (_, heard):
+            asyncio.run(looked_at(target))
+        assert b"GET /props" in heard[0]
+        assert b"K4" not in b"".join(heard)
+        assert b"authorization" not in b"".join(heard).lower()
+
+    def test_where_the_owner_of_a_listener_is_not_known_it_gets_none(
+        self, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("specdash.collect.discover.listener_owners", lambda _port: None)
+        with zombie() as pid:
+            leave_key(env, tmp_path, "http://127.0.0.1:18199", pid=pid, pid_started=began(pid))
+            assert target_for_url("http://127.0.0.1:18199", env).api_key is None
 
     def test_an_address_of_which_nothing_is_known_stays_as_it_is(self, env: dict[str, str]) -> None:
         record(env)

@@ -346,7 +346,10 @@ def _with(found: Target, named: Target) -> Target:
             "gpu_host",
         )
     }
-    return with_proxy(replace(found, **{name: value for name, value in changes.items() if value}), os.environ)
+    changes = {name: value for name, value in changes.items() if value}
+    if "api_key" in changes:
+        changes["key_is_recorded"] = False
+    return with_proxy(replace(found, **changes), os.environ)
 
 
 def print_json(document: object) -> None:

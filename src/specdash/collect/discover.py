@@ -23,7 +23,7 @@ from specdash.core.records import RunRecord
 from specdash.core.target import Target, is_local, is_over_ssh, local_port, normalise_url
 from specdash.llama.server_answers import ParseError, parse_health
 from specdash.system.data import dataclass
-from specdash.system.processes import began
+from specdash.system.processes import began, listener_owners
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = 
         replace(here, url=url, origin=f"{origin}; {here.origin}") if here is not None else Target(url, origin=origin)
     )
     if target.api_key is None and (last := ended_run(url, env)) is not None:
-        return replace(target, api_key=recorded_key(last, env))
+        return replace(target, api_key=_safe_key(last, env), key_is_recorded=True)
     return target
 
 
@@ -196,7 +196,8 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
     for url, record in _records(env):
         yield Target(
             url,
-            api_key=recorded_key(record, env),
+            api_key=_safe_key(record, env),
+            key_is_recorded=True,
             log=record.log,
             pid=record.pid,
             engine=record.engine,
@@ -212,6 +213,15 @@ def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
             yield normalise_url(record.url), record
 
 
+def _safe_key(record: RunRecord, env: Mapping[str, str]) -> str | None:
+    """The key that a record names, unless a program of another user listens at its address by now."""
+    key = recorded_key(record, env)
+    if key is None:
+        return None
+    owners = listener_owners(place(record.url)[1])
+    return key if owners is not None and owners <= {os.geteuid()} else None
+
+
 def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str | None:
     """The key from the variable that the record names, in this environment or in the program's own env file."""
     if record.api_key_env is None:
@@ -224,6 +234,16 @@ def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str
         text = Path(record.env_file).read_text(encoding="utf-8")
         return envfile.parse(text).values.get(record.api_key_env) or None
     except (OSError, ValueError, SpecdashError):
+        return None
+
+
+def admin_token(record: ProxyRecord) -> str | None:
+    """The token for the admin endpoints of a running proxy; None where it asks for none, as proxies of 0.1 do."""
+    if record.admin_token_file is None:
+        return None
+    try:
+        return Path(record.admin_token_file).read_text(encoding="ascii").strip() or None
+    except (OSError, ValueError):
         return None
 
 

@@ -36,7 +36,9 @@ class ProxyPoller:
     ) -> None:
         """Raises UsageError when the address cannot be meant. The target names a proxy."""
         self._key = target.proxy_key
-        self._transport = Transport(normalise_url(target.proxy_url or ""), self._key)
+        self._transport = Transport(
+            normalise_url(target.proxy_url or ""), self._key, to_own_user_only="proxy_key" in target.proxy_found
+        )
         self._publish = publish
         self._pace = pace or PollPace()
         self._deadline_s = deadline_s

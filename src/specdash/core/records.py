@@ -255,6 +255,8 @@ class ProxyRecord(JsonRecord):
     """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
+    admin_token_file: str | None = None
+    """The file, readable by its user alone, with the token that its admin endpoints ask for; None: none asked."""
 
 
 # The vocabulary of baselines: how fast a model decodes without speculation, as `specdash baseline record` measured

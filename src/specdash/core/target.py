@@ -140,6 +140,8 @@ class Target:
 
     url: str
     api_key: str | None = field(default=None, repr=False)
+    key_is_recorded: bool = False
+    """The key is that of a run record: it is sent only to a listener of our own user."""
     log: str | None = None
     pid: int | None = None
     model: str | None = None

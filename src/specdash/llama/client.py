@@ -96,6 +96,8 @@ class _Connection:
         """Whether a question was answered over it before."""
         self.is_closed = False
         """The server closed it."""
+        self.may_have_key = True
+        """Whether the API key may be sent over it."""
         self.idle_since = 0.0
 
     @property
@@ -263,6 +265,8 @@ class HttpAnswer:
 @dataclass(slots=True)
 class _Question:
     text: bytes
+    keyless: bytes
+    """The same without the API key."""
     can_repeat: bool
     """Whether asking it twice does no harm."""
     connection: _Connection | None = None
@@ -277,8 +281,18 @@ class _Question:
 class Transport:
     """Asks one server. Not shared between event loops; end it with `aclose`."""
 
-    def __init__(self, base: str, api_key: str | None, connect_deadline_s: float = CONNECT_DEADLINE_S) -> None:
-        """`base` is a normalised address, `api_key` printable ASCII."""
+    def __init__(
+        self,
+        base: str,
+        api_key: str | None,
+        connect_deadline_s: float = CONNECT_DEADLINE_S,
+        *,
+        to_own_user_only: bool = False,
+    ) -> None:
+        """`base` is a normalised address, `api_key` printable ASCII.
+
+        With `to_own_user_only` the key is sent only where what listens on this machine runs as our own user.
+        """
         parts = urlsplit(base)
         self._is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -286,6 +300,7 @@ class Transport:
         self._prefix = parts.path
         self._connect_deadline_s = connect_deadline_s
         self._key = api_key
+        self._to_own_user_only = to_own_user_only
         self._context: ssl.SSLContext | None = None
         self._idle: list[_Connection] = []
         self.on_closed: Callable[[], None] = lambda: None
@@ -313,13 +328,14 @@ class Transport:
     ) -> HttpAnswer | Failure:
         started = time.monotonic()
         try:
-            text = self._text(method, path, headers, body)
+            text = self._text(method, path, headers, body, self._key)
+            keyless = self._text(method, path, headers, body, None)
         except UnicodeError:
             return Failure(FailureKind.UNREACHABLE, one_line(f"{self._host}: not a valid name"))
-        if text is None:
+        if text is None or keyless is None:
             # Its words may repeat a header, and with it the key.
             return Failure(FailureKind.ERROR, "this question cannot be put into HTTP")
-        question = _Question(text, can_repeat=body is None)
+        question = _Question(text, keyless, can_repeat=body is None)
         try:
             async with asyncio.timeout(deadline_s):
                 answer = await self._ask(question, started)
@@ -343,7 +359,7 @@ class Transport:
             return _unconnected(error, self._host)
         is_kept = False
         try:
-            await connection.ask(question.text)
+            await connection.ask(question.text if connection.may_have_key else question.keyless)
             version, status, headers = await connection.head()
             if headers.get(b"content-encoding", b"identity").lower() != b"identity":
                 return Failure(FailureKind.GARBAGE, "a compressed answer that nobody asked for")
@@ -404,6 +420,10 @@ class Transport:
         )
         connection = _Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
         protocol.on_closed = lambda: self._closed(connection)
+        if self._to_own_user_only and self._key is not None:
+            from specdash.system.processes import is_own_listener  # psutil, which a client without a key does not need
+
+            connection.may_have_key = is_own_listener(self._port or (443 if self._is_tls else 80))
         return connection
 
     def _closed(self, connection: _Connection) -> None:
@@ -412,7 +432,9 @@ class Transport:
             connection.close()
             self.on_closed()
 
-    def _text(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> bytes | None:
+    def _text(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, key: str | None
+    ) -> bytes | None:
         """The question as it goes over the wire; None where a header is not plain text. Raises UnicodeError."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         if not host.isascii():
@@ -422,7 +444,7 @@ class Transport:
             f"Host: {host}" if self._port is None else f"Host: {host}:{self._port}",
             "Accept-Encoding: identity",
             "User-Agent: specdash",
-            *([f"Authorization: Bearer {self._key.strip()}"] if self._key else []),
+            *([f"Authorization: Bearer {key.strip()}"] if key else []),
             *(["Content-Type: application/json", f"Content-Length: {len(body)}"] if body is not None else []),
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
@@ -476,7 +498,9 @@ class LlamaClient:
         self._key = target.api_key
         if self._key is not None and not (self._key.isascii() and self._key.isprintable()):
             raise UsageError("the API key holds characters that cannot be part of one")
-        self._transport = Transport(normalise_url(target.url), self._key, connect_deadline_s)
+        self._transport = Transport(
+            normalise_url(target.url), self._key, connect_deadline_s, to_own_user_only=target.key_is_recorded
+        )
         # An idle server answers the same again and again; a body equal to the last one is not parsed twice.
         self._last: dict[str, tuple[bytes, object]] = {}
         self._query = ""

@@ -161,6 +161,33 @@ def listening_pid(port: int) -> int | None:
     return None
 
 
+def listener_owners(port: int) -> set[int] | None:
+    """The users whose programs listen on a TCP port of this machine; None where that is not known."""
+    owners: set[int] = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:]
+        except FileNotFoundError:
+            # A kernel without IPv6 has no tcp6.
+            continue
+        except (OSError, ValueError):
+            return None
+        for line in lines:
+            words = line.split()
+            if len(words) > 7 and words[3] == _LISTENING and words[1].rpartition(":")[2] == f"{port:04X}":
+                owners.add(int(words[7]))
+    return owners
+
+
+def is_own_listener(port: int) -> bool:
+    """Whether all that listens on a TCP port of this machine runs as our own user; False where that is not known."""
+    return listener_owners(port) == {os.geteuid()}
+
+
+_LISTENING = "0A"
+"""The state LISTEN of /proc/net/tcp. Source: include/net/tcp_states.h."""
+
+
 def caught_signals(pid: int) -> int | None:
     """The signals that the process has handlers for, as a mask; None where the system does not tell."""
     try:
