@@ -31,11 +31,11 @@ def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
 
 
 def env_of(proxy: ProxyProcess) -> dict[str, str]:
-    return {"HOME": str(proxy.env_file.parent), "XDG_STATE_HOME": str(proxy.env_file.parent / "state")}
+    return proxy.env
 
 
 def state(proxy: ProxyProcess) -> dict[str, object]:
-    found: dict[str, object] = proxy.request("GET", "/admin/state", headers={"x-api-key": "hush"}).json
+    found: dict[str, object] = proxy.request("GET", "/admin/state").json
     return found
 
 
@@ -43,7 +43,9 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
     assert fronts(["http://127.0.0.1:10"], env_of(proxy)) == ()
     found = fronts(["http://localhost:9"], env_of(proxy))
     assert [(proxy_front.record.pid, proxy_front.key) for proxy_front in found] == [(proxy.process.pid, "hush")]
-    assert "hush" not in repr(found)
+    assert found[0].token == proxy.admin_token
+    assert not {"hush", proxy.admin_token} & set(repr(found).replace("'", " ").split())
+    assert proxy.admin_token not in repr(found)
     gate = ProxyGate(found, "specdash apply 1", 30)
     assert gate.hold() == []
     assert (gate.count, gate.active()) == (1, 0)
@@ -93,6 +95,17 @@ def front(url: str) -> ProxyFront:
     import psutil
 
     return ProxyFront(ProxyRecord(os.getpid(), psutil.Process().create_time(), url, UPSTREAM), None)
+
+
+def test_a_proxy_of_0_1_is_held_with_the_client_key() -> None:
+    with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(200, "{}")}) as server:
+        record = front(server.url).record
+        gate = ProxyGate([ProxyFront(record, "hush")], "why", 30)
+        assert gate.hold() == []
+        assert gate.resume() == []
+        (call,) = server.asked("/admin/hold")
+    assert "x-api-key: hush" in call.head.lower()
+    assert "x-admin-token" not in call.head.lower()
 
 
 def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:

@@ -124,3 +124,26 @@ async def test_a_bad_body_holds_nothing(body: Any) -> None:
         answer = await proxy.post("/admin/hold", body)
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
         assert not proxy.proxy.gate.held
+
+
+async def test_the_key_of_clients_does_not_open_it_and_the_token_opens_nothing_else() -> None:
+    async with proxied(NOTHING, PROXY_API_KEY="client", PROXY_ADMIN_TOKEN="operator") as (proxy, _):
+        for headers in ({}, {"x-api-key": "client"}, {"authorization": "Bearer client"}):
+            assert (await proxy.post("/admin/hold", {}, headers=headers)).status_code == 401
+        assert (await proxy.get("/admin/state", headers={"x-admin-token": "operator"})).json()["held"] is False
+        assert (await proxy.get("/v1/models", headers={"x-admin-token": "operator"})).status_code == 401
+
+
+async def test_without_a_token_set_each_proxy_makes_its_own() -> None:
+    async with proxied(NOTHING) as (one, _), proxied(NOTHING) as (other, _):
+        assert len(one.proxy.admin_token) >= 32
+        assert one.proxy.admin_token != other.proxy.admin_token
+        assert (await one.get("/admin/state", headers={})).status_code == 401
+        assert (await one.get("/admin/state", headers={"x-admin-token": one.proxy.admin_token})).status_code == 200
+
+
+async def test_a_reverse_proxy_on_this_machine_opens_nothing() -> None:
+    async with proxied(NOTHING) as (proxy, _):
+        headers = {"x-admin-token": proxy.proxy.admin_token, "x-forwarded-for": "203.0.113.9"}
+        assert (await proxy.post("/admin/hold", {"limit_s": 86400}, headers=headers)).status_code == 403
+        assert proxy.proxy.gate.held is False

@@ -190,7 +190,7 @@ class TestKey:
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/admin/hold"])
     async def test_nor_done(self, path: str) -> None:
         async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
-            answer = await proxy.post(path, {})
+            answer = await proxy.post(path, {}, headers={})
             if path == "/v1/chat/completions":
                 error = answer.json()["error"]
                 assert (answer.status_code, error["type"], error["code"]) == (401, "authentication_error", 401)

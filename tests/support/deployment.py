@@ -23,6 +23,7 @@ import pytest
 
 from specdash.backend import demo
 from specdash.backend.launch import free_port
+from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
 from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
 from specdash.control.apply.engine import recorded_engine
@@ -224,7 +225,8 @@ class Rig:
 
     def proxy(self, path: str, body: Any = None) -> Any:
         """Ask the proxy."""
-        return ask(self.proxy_url + path, body, timeout=30)
+        records = live_proxies(self.env) if path.startswith("/admin/") else []
+        return ask(self.proxy_url + path, body, key=next(map(admin_token, records), None), timeout=30)
 
     def ask(self) -> str:
         """One turn through the proxy; its text."""

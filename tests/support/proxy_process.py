@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from specdash.backend.launch import free_port
+from specdash.core.paths import proxy_records_dir
 from support import forked
 from support.engines import write_env
 from support.waiting import until
@@ -66,6 +67,17 @@ class ProxyProcess:
         self.process = forked.start(words, {**os.environ, **home}, self.stderr_file)
 
     @property
+    def env(self) -> dict[str, str]:
+        """Where programs of the same user find its record."""
+        home = self.env_file.parent
+        return {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
+
+    @property
+    def admin_token(self) -> str:
+        """The token that it has left beside its record."""
+        return (proxy_records_dir(self.env) / f"{self.process.pid}.token").read_text(encoding="ascii")
+
+    @property
     def stderr(self) -> str:
         """What the proxy has logged so far."""
         return self.stderr_file.read_text(encoding="utf-8", errors="replace")
@@ -93,7 +105,8 @@ class ProxyProcess:
         address = urlsplit(self.url)
         connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=timeout)
         with contextlib.closing(connection):
-            connection.request(method, path, data, {"content-type": "application/json", **(headers or {})})
+            opens = {"x-admin-token": self.admin_token} if path.startswith("/admin/") and headers is None else {}
+            connection.request(method, path, data, {"content-type": "application/json", **opens, **(headers or {})})
             answer = connection.getresponse()
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 

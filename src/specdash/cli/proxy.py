@@ -15,6 +15,7 @@ from specdash.system import http
 if TYPE_CHECKING:
     import argparse
 
+    from specdash.core.records import ProxyRecord
     from specdash.proxy.settings import Configuration
 
 _OVERRIDES = {"host": "PROXY_HOST", "port": "PROXY_PORT", "upstream": "LLAMA_CPP_BASE"}
@@ -75,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
         body = {"reason": args.reason, "drain_s": args.drain}
         body |= {"limit_s": args.limit} if args.limit is not None else {}
         body |= {"wait_s": args.wait} if args.wait is not None else {}
-    base, key = _proxy(configuration, args.url, named=args.env_file is not None)
-    answer = _ask(configuration, base, key, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
+    base, headers = _proxy(configuration, args.url, named=args.env_file is not None)
+    answer = _ask(configuration, base, headers, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
     print(json.dumps(answer, indent=1))
     return ExitCode.OK
 
@@ -132,16 +133,23 @@ def _as_text(configuration: Configuration, rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tuple[str, str | None]:
-    """Address and key of the proxy that is meant: the named one, else the one that runs and left a record, as `watch`
-    finds it, else where the settings say that it listens. Raises `UsageError` where several run."""
-    from specdash.collect.discover import recorded_key, running_proxies
+def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tuple[str, dict[str, str]]:
+    """Address of the proxy that is meant, and the headers for its admin endpoints: of the named one, else of the one
+    that runs and left a record, as `watch` finds it, else of where the settings say that it listens. Raises
+    `UsageError` where several run."""
+    from specdash.collect.discover import concerns, place, recorded_key, running_proxies
 
     settings = configuration.settings
     key = settings.api_key or os.environ.get("PROXY_API_KEY")
+    running = list(running_proxies(os.environ))
+
+    def opened(base: str, key: str | None) -> tuple[str, dict[str, str]]:
+        here = next((record for record in running if concerns(base, place(record.url))), None)
+        return base, _headers(configuration, key, here)
+
     if url is not None:
-        return _with_scheme(url), key
-    found = list(running_proxies(os.environ)) if not named else []
+        return opened(_with_scheme(url), key)
+    found = running if not named else []
     ours = [
         proxy_record
         for proxy_record in found
@@ -153,21 +161,31 @@ def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tup
         )
     for our in ours or found:
         print(f"specdash: {our.url} (run record of process {our.pid})", file=sys.stderr)
-        return our.url, recorded_key(our, os.environ) or key
+        return opened(our.url, recorded_key(our, os.environ) or key)
     scheme = "https" if settings.tls_cert_file else "http"
     host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
     print(f"specdash: {scheme}://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
-    return f"{scheme}://{host}:{settings.port}", key
+    return opened(f"{scheme}://{host}:{settings.port}", key)
+
+
+def _headers(configuration: Configuration, key: str | None, record: ProxyRecord | None) -> dict[str, str]:
+    """The key for a proxy of 0.1, and the token for one that asks for it."""
+    from specdash.collect.discover import admin_token
+
+    recorded = admin_token(record) if record is not None else None
+    token = recorded or configuration.settings.admin_token or os.environ.get("PROXY_ADMIN_TOKEN")
+    return {name: value for name, value in (("x-api-key", key), ("x-admin-token", token)) if value}
 
 
 def _with_scheme(url: str) -> str:
     return url.rstrip("/") if url.startswith(("http://", "https://")) else f"http://{url.rstrip('/')}"
 
 
-def _ask(configuration: Configuration, base: str, key: str | None, path: str, body: Any, *, wait_s: float) -> Any:
+def _ask(
+    configuration: Configuration, base: str, headers: dict[str, str], path: str, body: Any, *, wait_s: float
+) -> Any:
     settings = configuration.settings
     trusted = os.path.expanduser(settings.tls_cert_file) if settings.tls_cert_file else None  # noqa: PTH111
-    headers = {"x-api-key": key} if key else {}
     try:
         answer = http.ask(base, path, body=body, headers=headers, timeout=_ASK_S + wait_s, certificate=trusted)
     except OSError as error:

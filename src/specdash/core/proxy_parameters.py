@@ -14,7 +14,7 @@ from specdash.system.text import markdown_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SECRETS = frozenset({"PROXY_API_KEY", "PROXY_UPSTREAM_API_KEY"})
+_SECRETS = frozenset({"PROXY_API_KEY", "PROXY_UPSTREAM_API_KEY", "PROXY_ADMIN_TOKEN"})
 Bounds = tuple[float | None, float | None]
 
 
@@ -62,6 +62,8 @@ LISTENING: tuple[Parameter, ...] = (
     _row("PROXY_HOST", _T, "address to listen on; anything but loopback needs PROXY_API_KEY", "127.0.0.1"),
     _row("PROXY_PORT", _I, "port to listen on", 4000, (1, 65535)),
     _row("PROXY_API_KEY", _T, "key that clients must send, as x-api-key or Bearer; unset: none asked"),
+    _row("PROXY_ADMIN_TOKEN", _T, "token that the admin endpoints ask for, as x-admin-token; unset: one made at each "
+         "start, in a file beside the run record"),
     _row("PROXY_UPSTREAM_API_KEY", _T, "key sent to the upstream; unset: none"),
     _row("PROXY_TLS_CERT_FILE", _P, "certificate chain (PEM) to serve TLS with"),
     _row("PROXY_TLS_KEY_FILE", _P, "private key (PEM) of the certificate"),

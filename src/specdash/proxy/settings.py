@@ -34,6 +34,7 @@ class ProxySettings:
     host: str
     port: int
     api_key: str | None = field(repr=False)
+    admin_token: str | None = field(repr=False)
     upstream_api_key: str | None = field(repr=False)
     tls_cert_file: str | None
     tls_key_file: str | None

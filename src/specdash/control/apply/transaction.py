@@ -8,7 +8,7 @@ import threading
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.discover import place, recorded_key
+from specdash.collect.discover import admin_token, place, recorded_key
 from specdash.collect.run_records import live_proxies
 from specdash.control.apply.engine import running_engine, scrubbed, service_promise
 from specdash.control.apply.journal import HeldProxy, JournalFile, journal_file
@@ -49,6 +49,8 @@ class ProxyFront:
 
     record: ProxyRecord
     key: str | None = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+    """For its admin endpoints."""
 
     @property
     def held(self) -> HeldProxy:
@@ -74,7 +76,9 @@ class ProxyFront:
 
     @property
     def _headers(self) -> dict[str, str]:
-        return {"x-api-key": self.key} if self.key else {}
+        # A proxy of 0.1 has no token of its own and asks for the key.
+        sent = {"x-api-key": self.key, "x-admin-token": self.token}
+        return {name: value for name, value in sent.items() if value}
 
 
 def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> tuple[ProxyFront, ...]:
@@ -82,7 +86,8 @@ def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> tuple[Pr
     wanted = {place(url) for url in urls}
     found = [live_proxy for live_proxy in live_proxies(env) if place(live_proxy.upstream) in wanted]
     return tuple(
-        ProxyFront(record, recorded_key(record, env)) for record in sorted(found, key=lambda record: record.pid)
+        ProxyFront(record, recorded_key(record, env), admin_token(record))
+        for record in sorted(found, key=lambda record: record.pid)
     )
 
 
@@ -90,7 +95,9 @@ def recorded_fronts(held: Iterable[HeldProxy], env: Mapping[str, str] = os.envir
     """Those of a journal that still run."""
     wanted = {(held_proxy.pid, held_proxy.url) for held_proxy in held}
     return tuple(
-        ProxyFront(proxy, recorded_key(proxy, env)) for proxy in live_proxies(env) if (proxy.pid, proxy.url) in wanted
+        ProxyFront(proxy, recorded_key(proxy, env), admin_token(proxy))
+        for proxy in live_proxies(env)
+        if (proxy.pid, proxy.url) in wanted
     )
 
 

@@ -33,21 +33,46 @@ def check_key(scope: Scope, key: str | None) -> None:
     """
     if not key or (scope["method"], scope["path"]) in OPEN:
         return
-    wanted = key.encode()
-    given = [value for name, value in scope["headers"] if name == b"x-api-key"]
-    bearers = [value for name, value in scope["headers"] if name == b"authorization"]
-    given += [value[7:].strip() for value in bearers if value[:7].lower() == b"bearer "]
-    if not any(hmac.compare_digest(value, wanted) for value in given):
+    given = _sent(scope, b"x-api-key")
+    if not _is_among(key, given):
         problem = "invalid" if given else "missing"
         raise ApiError(401, f"{problem} API key: send PROXY_API_KEY as x-api-key or as Authorization: Bearer")
 
 
-def check_local(scope: Scope) -> None:
-    """Raise `ApiError` 403 unless a program on this machine asks; a web page is none, wherever its browser runs."""
+_FORWARDED = re.compile(
+    rb"forwarded|(?:real|client|connecting|remote|user)[-_]?(?:ip|addr)|x-envoy-|x-original-|cf-|cdn-loop\Z|via\Z"
+)
+"""Names of headers that a reverse proxy adds: who asked it is not on this machine, or is not known to be."""
+
+
+def check_admin(scope: Scope, token: str) -> None:
+    """Raise `ApiError` unless a program on this machine asks that has `token`, as x-admin-token, x-api-key or Bearer.
+
+    A web page is none, wherever its browser runs; nor is what comes through a reverse proxy, whoever asked that.
+    """
     if header(scope, b"origin") is not None:
         raise ApiError(403, "the admin endpoints do not answer web pages")
     if not is_local(client_host(scope)):
         raise ApiError(403, "the admin endpoints answer only on this machine")
+    if any(_FORWARDED.search(name.lower()) for name, _ in scope["headers"]):
+        raise ApiError(403, "the admin endpoints answer nothing that a reverse proxy forwards")
+    if not _is_among(token, [*_sent(scope, b"x-admin-token"), *_sent(scope, b"x-api-key")]):
+        raise ApiError(
+            401,
+            "the admin endpoints want the proxy's admin token as x-admin-token: PROXY_ADMIN_TOKEN, or the one in the "
+            "file beside its run record; `specdash proxy hold|resume|state` finds it",
+        )
+
+
+def _sent(scope: Scope, name: bytes) -> list[bytes]:
+    """Values of a header, and those sent as Bearer."""
+    bearers = [value for key, value in scope["headers"] if key == b"authorization"]
+    given = [value for key, value in scope["headers"] if key == name]
+    return given + [value[7:].strip() for value in bearers if value[:7].lower() == b"bearer "]
+
+
+def _is_among(wanted: str, given: list[bytes]) -> bool:
+    return any(hmac.compare_digest(value, wanted.encode()) for value in given)
 
 
 @lru_cache(maxsize=256)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
@@ -19,7 +20,7 @@ from specdash.core.proxy_events import RequestPhase
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.proxy.answer import passthrough, turn
 from specdash.proxy.http import endpoints
-from specdash.proxy.http.access import check_host, check_key, check_local, check_origin, is_preflight
+from specdash.proxy.http.access import check_admin, check_host, check_key, check_origin, is_preflight
 from specdash.proxy.http.client import ClientLeftError
 from specdash.proxy.http.endpoints import context_json, render
 from specdash.proxy.http.responses import (
@@ -202,7 +203,7 @@ def state(proxy: Proxy) -> dict[str, Any]:
 
 async def handle_state(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
     """GET /admin/state."""
-    check_local(scope)
+    check_admin(scope, proxy.admin_token)
     await send_json(send, state(proxy))
 
 
@@ -213,7 +214,7 @@ async def handle_hold(proxy: Proxy, scope: Scope, receive: Receive, send: Send) 
     renewed: both limits are replaced, `limit_s` counts from now on, and `wait_s`, when it is not given, stays what it
     is. With `drain_s` the answer comes once no request is upstream any more, or after that many seconds.
     """
-    check_local(scope)
+    check_admin(scope, proxy.admin_token)
     values = await _json_body(scope, receive)
     reason = values.get("reason", "")
     if not isinstance(reason, str):
@@ -232,7 +233,7 @@ async def handle_hold(proxy: Proxy, scope: Scope, receive: Receive, send: Send) 
 
 async def handle_resume(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
     """POST /admin/resume. What the upstream said before is forgotten: it may be another now."""
-    check_local(scope)
+    check_admin(scope, proxy.admin_token)
     await _json_body(scope, receive)
     proxy.window.forget()
     resumed = proxy.gate.resume()
@@ -277,6 +278,8 @@ class Proxy:
 
     def __init__(self, settings: ProxySettings) -> None:
         self.settings = settings
+        self.admin_token = settings.admin_token or secrets.token_urlsafe(24)
+        """What the admin endpoints ask for."""
         self.started = time.time()
         """Unix time."""
         self.leaving = False
@@ -320,7 +323,8 @@ def asgi(proxy: Proxy) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
             if tagged.origin is not None and is_preflight(scope):
                 await send_bytes(tagged, 204, b"", "text/plain", _PREFLIGHT)
                 return
-            check_key(scope, proxy.settings.api_key)
+            if not scope["path"].startswith("/admin/"):
+                check_key(scope, proxy.settings.api_key)
             await _handler(scope)(proxy, scope, receive, tagged)
         except ClientLeftError:
             return

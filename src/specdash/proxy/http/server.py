@@ -304,12 +304,14 @@ async def _serve(
     proxy.telemetry.observer = observer
     record = record_of(configuration, client_url(sockets[0], tls=context is not None))
     server = _Server(proxy, configuration, record, context, reloads)
+    token_file = write_admin_token(record, proxy.admin_token)
     file = write_record(record)
     try:
         await server.serve(sockets)
         await server.end_requests()
     finally:
         file.unlink(missing_ok=True)
+        token_file.unlink(missing_ok=True)
         await proxy.close()
 
 
@@ -517,7 +519,26 @@ def record_of(configuration: Configuration, url: str) -> ProxyRecord:
         env_file=str(configuration.env_file) if configuration.env_file is not None else None,
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
         env_digest=configuration.digest,
+        admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN_SUFFIX}"),
     )
+
+
+_TOKEN_SUFFIX = ".token"  # noqa: S105 - the end of a file name
+
+
+def write_admin_token(record: ProxyRecord, token: str) -> Path:
+    """Leave the token of the admin endpoints for programs of the same user, mode 0600; returns its file."""
+    from specdash.system.processes import is_alive
+
+    directory = proxy_records_dir()
+    files.make_directories(directory)
+    for left in directory.glob(f"*{_TOKEN_SUFFIX}"):
+        # A proxy that was killed leaves its own behind.
+        if left.stem.isdecimal() and not is_alive(int(left.stem)):
+            left.unlink(missing_ok=True)
+    path = directory / f"{record.pid}{_TOKEN_SUFFIX}"
+    files.replace(path, token.encode())
+    return path
 
 
 def write_record(record: ProxyRecord) -> Path:
