@@ -258,9 +258,7 @@ def unknown(role: Role, key: str) -> str | None:
     hint = f"; did you mean {close}?" if close else ""
     if key.startswith(_PREFIX[role]) or close:
         return f"not a known key{hint}"
-    # OTEL_*: OpenTelemetry's own, see PROXY_OTEL.
-    is_unread = role is Role.PROXY and not key.startswith("OTEL_")
-    return "not a key of the proxy, which does not read it" if is_unread else None
+    return "not a key of the proxy, which does not read it" if role is Role.PROXY else None
 
 
 def close_key(role: Role, key: str) -> str | None:

@@ -75,8 +75,6 @@ LISTENING: tuple[Parameter, ...] = (
          "MiB"),
     _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
     _row("PROXY_LOG_MAX_MIB", _I, "size at which that file is moved to '.1' (three are kept)", 16, (1, 4096), "MiB"),
-    _row("PROXY_OTEL", _S, "tell an OpenTelemetry collector of every request; OTEL_* variables say which and how "
-         "(docs/opentelemetry.md)", default=False),
 )
 """Read at start-up only: a change needs a restart of the proxy."""
 

@@ -43,7 +43,6 @@ class ProxySettings:
     events_max_mib: int
     log_file: str | None
     log_max_mib: int
-    otel: bool
     allowed_hosts: str | None
     allowed_origins: str | None
     max_clients: int

@@ -12,8 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -224,7 +223,7 @@ class ActiveRequest:
 
     __slots__ = (
         "_answer", "_clock", "_held_at", "_past", "arrived", "attempt", "ended", "event", "guardrails", "held_s",
-        "session", "trace", "ttft_s",
+        "session", "ttft_s",
     )  # fmt: skip
 
     def __init__(self, session: ProxySession, event: RequestEvent, clock: Callable[[], float]) -> None:
@@ -236,8 +235,6 @@ class ActiveRequest:
         self.ttft_s: float | None = None
         self.guardrails: list[str] = []
         self.ended = False
-        self.trace: Any = None
-        """What the observer of requests knows of the client's trace."""
         self._clock = clock
         self._held_at: float | None = None
         self._past = Totals()
@@ -293,11 +290,6 @@ class ActiveRequest:
     def text_chars(self) -> int | None:
         """Characters of visible text that the model wrote."""
         return self._answer.text_chars if self._answer is not None else None
-
-    @property
-    def model(self) -> str | None:
-        """What the upstream calls the model of its latest answer."""
-        return self._answer.model[:LONGEST_NAME] if self._answer is not None and self._answer.model else None
 
     def prompt(self) -> Usage:
         """The prompt of the latest upstream call, as far as it is told by now."""
@@ -411,21 +403,7 @@ class TokenTally:
 
 CLIENT_LEFT_STATUS = 499
 LONGEST_NAME = 100
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 MOST_NAMES = 50
-
-
-class RequestObserver(Protocol):
-    """Somebody outside who wants to know of every finished request. Nothing here may raise or wait."""
-
-    losses: Any
-    """`spans` and `exports` that were lost on the way there."""
-
-    def arrived(self, headers: Mapping[str, str]) -> Any:
-        """A request arrived with these headers; what `finished` is given as its trace."""
-
-    def finished(self, event: RequestEvent, model: str | None, trace: Any) -> None:
-        """It ended; `model` is what the upstream called the model that answered."""
 
 
 class Telemetry:
@@ -450,7 +428,6 @@ class Telemetry:
         self.file = RotatedFile(events_path(settings.events_file, env), settings.events_max_mib << 20, clock)
         self.log_lines_lost: Callable[[], int] = int
         """Lines of the human log that could not be written."""
-        self.observer: RequestObserver | None = None
         self._sessions = sessions
         self._clock = clock
         self._wall = wall
@@ -461,13 +438,9 @@ class Telemetry:
         """Requests under way, oldest first."""
         return list(self._active.values())
 
-    def begin(
-        self, session: ProxySession, event: RequestEvent, headers: Mapping[str, str] = NO_HEADERS
-    ) -> ActiveRequest:
+    def begin(self, session: ProxySession, event: RequestEvent) -> ActiveRequest:
         """A request arrived and is understood, `event` is what is known of it; every one must be finished."""
         active = ActiveRequest(session, event, self._clock)
-        if self.observer is not None:
-            active.trace = self.observer.arrived(headers)
         session.model = event.model
         self._sessions.enter(session)
         self._active[id(active)] = active
@@ -549,8 +522,6 @@ class Telemetry:
         _log_response(event, active.text_chars)
         if outcome is RequestOutcome.OK:
             _log_context(active.session)
-        if self.observer is not None:
-            self.observer.finished(event, active.model, active.trace)
 
     def reconfigure(self, settings: ProxySettings) -> None:
         """After SIGHUP: the events file may have been moved away. Where it is changes with a restart only."""

@@ -45,14 +45,6 @@ def test_every_bad_value_is_found(proxy: Check) -> None:
     assert {row.key for row in proxy(wanted, changed=frozenset(wanted)).of("value")} == set(wanted)
 
 
-def test_opentelemetry_without_its_sdk_is_an_error(proxy: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {"PROXY_OTEL": "on", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
-    assert not proxy(wanted).of("otel-extra")
-    monkeypatch.setattr("specdash.control.preflight.proxy.find_spec", lambda _name: None)
-    assert "specdash[otel]" in proxy(wanted).one("otel-extra").fix
-    assert not proxy({}).of("otel-extra")
-
-
 def test_a_prune_target_above_its_threshold_names_both(proxy: Check) -> None:
     wanted = {"PROXY_CONTEXT_PRUNE_TARGET_FRACTION": "0.8", "PROXY_CONTEXT_PRUNE_THRESHOLD": "0.7"}
     assert proxy(wanted).one("relation").severity == "warning"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -223,23 +222,10 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     if not context.elsewhere:
         _tls(checked, out)
         _files(checked, out)
-        _otel(checked, out)
     log = (checked.text("PROXY_LOG_FILE") or None) if not context.elsewhere else None
     check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
     check_restart(Role.PROXY, context, out)
     return out.sorted()
-
-
-def _otel(checked: _Checked, out: Findings) -> None:
-    if not checked.values["PROXY_OTEL"]:
-        return
-    try:
-        spec = find_spec("opentelemetry.exporter.otlp.proto.http")
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        message = "PROXY_OTEL=on needs OpenTelemetry's SDK, which is not installed: the proxy refuses to start"
-        out.error("otel-extra", message, key="PROXY_OTEL", fix="pip install 'specdash[otel]', or PROXY_OTEL=off")
 
 
 def _unknown(values: Mapping[str, str], out: Findings) -> None:

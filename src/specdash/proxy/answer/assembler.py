@@ -321,8 +321,6 @@ class AnswerAssembler(Meter):
         self.sink = sink
         self._fallback_id = fallback_id
         self.id: str | None = None
-        self.model: str | None = None
-        """What the upstream calls the model that answers."""
         self.finish_reason: str | None = None
         self.error: tuple[str, str] | None = None
         """Type and message of the first error inside the stream."""
@@ -345,8 +343,6 @@ class AnswerAssembler(Meter):
         """The next chunk; one that cannot be understood is passed over."""
         if self.id is None and isinstance(obj.get("id"), str):
             self.id = obj["id"] or None
-            model = obj.get("model")
-            self.model = model if isinstance(model, str) and model else None
         if "timings" in obj and isinstance(obj["timings"], dict):
             self._timings = obj["timings"]
         choices = obj.get("choices")

@@ -366,7 +366,7 @@ async def _received(proxy: Proxy, scope: Scope, receive: Receive, send: Send) ->
         model=model[:LONGEST_NAME] if isinstance(model, str) else "",
         messages=len(messages) if isinstance(messages, list) else 0, tools=len(tools) if isinstance(tools, list) else 0,
     )  # fmt: skip
-    active = proxy.telemetry.begin(session, event, headers)
+    active = proxy.telemetry.begin(session, event)
     if isinstance(messages, list):
         chat["messages"] = [{"role": last.get("role")} for last in messages[-1:] if isinstance(last, dict)]
     # Before the text becomes bytes: a long conversation is not kept three times.

@@ -207,7 +207,7 @@ async def _received(proxy: Proxy, scope: Scope, receive: Receive) -> Turn:
         model=request.model[:LONGEST_NAME],
         messages=len(request.messages), tools=len(request.tools),
     )  # fmt: skip
-    turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event, headers))
+    turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event))
     if prepared is not None:
         turn.starts(prepared)
     return turn

@@ -197,10 +197,6 @@ def render(proxy: Proxy) -> str:
     page.counter("guardrail_actions", "What guardrails did, by guardrail and action.", actions)
     page.counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
     page.counter("log_lines_lost", "Lines of the log that could not be written.", telemetry.log_lines_lost())
-    if telemetry.observer is not None:
-        losses = telemetry.observer.losses
-        page.counter("otel_spans_lost", "Spans that no OpenTelemetry collector took.", losses.spans)
-        page.counter("otel_exports_failed", "Exports of OpenTelemetry metrics that failed.", losses.exports)
     for name, help_ in _SUMS.items():
         page.counter(name, help_, tally.sums[name])
     page.histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)

@@ -36,7 +36,6 @@ from specdash.system.sockets import open_listening
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
-    from specdash.proxy.otel import OtelObserver
     from specdash.proxy.settings import Configuration, ProxySettings
 
 
@@ -238,35 +237,10 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     context = tls_context(settings)
     sockets = listening_sockets(settings)
     log_lines_lost = set_up_log(settings)
-    observer = _otel(configuration, sockets[0]) if settings.otel else None
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            early = reloads if reloads is not None else []
-            runner.run(_serve(configuration, sockets, context, early, log_lines_lost, observer))
-    finally:
-        if observer is not None:
-            observer.close()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        early = reloads if reloads is not None else []
+        runner.run(_serve(configuration, sockets, context, early, log_lines_lost))
     return ExitCode.OK
-
-
-def _otel(configuration: Configuration, listening: socket.socket) -> OtelObserver | None:
-    """Who tells a collector; its variables may be in the env file. Raises `InputError` without the SDK."""
-    # The SDK reads them where it likes, also while it is imported.
-    os.environ.update((key, text) for key, text in configuration.texts.items() if key.startswith("OTEL_"))
-    try:
-        from specdash.proxy import otel
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("opentelemetry"):
-            raise
-        raise InputError("PROXY_OTEL=on needs OpenTelemetry's SDK: pip install 'specdash[otel]'") from None
-    except ValueError as error:
-        # OTEL_PROPAGATORS is read by an import.
-        raise InputError(f"PROXY_OTEL=on: {' '.join(str(error).split())}") from None
-    name = listening.getsockname()
-    host, port = (str(name[0]), int(name[1])) if isinstance(name, tuple) else (str(name), None)
-    observer = otel.start(host, port)
-    _LOG.info("OpenTelemetry: %s", "on" if observer is not None else "switched off by the OTEL_* variables")
-    return observer
 
 
 def set_up_log(settings: ProxySettings) -> Callable[[], int]:
@@ -297,11 +271,9 @@ async def _serve(
     context: ssl.SSLContext | None,
     reloads: list[int],
     log_lines_lost: Callable[[], int],
-    observer: OtelObserver | None,
 ) -> None:
     proxy = Proxy(configuration.settings)
     proxy.telemetry.log_lines_lost = log_lines_lost
-    proxy.telemetry.observer = observer
     record = record_of(configuration, client_url(sockets[0], tls=context is not None))
     server = _Server(proxy, configuration, record, context, reloads)
     token_file = write_admin_token(record, proxy.admin_token)
