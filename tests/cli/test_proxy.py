@@ -70,7 +70,7 @@ class TestRun:
             ("PROXY_HOST=0.0.0.0\n", "set PROXY_API_KEY"),
             (
                 "PROXY_TLS_CERT_FILE=/nowhere\nPROXY_TLS_KEY_FILE=/nowhere\n",
-                "PROXY_TLS_CERT_FILE=/nowhere: No such file",
+                "PROXY_TLS_CERT_FILE is set, but the proxy serves TLS no longer",
             ),
             ("LLAMA_CPP_BASE=here\n", "LLAMA_CPP_BASE=here"),
             ("nonsense\n", "proxy.env:1"),

@@ -21,7 +21,6 @@ from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.asking import ask
-from support.certificates import make_certificate
 from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
@@ -257,15 +256,15 @@ def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> No
 
 
 def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig, tmp_path: Path) -> None:
-    """Its certificate is exchanged after preflight; by then the backend runs the new settings, and clients pass."""
+    """Its log's folder goes away after preflight; by then the backend runs the new settings, and clients pass."""
     old = rig.file().read_bytes()
-    certificate, key = make_certificate(tmp_path, "proxy")
-    words = (f"PROXY_TLS_CERT_FILE={certificate}", f"PROXY_TLS_KEY_FILE={key}")
-    garble = lambda: certificate.write_text("no certificate", encoding="utf-8")  # noqa: E731
+    folder = tmp_path / "logs"
+    folder.mkdir()
     with Clients(rig) as clients:
-        record = rig.during(ApplyStep.HEALTH, garble, "LLAMA_DRAFT_MAX=9", *words).run()
+        words = ("LLAMA_DRAFT_MAX=9", f"PROXY_LOG_FILE={folder / 'proxy.log'}")
+        record = rig.during(ApplyStep.HEALTH, folder.rmdir, *words).run()
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
-    assert "is not a PEM file" in record.reason
+    assert "No such file" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
 

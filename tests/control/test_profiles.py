@@ -293,5 +293,5 @@ def test_paths_addresses_and_models_belong_to_the_machine() -> None:
     assert not any(
         is_machine_key(Role.BACKEND, key) for key in ("LLAMA_DRAFT_MAX", "LLAMA_CTX_SIZE", "LLAMA_SPEC_TYPE")
     )
-    assert all(is_machine_key(Role.PROXY, key) for key in ("LLAMA_CPP_BASE", "PROXY_PORT", "PROXY_TLS_KEY_FILE"))
+    assert all(is_machine_key(Role.PROXY, key) for key in ("LLAMA_CPP_BASE", "PROXY_PORT", "PROXY_LOG_FILE"))
     assert not is_machine_key(Role.PROXY, "PROXY_LOOP_WINDOW")

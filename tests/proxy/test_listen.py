@@ -1,4 +1,4 @@
-"""Sockets, TLS files, and the words between systemd and the proxy."""
+"""Sockets, and the words between systemd and the proxy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from specdash.proxy.http.server import (
     listening_sockets,
     notify,
     open_sockets,
-    tls_context,
 )
-from support.certificates import make_certificate, openssl
 from support.fault_server import free_port
 from support.proxy_app import settings_for
 
@@ -52,12 +50,12 @@ class TestSockets:
             pytest.skip("no IPv6 loopback here")
         with item:
             assert address(item) == f"[::1]:{port}"
-            assert client_url(item, tls=True) == f"https://[::1]:{port}"
+            assert client_url(item) == f"http://[::1]:{port}"
 
     def test_a_wildcard_is_reached_on_loopback(self) -> None:
         (item,) = open_sockets("0.0.0.0", port := free_port())
         with item:
-            assert client_url(item, tls=False) == f"http://127.0.0.1:{port}"
+            assert client_url(item) == f"http://127.0.0.1:{port}"
 
 
 class TestActivation:
@@ -73,42 +71,6 @@ class TestActivation:
             with pytest.raises(InputError, match="for other machines too: set PROXY_API_KEY"):
                 listening_sockets(settings_for(UPSTREAM), {})
             assert listening_sockets(settings_for(UPSTREAM, PROXY_API_KEY="k"), {}) == [passed]
-
-
-class TestTls:
-    @pytest.fixture(scope="class")
-    def pair(self, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-        return make_certificate(tmp_path_factory.mktemp("tls"), "one")
-
-    def texts(self, certificate: Path, key: Path) -> dict[str, str]:
-        return {"PROXY_TLS_CERT_FILE": str(certificate), "PROXY_TLS_KEY_FILE": str(key)}
-
-    def test_none_is_asked_for(self) -> None:
-        assert tls_context(settings_for(UPSTREAM)) is None
-
-    def test_a_pair_is_loaded(self, pair: tuple[Path, Path]) -> None:
-        assert tls_context(settings_for(UPSTREAM, **self.texts(*pair))) is not None
-
-    def test_a_missing_file_is_named_with_its_key(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"PROXY_TLS_KEY_FILE=.*none\.key: No such file"):
-            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], tmp_path / "none.key")))
-
-    def test_a_key_of_another_certificate_is_told(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
-        _, other = make_certificate(tmp_path, "two")
-        with pytest.raises(InputError, match="is not the key of PROXY_TLS_CERT_FILE"):
-            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], other)))
-
-    def test_what_is_no_pem_is_told(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
-        other = tmp_path / "x"
-        other.write_bytes(b"\x00\x01")
-        with pytest.raises(InputError, match=r"PROXY_TLS_CERT_FILE=.*is not a PEM file"):
-            tls_context(settings_for(UPSTREAM, **self.texts(other, pair[1])))
-
-    def test_an_encrypted_key_fails_instead_of_asking(self, pair: tuple[Path, Path], tmp_path: Path) -> None:
-        locked = tmp_path / "locked.key"
-        openssl("ec", "-in", str(pair[1]), "-out", str(locked), "-aes256", "-passout", "pass:abcd")
-        with pytest.raises(InputError, match=r"PROXY_TLS_KEY_FILE=.*encrypted or damaged"):
-            tls_context(settings_for(UPSTREAM, **self.texts(pair[0], locked)))
 
 
 class TestNotify:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import stat
 import subprocess
 import sys
@@ -19,8 +18,7 @@ import psutil
 import pytest
 
 from specdash.core.records import ProxyRecord
-from support.certificates import make_certificate
-from support.fault_server import FaultServer, free_port, says
+from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy
 from support.waiting import until, until_async
 
@@ -245,30 +243,6 @@ class TestSockets:
                 assert process.wait(WAIT_S) == 0
         assert f"listening on 127.0.0.1:{ports[0]}, 127.0.0.1:{ports[1]}" in (tmp_path / "err").read_text()
 
-    def test_it_serves_tls(self, upstream: FaultServer, tmp_path: Path) -> None:
-        certificate, key = make_certificate(tmp_path, "tls")
-        port = free_port()
-        env_file = tmp_path / "tls.env"
-        env_file.write_text(
-            f"LLAMA_CPP_BASE={upstream.url}/v1\nPROXY_PORT={port}\nPROXY_EVENTS_FILE=off\n"
-            f"PROXY_TLS_CERT_FILE={certificate}\nPROXY_TLS_KEY_FILE={key}\n"
-        )
-        process = start(["--env-file", str(env_file)], tmp_path)
-        try:
-            context = ssl.create_default_context(cafile=str(certificate))
-            wait_for(lambda: accepts(port), "it does not listen")
-            assert get_json(f"https://127.0.0.1:{port}/health", context)["status"] == "ok"
-            told = subprocess.run(
-                [sys.executable, "-m", "specdash", "proxy", "state", "--env-file", str(env_file)],
-                check=True,
-                capture_output=True,
-                timeout=30,
-            )
-            assert json.loads(told.stdout)["held"] is False
-        finally:
-            process.terminate()
-            assert process.wait(WAIT_S) == 0
-
     def test_a_port_in_use_ends_the_command_with_its_own_code(self, upstream: FaultServer, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -285,8 +259,8 @@ def accepts(port: int) -> bool:
     return True
 
 
-def get_json(url: str, context: ssl.SSLContext | None = None) -> Any:
-    with urllib.request.urlopen(url, timeout=WAIT_S, context=context) as answer:
+def get_json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         return json.load(answer)
 
 

@@ -55,7 +55,8 @@ def test_an_unknown_proxy_key_is_named() -> None:
         ({"PROXY_PORT": "99999"}, "PROXY_PORT=99999"),
         ({"PROXY_HOST": "0.0.0.0"}, "PROXY_API_KEY"),
         ({"LLAMA_CPP_BASE": "localhost:8080"}, "LLAMA_CPP_BASE=localhost:8080"),
-        ({"PROXY_TLS_CERT_FILE": "/x.pem"}, "PROXY_TLS_KEY_FILE"),
+        ({"PROXY_TLS_CERT_FILE": "/x.pem"}, "PROXY_TLS_CERT_FILE is set, but the proxy serves TLS no longer"),
+        ({"PROXY_TLS_KEY_FILE": "/x.key"}, "PROXY_TLS_KEY_FILE is set, but the proxy serves TLS no longer"),
     ],
 )
 def test_a_listening_value_that_cannot_be_meant_refuses_the_start(env: dict[str, str], words: str) -> None:

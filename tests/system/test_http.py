@@ -100,7 +100,6 @@ def test_a_certificate_is_checked_unless_the_service_is_known_by_its_pid(tmp_pat
         with pytest.raises(http.NoConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
             http.ask(url, "/")
         assert http.ask(url, "/", verified=False).status == 201
-        assert http.ask(url, "/", certificate=str(certificate)).status == 201
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://127.0.0.1:99999", "http://[::", "http:///no.sock"])

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         body |= {"limit_s": args.limit} if args.limit is not None else {}
         body |= {"wait_s": args.wait} if args.wait is not None else {}
     base, headers = _proxy(configuration, args.url, named=args.env_file is not None)
-    answer = _ask(configuration, base, headers, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
+    answer = _ask(base, headers, f"/admin/{args.action}", body, wait_s=getattr(args, "drain", 0.0))
     print(json.dumps(answer, indent=1))
     return ExitCode.OK
 
@@ -162,10 +162,9 @@ def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tup
     for our in ours or found:
         print(f"specdash: {our.url} (run record of process {our.pid})", file=sys.stderr)
         return opened(our.url, recorded_key(our, os.environ) or key)
-    scheme = "https" if settings.tls_cert_file else "http"
     host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
-    print(f"specdash: {scheme}://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
-    return opened(f"{scheme}://{host}:{settings.port}", key)
+    print(f"specdash: http://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
+    return opened(f"http://{host}:{settings.port}", key)
 
 
 def _headers(configuration: Configuration, key: str | None, record: ProxyRecord | None) -> dict[str, str]:
@@ -181,13 +180,9 @@ def _with_scheme(url: str) -> str:
     return url.rstrip("/") if url.startswith(("http://", "https://")) else f"http://{url.rstrip('/')}"
 
 
-def _ask(
-    configuration: Configuration, base: str, headers: dict[str, str], path: str, body: Any, *, wait_s: float
-) -> Any:
-    settings = configuration.settings
-    trusted = os.path.expanduser(settings.tls_cert_file) if settings.tls_cert_file else None  # noqa: PTH111
+def _ask(base: str, headers: dict[str, str], path: str, body: Any, *, wait_s: float) -> Any:
     try:
-        answer = http.ask(base, path, body=body, headers=headers, timeout=_ASK_S + wait_s, certificate=trusted)
+        answer = http.ask(base, path, body=body, headers=headers, timeout=_ASK_S + wait_s)
     except OSError as error:
         raise UnreachableError(f"no proxy answers at {base} ({http.words(error)}); name it with --url") from None
     if answer.status != 200:

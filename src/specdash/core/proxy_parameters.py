@@ -65,8 +65,6 @@ LISTENING: tuple[Parameter, ...] = (
     _row("PROXY_ADMIN_TOKEN", _T, "token that the admin endpoints ask for, as x-admin-token; unset: one made at each "
          "start, in a file beside the run record"),
     _row("PROXY_UPSTREAM_API_KEY", _T, "key sent to the upstream; unset: none"),
-    _row("PROXY_TLS_CERT_FILE", _P, "certificate chain (PEM) to serve TLS with"),
-    _row("PROXY_TLS_KEY_FILE", _P, "private key (PEM) of the certificate"),
     _row("PROXY_MAX_CONNECTIONS", _I, "most concurrent connections to the upstream; more requests wait their turn", 64,
          (1, 4096)),
     _row("PROXY_EVENTS_FILE", _P, "where events are written, one JSON object a line; 'off': nowhere; "
@@ -185,6 +183,15 @@ NEEDS_RESTART: frozenset[str] = frozenset(parameter.key for parameter in LISTENI
 """Keys that SIGHUP cannot apply."""
 MUST_BE_RIGHT: frozenset[str] = NEEDS_RESTART
 """Keys whose bad value refuses the start; a bad value of any other key is reported and its default holds."""
+
+
+NO_TLS: frozenset[str] = frozenset({"PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"})
+"""Keys that refuse the start where they are set: a proxy that encrypted must not answer in clear text unnoticed."""
+
+
+def no_tls(key: str) -> str:
+    """Why such a key refuses the start, and what to do."""
+    return f"{key} is set, but the proxy serves TLS no longer: remove it, and let Caddy, nginx or ssh do that in front"
 
 
 def keys_table() -> str:

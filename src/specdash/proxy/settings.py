@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, PARAMETERS
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.target import is_loopback
 from specdash.system.data import dataclass
 
@@ -36,8 +36,6 @@ class ProxySettings:
     api_key: str | None = field(repr=False)
     admin_token: str | None = field(repr=False)
     upstream_api_key: str | None = field(repr=False)
-    tls_cert_file: str | None
-    tls_key_file: str | None
     max_connections: int
     events_file: str | None
     events_max_mib: int
@@ -121,6 +119,9 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
     A bad value of a key that decides where the proxy listens raises `InputError` naming key, value and way out. Any
     other bad value leaves the default in force and is listed in `problems`, so that a typo never takes the proxy down.
     """
+    for key in sorted(NO_TLS):
+        if env.get(key, "").strip():
+            raise InputError(f"{source}: {no_tls(key)}")
     values: dict[str, Any] = {}
     problems: list[str] = []
     for parameter in PARAMETERS:
@@ -151,9 +152,6 @@ def _check_listening(settings: ProxySettings, source: str) -> None:
         raise InputError(
             f"{source}: PROXY_HOST={settings.host} lets other machines in: set PROXY_API_KEY, or use 127.0.0.1"
         )
-    if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
-        missing = "PROXY_TLS_KEY_FILE" if settings.tls_cert_file else "PROXY_TLS_CERT_FILE"
-        raise InputError(f"{source}: {missing} is missing: TLS needs both the certificate and its key")
 
 
 def _consistent(settings: ProxySettings, source: str) -> ProxySettings:

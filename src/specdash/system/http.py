@@ -114,20 +114,19 @@ def opened(
     headers: Mapping[str, str] = NO_HEADERS,
     timeout: float = 2.0,
     verified: bool = True,
-    certificate: str | None = None,
     cancel: Cancel | None = None,
 ) -> Iterator[Response]:
     """The answer as far as its headers. `url` may have a prefix and may name a Unix socket; `body` goes as JSON.
 
     `timeout` bounds each silence, in seconds. `verified` is False for services of this machine, which are found by pid:
-    their certificates name other hosts; `certificate` is a file to trust. Raises `NoConnectionError`, other `OSError`.
+    their certificates name other hosts. Raises `NoConnectionError`, other `OSError`.
     """
     data = None if body is None else json.dumps(body).encode()
     given = {"Content-Type": "application/json"} if data is not None else {}
     head = {"Connection": "close", "User-Agent": "specdash", **given, **headers}
     try:
         with contextlib.ExitStack() as stack:
-            connection = _connected(url, timeout, _context(certificate, verified=verified))
+            connection = _connected(url, timeout, _context(verified=verified))
             stack.callback(connection.close)
             if cancel is not None:
                 stack.enter_context(cancel.watched(connection.sock))
@@ -186,9 +185,9 @@ def words(error: OSError) -> str:
     return str(error.strerror or error) or type(error).__name__
 
 
-def _context(certificate: str | None, *, verified: bool) -> ssl.SSLContext | None:
+def _context(*, verified: bool) -> ssl.SSLContext | None:
     if verified:
-        return ssl.create_default_context(cafile=certificate) if certificate is not None else None
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

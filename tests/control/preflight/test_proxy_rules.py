@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from specdash.core.changes import Role
 from specdash.core.errors import InputError, errors
 from specdash.core.proxy_parameters import BY_KEY
 from specdash.core.records import RunRecord
-from specdash.proxy.http.server import tls_context
 from specdash.proxy.settings import settings_from_env
 from specdash.system.processes import own_start
 
@@ -70,43 +68,12 @@ def test_without_the_backends_settings_its_run_record_tells(proxy: Check, contex
     assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")
 
 
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two certificates with their keys, and an encrypted key."""
-    folder = tmp_path_factory.mktemp("tls")
-    for name in ("a", "b"):
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-        files = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", "/CN=localhost", "-days", "2"]
-        subprocess.run([*command, *files], check=True, capture_output=True, cwd=folder, timeout=30)
-    encrypt = ["openssl", "ec", "-in", "a.key", "-aes128", "-passout", "pass:word", "-out", "locked.key"]
-    subprocess.run(encrypt, check=True, capture_output=True, cwd=folder, timeout=30)
-    (folder / "text").write_text("no key", encoding="utf-8")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("certificate", "key", "keys"),
-    [
-        ("a.pem", "a.key", []),
-        ("a.pem", "b.key", ["PROXY_TLS_KEY_FILE"]),
-        ("a.pem", "locked.key", ["PROXY_TLS_KEY_FILE"]),
-        ("a.pem", None, ["PROXY_TLS_KEY_FILE"]),
-        (None, "a.key", ["PROXY_TLS_CERT_FILE"]),
-        ("absent", "text", ["PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"]),
-    ],
-)
-def test_tls_files_are_judged_as_the_proxy_judges_them(
-    certificate: str | None, key: str | None, keys: list[str], proxy: Check, pairs: Path
-) -> None:
-    named = {"PROXY_TLS_CERT_FILE": certificate, "PROXY_TLS_KEY_FILE": key}
-    wanted = {name: str(pairs / file) for name, file in named.items() if file is not None}
-    assert [row.key for row in proxy(wanted).of("tls")] == keys
-    try:
-        tls_context(settings_from_env(wanted))
-        refused = False
-    except InputError:
-        refused = True
-    assert refused == bool(keys)
+@pytest.mark.parametrize("key", ["PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"])
+def test_a_tls_key_is_an_error_as_it_refuses_the_start(proxy: Check, key: str) -> None:
+    found = proxy({key: "/x.pem"}).one("tls")
+    assert (found.severity, found.key) == ("error", key)
+    with pytest.raises(InputError, match="serves TLS no longer"):
+        settings_from_env({key: "/x.pem"})
 
 
 def test_files_the_proxy_cannot_write_are_errors(proxy: Check, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +26,7 @@ from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, PARAMETERS
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.records import RunRecord
 from specdash.core.target import is_local, is_loopback
 
@@ -167,7 +166,6 @@ def _another_listens(port: int, context: PreflightContext) -> bool:
 
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
 _NOWHERE = ("off", "none", "0", "false", "no")
-_TLS = ("PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE")
 
 
 class _Checked:
@@ -220,7 +218,6 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     _upstream(checked, context, out)
     _relations(checked, context, out)
     if not context.elsewhere:
-        _tls(checked, out)
         _files(checked, out)
     log = (checked.text("PROXY_LOG_FILE") or None) if not context.elsewhere else None
     check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
@@ -231,6 +228,10 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
 def _unknown(values: Mapping[str, str], out: Findings) -> None:
     for key in values:
         if key in BY_KEY:
+            continue
+        if key in NO_TLS:
+            if values[key].strip():
+                out.error("tls", no_tls(key), key=key, fix="remove it")
             continue
         if key in BACKEND_KEYS and key.startswith("LLAMA_"):
             said = f"{key} is the backend's: the proxy does not read it"
@@ -289,43 +290,6 @@ def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> No
         running = ", ".join(sorted(url.geturl() for url in urls))
         said = f"{key}={_without_user(text)}: no backend of specdash listens there; {running} does"
         out.warning("upstream", said, key=key, fix="name its address, or start one there")
-
-
-def _tls(checked: _Checked, out: Findings) -> None:
-    paths = [checked.text(key) for key in _TLS]
-    if not any(paths):
-        return
-    for key, path, other in zip(_TLS, paths, reversed(_TLS), strict=True):
-        if not path:
-            said = f"{key} is missing: TLS needs both the certificate and its key"
-            out.error("tls", said, key=key, fix=f"set it, or remove {other}")
-    missing = [_pem_trouble(key, path, out) for key, path in zip(_TLS, paths, strict=True) if path]
-    if all(paths) and not any(missing):
-        _pair(paths[0], paths[1], out)
-
-
-def _pem_trouble(key: str, path: str, out: Findings) -> bool:
-    try:
-        text = Path(os.path.expanduser(path)).read_bytes()  # noqa: PTH111 - a name alone is no error here
-        reason = None if b"-----BEGIN" in text else "is not a PEM file"
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-    if reason is not None:
-        out.error("tls", f"{key}={path}: {reason}", key=key, fix="name a readable PEM file")
-    return reason is not None
-
-
-def _pair(certificate: str, key: str, out: Findings) -> None:
-    chain, private = (os.path.expanduser(name) for name in (certificate, key))  # noqa: PTH111 - see above
-    try:
-        # An empty password, so that an encrypted key fails instead of asking the terminal.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(chain, private, password="")
-    except (ssl.SSLError, ValueError, OSError) as error:
-        if "MISMATCH" in (getattr(error, "reason", None) or ""):
-            said, fix = f"is not the key of PROXY_TLS_CERT_FILE={certificate}", "name the key it was made with"
-        else:
-            said, fix = "is encrypted or damaged, or the certificate is", "use an unencrypted PEM key"
-        out.error("tls", f"PROXY_TLS_KEY_FILE={key}: {said}", key="PROXY_TLS_KEY_FILE", fix=fix)
 
 
 def _relations(checked: _Checked, context: PreflightContext, out: Findings) -> None:

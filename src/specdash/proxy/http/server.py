@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import time
 from functools import partial
 from pathlib import Path
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import Configuration, ProxySettings
 
 
-# Where the proxy listens: sockets of its own or systemd's, TLS, and the words between systemd and a service.
+# Where the proxy listens: sockets of its own or systemd's, and the words between systemd and a service.
 #
 # Sources: sd_listen_fds(3), sd_notify(3).
 
@@ -105,37 +104,10 @@ def address(item: socket.socket) -> str:
     return f"{host}:{name[1]}"
 
 
-def client_url(item: socket.socket, *, tls: bool) -> str:
+def client_url(item: socket.socket) -> str:
     """The URL under which this machine reaches the socket."""
     here = address(item).replace("[::]:", "[::1]:", 1).replace("0.0.0.0:", "127.0.0.1:", 1)
-    return f"{'https' if tls else 'http'}://{here}"
-
-
-def tls_context(settings: ProxySettings) -> ssl.SSLContext | None:
-    """The TLS side of the listening sockets, None for plain HTTP. Raises `InputError` naming key and file."""
-    certificate, key = settings.tls_cert_file, settings.tls_key_file
-    if certificate is None or key is None:
-        return None
-    for name, file in (("PROXY_TLS_CERT_FILE", certificate), ("PROXY_TLS_KEY_FILE", key)):
-        try:
-            text = Path(file).expanduser().read_bytes()
-        except OSError as error:
-            raise InputError(f"{name}={file}: {error.strerror or error}") from None
-        if b"-----BEGIN" not in text:
-            raise InputError(f"{name}={file}: is not a PEM file")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # An empty password, so that an encrypted key fails instead of asking the terminal.
-        context.load_cert_chain(Path(certificate).expanduser(), Path(key).expanduser(), password="")
-    except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or ""
-        if "MISMATCH" in reason:
-            said = f"is not the key of PROXY_TLS_CERT_FILE={certificate}"
-        else:
-            said = "is encrypted or damaged, or the certificate is; use an unencrypted PEM key"
-        raise InputError(f"PROXY_TLS_KEY_FILE={key}: {said}") from None
-    return context
+    return f"http://{here}"
 
 
 def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
@@ -234,12 +206,11 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     `reloads` holds a SIGHUP that came before, if one did.
     """
     settings = configuration.settings
-    context = tls_context(settings)
     sockets = listening_sockets(settings)
     log_lines_lost = set_up_log(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         early = reloads if reloads is not None else []
-        runner.run(_serve(configuration, sockets, context, early, log_lines_lost))
+        runner.run(_serve(configuration, sockets, early, log_lines_lost))
     return ExitCode.OK
 
 
@@ -268,14 +239,13 @@ def set_up_log(settings: ProxySettings) -> Callable[[], int]:
 async def _serve(
     configuration: Configuration,
     sockets: list[socket.socket],
-    context: ssl.SSLContext | None,
     reloads: list[int],
     log_lines_lost: Callable[[], int],
 ) -> None:
     proxy = Proxy(configuration.settings)
     proxy.telemetry.log_lines_lost = log_lines_lost
-    record = record_of(configuration, client_url(sockets[0], tls=context is not None))
-    server = _Server(proxy, configuration, record, context, reloads)
+    record = record_of(configuration, client_url(sockets[0]))
+    server = _Server(proxy, configuration, record, reloads)
     token_file = write_admin_token(record, proxy.admin_token)
     file = write_record(record)
     try:
@@ -295,7 +265,6 @@ class _Server(uvicorn.Server):
         proxy: Proxy,
         configuration: Configuration,
         record: ProxyRecord,
-        context: ssl.SSLContext | None,
         reloads: list[int],
     ) -> None:
         super().__init__(
@@ -313,7 +282,6 @@ class _Server(uvicorn.Server):
                 backlog=1024,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=configuration.settings.drain_timeout,  # type: ignore[arg-type]
-                ssl_context_factory=None if context is None else lambda *_: context,
             )
         )
         self._proxy = proxy
