@@ -37,7 +37,14 @@ def assert_envelope(answer: Any, status: int, kind: str) -> None:
 class TestRoutes:
     @pytest.mark.parametrize(
         "path",
-        ["/", "/health", "/v1/models", "/anthropic/v1/models?limit=1000", "/v1/models/claude-qwen3-8b", "/admin/state"],
+        [
+            "/",
+            "/health",
+            "/v1/models",
+            "/anthropic/v1/models?limit=1000",
+            "/v1/models/%2Fmodels%2FQwen3-8B.gguf",
+            "/admin/state",
+        ],
     )
     async def test_gets_are_answered(self, path: str) -> None:
         async with proxied(ANSWERS, ROUTES) as (proxy, _):

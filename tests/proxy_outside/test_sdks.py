@@ -223,7 +223,7 @@ def test_the_sdk_counts_tokens_and_lists_models(plain: ProxyProcess, upstream: F
         counted = sdk.messages.count_tokens(model="claude-local", messages=[{"role": "user", "content": "x"}])
         assert counted.input_tokens == 99
         models = list(sdk.models.list(limit=1000))
-        assert any(model.id.startswith("claude") for model in models)
+        assert models
         assert sdk.models.retrieve(models[0].id).display_name
     with openai_client(plain) as other:
         assert list(other.models.list())

@@ -189,11 +189,8 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-# The upstream's models under names that Claude Code accepts, and the way back from any name to the upstream's.
+# The upstream's models, and what a client's name for one means.
 
-_ACCEPTED = ("claude", "anthropic")
-"""Claude Code uses only ids that begin so."""
-_NOT_SLUG = re.compile(r"[^a-z0-9._-]+")
 ANY = "any"
 """Of a router's models whichever is in memory. A model that really has this name is meant before."""
 _VARIANT = re.compile(r"\[[^\]]*\]$")
@@ -208,18 +205,10 @@ def display_name(model: str) -> str:
     return model
 
 
-def listed_name(model: str) -> str:
-    """The id under which an upstream's model is offered."""
-    name = display_name(model)
-    if name.lower().startswith(_ACCEPTED):
-        return name
-    return f"claude-{_slug(name)}"
-
-
 def upstream_model(requested: str, window: ContextWindow) -> str:
     """The upstream's id for a client's model name.
 
-    An exact or listed name means that model; `any` of a router the resident model that was used last, else the only
+    Its own id means a model; `any` of a router the resident model that was used last, else the only
     model there is; any other name (as claude-sonnet-4-5) means the model that is loaded, and is passed on as it is
     while the upstream's models are not known. Raises `ApiError` 400 for `any` while no model is resident.
     """
@@ -244,16 +233,8 @@ def _resident(window: ContextWindow) -> str:
 
 
 def find_model(requested: str, models: tuple[str, ...]) -> str | None:
-    """The upstream's id that a name means exactly or by its slug, None when it means none."""
-    name = _VARIANT.sub("", requested)
-    if name in models:
-        return name
-    slug = _slug(name)
-    by_name = {listed: model for model, listed in zip(models, _listed(models), strict=True)}
-    for listed, model in by_name.items():
-        if slug in {_slug(listed), _slug(display_name(model)), _slug(model)}:
-            return model
-    return None
+    """The upstream's id that a name is, None when it is none."""
+    return next((name for name in (requested, _VARIANT.sub("", requested)) if name in models), None)
 
 
 async def handle_list(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
@@ -275,7 +256,7 @@ async def handle_list(proxy: Proxy, scope: Scope, _receive: Receive, send: Send)
 
 
 async def handle_one(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
-    """GET /v1/models/{id}; `id` is the listed name or the upstream's own."""
+    """GET /v1/models/{id}."""
     await proxy.window.refresh()
     raw = scope.get("raw_path") or scope["path"].encode()
     requested = unquote(raw.decode("latin-1").split("/v1/models/", 1)[-1])
@@ -286,36 +267,19 @@ async def handle_one(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) 
     await send_json(send, _models_rows(models, proxy.started)[models.index(model)])
 
 
-def _slug(name: str) -> str:
-    return _NOT_SLUG.sub("-", name.lower()).strip("-") or "model"
-
-
-def _listed(models: tuple[str, ...]) -> list[str]:
-    """Listed names in order; a name that two models share gets a number."""
-    found: list[str] = []
-    for model in models:
-        name = base = listed_name(model)
-        count = 1
-        while name in found:
-            count += 1
-            name = f"{base}-{count}"
-        found.append(name)
-    return found
-
-
 def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]]:
     moment = utc_timestamp(int(created))
     return [
         {
             "type": "model",
-            "id": listed,
+            "id": model,
             "display_name": display_name(model),
             "created_at": moment,
             "object": "model",
             "created": int(created),
             "owned_by": "llama.cpp",
         }
-        for model, listed in zip(models, _listed(models), strict=True)
+        for model in models
     ]
 
 
