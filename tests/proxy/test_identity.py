@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from specdash.proxy.sessions import chat_session_id, session_id
 from specdash.proxy.translate.parse import parse_messages
 from support.messages_bodies import any_json, body_of, rich_body
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 UUID_TEXT = "11111111-2222-3333-4444-555555555555"
 USER = {"role": "user", "content": "hi"}
@@ -76,22 +73,8 @@ class TestTheClientsWord:
 
 
 class TestFingerprint:
-    @given(st.uuids(), st.datetimes(), st.integers(0, 10**12), st.from_regex(r"[0-9a-f]{6,40}", fullmatch=True))
-    def test_numbers_dates_and_ids_in_the_system_prompt_do_not_matter(
-        self, uuid: UUID, now: Any, number: int, digest: str
-    ) -> None:
-        dates = f"{now.isoformat()} {now:%A, %B %d, %Y %I:%M %p}"
-        system = f"You help.\nSession {uuid} at {dates}, pid {number}, commit {digest}. Be {{}}."
-        plain = "You help.\nSession 1 at 2, pid 3, commit 4. Be {}."
-        assert identity(system=system.format("kind")) == identity(system=plain.format("kind"))
-        assert identity(system=system.format("kind")) != identity(system=system.format("rude"))
-
-    @given(st.from_regex(r"[0-9a-f]{3}", fullmatch=True), st.from_regex(r"[0-9a-f]{5}", fullmatch=True))
-    def test_the_billing_header_does_not_matter(self, suffix: str, nonce: str) -> None:
-        header = f"x-anthropic-billing-header: cc_version=2.1.50.{suffix}; cc_entrypoint=cli; cch={nonce};"
-        blocks = [{"type": "text", "text": header}, {"type": "text", "text": "You help."}]
-        assert identity(system=blocks) == identity(system="You help.")
-        assert identity(system=f"{header}\nYou help.") == identity(system="You help.")
+    def test_the_system_prompt_does_not_matter(self) -> None:
+        assert identity(system="You help. Today is 2026-01-01.") == identity(system="You help. Today is 2026-11-30.")
 
     @given(st.integers(1, 4), st.from_regex(r"[0-9a-f]{4}", fullmatch=True))
     def test_all_turns_of_a_conversation_share_it(self, turns: int, nonce: str) -> None:
@@ -117,7 +100,6 @@ class TestFingerprint:
         def of(text: str) -> str:
             return identity(messages=[{"role": "user", "content": f"<system-reminder>{text}</system-reminder>"}])
 
-        assert of("use tabs, it is 2026-01-01") == of("use tabs, it is 2026-11-30")
         assert of("use tabs") != of("use blanks")
 
     def test_hosts_and_users_are_kept_apart(self) -> None:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from specdash.core.proxy_events import SessionView
-from specdash.proxy.translate.translate import without_header
 from specdash.system.data import dataclass
 from specdash.system.stats import median, share
 
@@ -279,10 +278,8 @@ class SessionStore:
         (self._idle or self._busy).popitem(last=False)
 
 
-# Which session a request belongs to: the client's own word, else a fingerprint of how the conversation begins.
-#
-# The fingerprint leaves out whatever changes between the turns of one conversation: the billing header, dates,
-# numbers and ids in the system prompt, reminders the client inserts, ids of tool calls.
+# Which session a request belongs to: the client's own word, else a fingerprint of the client's address and the user's
+# first message, without what changes between the turns of one conversation: reminders and ids of tool calls.
 
 SESSION_HEADER = "x-claude-code-session-id"
 AGENT_HEADER = "x-claude-code-agent-id"
@@ -291,26 +288,13 @@ METADATA_KEYS = ("session_id", "conversation_id", "thread_id")
 LONGEST = 128
 """Characters of a client's id that are kept; a longer one is replaced by its digest."""
 
-SYSTEM_CHARS = 512
 USER_CHARS = 1024
 
-_SYSTEM_READ = 2 * SYSTEM_CHARS
 _USER_READ = 8 * USER_CHARS
 _DIGEST_CHARS = 20
 
 _USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
 _REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
-_CHANGING = re.compile(
-    r"\b(?:(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9a-f]{6,}"
-    r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?"
-    r"|jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?"
-    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?|[ap]m)\b|\w*\d\w*)",
-    re.IGNORECASE,
-)
-"""Ids, parts of dates, and every word with a digit in it."""
-
-_GAPS = re.compile(r"#(?:[\s#.,:/+-]*#)+")
-
 KINDS = ("hdr:", "meta:", "fp:")
 """How our ids begin: named by a header, by metadata, or known by a fingerprint."""
 
@@ -325,7 +309,7 @@ def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host
     return (
         _from_headers(headers)
         or _from_metadata(request.metadata, user)
-        or _fingerprint(client_host, user, lambda: _system_text(request.system), lambda: _first_turn(request))
+        or _fingerprint(client_host, user, _first_turn(request))
     )
 
 
@@ -339,12 +323,7 @@ def chat_session_id(headers: Mapping[str, str], body: dict[str, Any], client_hos
     return (
         _from_headers(headers)
         or _from_metadata({**body, **metadata}, user)
-        or _fingerprint(
-            client_host,
-            user,
-            lambda: _chat_text(turns, ("system", "developer")),
-            lambda: _chat_text(turns, ("user",)) or _text(body.get("prompt")),
-        )
+        or _fingerprint(client_host, user, _first_chat_text(turns) or _text(body.get("prompt")))
     )
 
 
@@ -398,27 +377,15 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(ascii(value).encode()).hexdigest()[:_DIGEST_CHARS]
 
 
-def _fingerprint(client_host: str, user: Any, system: Callable[[], str], first: Callable[[], str]) -> str:
+def _fingerprint(client_host: str, user: Any, first: str) -> str:
     opaque = user if isinstance(user, str) else ""
-    return f"fp:{_digest((client_host, opaque, _unchanging(system()), _first_words(first())))}"
-
-
-def _unchanging(text: str) -> str:
-    return _GAPS.sub("#", _CHANGING.sub("#", text[:_SYSTEM_READ]))[:SYSTEM_CHARS]
-
-
-def _first_words(text: str) -> str:
-    own = " ".join(_without_reminders(text)[:_USER_READ].split())
-    return own[:USER_CHARS] if own else _unchanging(text)
+    own = " ".join(_without_reminders(first)[:_USER_READ].split()) or first
+    return f"fp:{_digest((client_host, opaque, own[:USER_CHARS]))}"
 
 
 def _without_reminders(text: str) -> str:
     *pieces, last = text.split(_REMINDER_END)
     return "".join(piece.partition(_REMINDER)[0] for piece in pieces) + last
-
-
-def _system_text(system: tuple[Block, ...]) -> str:
-    return "\n".join(filter(None, (without_header(block["text"]).strip() for block in system)))
 
 
 def _first_turn(request: MessagesRequest) -> str:
@@ -446,11 +413,11 @@ def _source_opening(source: Block) -> str:
     return next((value[:USER_CHARS] for value in values if isinstance(value, str)), "")
 
 
-def _chat_text(turns: list[dict[str, Any]], roles: tuple[str, ...]) -> str:
-    content = next((turn.get("content") for turn in turns if turn.get("role") in roles), None)
+def _first_chat_text(turns: list[dict[str, Any]]) -> str:
+    content = next((turn.get("content") for turn in turns if turn.get("role") == "user"), None)
     if isinstance(content, list):
         content = "\n".join(_text(part.get("text")) for part in content if isinstance(part, dict))
-    return without_header(_text(content))
+    return _text(content)
 
 
 def _text(value: Any) -> str:

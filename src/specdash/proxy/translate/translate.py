@@ -39,12 +39,6 @@ def steady(text: str) -> str:
     return _VERSION.sub(r"\1", _NONCE.sub(r"\g<1>0", header[0])) + text[header.end() :]
 
 
-def without_header(text: str) -> str:
-    """A system text without the header."""
-    header = _HEADER.match(text)
-    return text if header is None else text[header.end() :].lstrip()
-
-
 # Content blocks rendered for a chat completion: runs of text, and images as `image_url` parts.
 
 Part = str | dict[str, Any]
