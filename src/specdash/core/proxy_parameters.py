@@ -156,7 +156,7 @@ ANSWERS: tuple[Parameter, ...] = (
     _row("PROXY_STREAM_REASONING_MAX_CHARS", _I, "longest sanitized fallback", 240, (1, 1_000_000), "characters"),
     _row("PROXY_EMPTY_RESPONSE_RETRY_MAX", _I, "retries of a turn that ended with nothing at all", 1, (0, 10)),
     _row("PROXY_REPETITION_CUT", _S, "end a turn that repeats itself without end", True),
-    _row("PROXY_REPETITION_CHARS", _I, "length of exact repetition that counts as endless", 3000, (200, 1_000_000),
+    _row("PROXY_REPETITION_CHARS", _I, "length of exact repetition that counts as endless", 10_000, (200, 1_000_000),
          "characters"),
     _row("PROXY_AGENTIC_SUPPLEMENT_MODE", _T, "rules for tool use added to the system prompt of tool turns", "off",
          choices={

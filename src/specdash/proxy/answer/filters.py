@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.answer.blocks import Cut, Filter
-from specdash.proxy.guardrails.history import instruction_of
 from specdash.proxy.guardrails.markup_search import PseudoCallGate
 from specdash.proxy.guardrails.repetition import RepetitionCut, RepetitionWatch
 
@@ -269,8 +268,7 @@ class Chain:
         head = self.thinking = ThinkingGate(thinking, head)
         self.repetition: RepetitionCut | None = None
         if settings.repetition_cut:
-            asked = instruction_of(request.last_user) if request.last_user is not None else ""
-            head = self.repetition = RepetitionCut(RepetitionWatch(settings, asked), head, self._cut)
+            head = self.repetition = RepetitionCut(RepetitionWatch(settings), head, self._cut)
         self.head = head
 
     @property
