@@ -10,7 +10,6 @@ import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -460,7 +459,7 @@ class Telemetry:
             to_json(GuardrailEvent(self._wall(), session.id, note.guardrail, note.action, request_id, facts))
         )
         level, text = note_text(note.guardrail, note.action, facts, session=session.id, request_id=request_id)
-        _tell(level, lambda: (level, text))
+        _LOG.log(level, "%s", text)
 
     def overflow(self, active: ActiveRequest, tokens: int, maximum: int) -> None:
         """The upstream refused a prompt of `tokens` because at most `maximum` fit."""
@@ -542,24 +541,10 @@ def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class _LateText:
-    """The text of a line, worded when it is written, which is later than it is told."""
-
-    __slots__ = ("_made",)
-
-    def __init__(self, made: Callable[[], tuple[int, str]]) -> None:
-        self._made = made
-
-    def __str__(self) -> str:
-        return self._made()[1]
-
-
 def _tell(level: int, made: Callable[..., tuple[int, str]], *values: Any, **named: Any) -> None:
     """A line of the human log: its wording is in `core.proxy_lines`, whose function is called with these values."""
     if _LOG.isEnabledFor(level):
-        # Without the search for the calling function, which no line names.
-        text = _LateText(partial(made, *values, **named))
-        _LOG.handle(_LOG.makeRecord(_LOG.name, level, "", 0, "%s", (text,), None))
+        _LOG.log(level, "%s", made(*values, **named)[1])
 
 
 def _log_response(event: RequestEvent, text_chars: int | None) -> None:

@@ -21,7 +21,7 @@ from specdash.proxy.http.client import ClientLeftError, ClientWatch
 from specdash.proxy.http.responses import ApiError, client_host, header_map, read_body, send_bytes
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import check_pieces, dumped, large_text, loads_text
+from specdash.proxy.translate.parse import check_pieces, dumped
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, learn_models, upstream_model
 
@@ -349,10 +349,9 @@ async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> No
 
 async def _received(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> _Exchange:
     """Read a request; what its messages say is looked at here, and kept in its body alone."""
-    body: bytes | bytearray = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
-    text = large_text(body)
+    body = await read_body(scope, receive, proxy.settings.max_body_mib << 20)
     try:
-        chat = orjson.loads(body) if text is None else loads_text(text)
+        chat = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(chat, dict):
@@ -369,10 +368,6 @@ async def _received(proxy: Proxy, scope: Scope, receive: Receive, send: Send) ->
     active = proxy.telemetry.begin(session, event)
     if isinstance(messages, list):
         chat["messages"] = [{"role": last.get("role")} for last in messages[-1:] if isinstance(last, dict)]
-    # Before the text becomes bytes: a long conversation is not kept three times.
-    del messages
-    if text is not None:
-        body = text.encode("ascii")
     return _Exchange(proxy, active, send, body, chat)
 
 

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 # One call of the upstream: its bytes through the decoder, the answer and the filters, as they come.
 
-_FIRST_PIECE = 1 << 10
-"""Bytes handled at once until there is content: what else was read with it must not delay the first token."""
-_LARGE_PIECE = 1 << 15
 _LARGEST_ANSWER = 64 << 20
 _STATUS_OF_TYPE = {
     "exceed_context_size_error": 400,
@@ -97,18 +94,13 @@ async def _take_stream(
 ) -> None:
     decoder = ChatDecoder(answer.chunk)
     chain.on_cut = decoder.stop
-    update = turn.active.update
     while data := await reply.read():
-        at = 0
-        while at < len(data):
-            size = _LARGE_PIECE if answer.started else _FIRST_PIECE
-            decoder.feed(data[at : at + size])
-            at += size
-            update(answer)
-            if answer.error is not None:
-                raise stream_error(*answer.error)
-            if on_data is not None:
-                await on_data(answer)
+        decoder.feed(data)
+        turn.active.update(answer)
+        if answer.error is not None:
+            raise stream_error(*answer.error)
+        if on_data is not None:
+            await on_data(answer)
         if chain.cut_short:
             reply.abort()
             answer.end()

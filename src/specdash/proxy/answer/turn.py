@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -340,9 +339,6 @@ class Turn:
                 await client.flush()
                 if writer.has_content and self.active.ttft_s is None:
                     self.active.first_content()
-                    if self.proxy.upstream.in_flight == 1:
-                        # The client gets the processor for its first token, before what was read together with it.
-                        os.sched_yield()
 
             await self._answer(writer, on_data, lambda: self.begin(writer))
             self.begin(writer)

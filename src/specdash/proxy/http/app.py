@@ -284,8 +284,6 @@ class Proxy:
         """Unix time."""
         self.leaving = False
         """Every answer that begins from now on is the last of its connection."""
-        self.is_untidy = False
-        """Requests have left memory behind that is worth giving back when hardly anything runs."""
         self.upstream = Upstream(settings)
         self.window = ContextWindow(self.upstream, settings)
         self.upstream.on_lost = self.window.forget

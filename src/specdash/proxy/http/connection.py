@@ -24,7 +24,6 @@ _LEAST_RATE = 64
 _LINGER_S = 2.0
 """What a client that still sends has to read its answer before the connection is closed."""
 _MOST_PIPELINED = 64
-_LARGE_BODY = 4 << 20
 _ANY_HEAD = b"HTTP/1.1 "
 """What every answer begins with."""
 _FIRST_PROBE_S = 0.02
@@ -153,8 +152,6 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._since = self.loop.time()
-        if self._body_size > _LARGE_BODY:
-            self._proxy.is_untidy = True
         if self._half_closed and self.is_idle:
             self.transport.close()
 

@@ -29,7 +29,6 @@ from specdash.proxy.settings import reread
 from specdash.proxy.telemetry import RotatedFile, events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
-from specdash.system.memory import return_memory
 from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
         item.sendall(state.encode())
 
 
-# The human log: its lines are written after the work they tell of, and one that cannot be written is counted.
+# The human log: a line that cannot be written is counted.
 
 _STDERR = 2
 
@@ -145,41 +144,23 @@ class Stderr:
         """It stays open."""
 
 
-class LateHandler(logging.Handler):
-    """Writes records to `outputs` in the event loop's next turn, or at once where no loop runs: a later turn would cost
-    a proxy that is killed its last lines.
-
-    A line costs 0.1 ms where writing is slow, which would come before the first token of every request.
-    """
+class _LogHandler(logging.Handler):
+    """Writes each line to all outputs."""
 
     def __init__(self, outputs: Sequence[Stderr | RotatedFile]) -> None:
         super().__init__()
         self._outputs = tuple(outputs)
-        self._waiting: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._waiting.append(record)
-        if len(self._waiting) > 1:
-            return
         try:
-            asyncio.get_running_loop().call_soon(self.flush)
-        except RuntimeError:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what waits, in order."""
-        waiting, self._waiting = self._waiting, []
-        for record in waiting:
-            try:
-                line = self.format(record)
-            except Exception:  # noqa: BLE001 - as logging has it: a bug in a line must not end a request
-                self.handleError(record)
-                continue
-            for output in self._outputs:
-                output.write(line)
+            line = self.format(record)
+        except Exception:  # noqa: BLE001 - as logging has it: a bug in a line must not end a request
+            self.handleError(record)
+            return
+        for output in self._outputs:
+            output.write(line)
 
     def close(self) -> None:
-        self.flush()
         for output in self._outputs:
             output.close()
         super().close()
@@ -194,8 +175,6 @@ closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
 _IDLE_LOOK_S = 0.1
-_CROWD, _FEW = 50, 4
-"""Requests at once: so many leave behind what is worth looking for, so few are not held up by the look (5 ms)."""
 _LAST_WORDS_S = 2.0
 """What cancelled requests get to close their connections."""
 
@@ -231,7 +210,7 @@ def set_up_log(settings: ProxySettings) -> Callable[[], int]:
         except OSError as error:
             raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
         outputs.append(file)
-    logging.basicConfig(level=logging.WARNING, handlers=[LateHandler(outputs)], format=LOG_FORMAT, force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[_LogHandler(outputs)], format=LOG_FORMAT, force=True)
     _LOG.setLevel(settings.log_level)
     return lambda: sum(output.lost for output in outputs)
 
@@ -319,17 +298,6 @@ class _Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(self._introduce())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: once hardly anything runs, what a crowd or a large body took is given back."""
-        running = len(self.server_state.tasks)
-        if running >= _CROWD:
-            self._proxy.is_untidy = True
-        elif self._proxy.is_untidy and running <= _FEW:
-            self._proxy.is_untidy = False
-            gc.collect()
-            return_memory()
-        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -110,52 +109,19 @@ _BACKSLASH = ord("\\")
 _REPLACEMENT = rb"\ufffd"
 
 
-_LARGE = 4 << 20
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
 def load_object(body: bytes | bytearray) -> JsonObject:
-    """The JSON object of a request body. A large bytearray is empty afterwards: see `large_text`.
+    """The JSON object of a request body.
 
     Half a surrogate pair (a client cut a text inside an emoji) becomes U+FFFD: the whole conversation would be lost
     over it otherwise. Everything else that is not JSON raises `InvalidRequestError`.
     """
-    text = large_text(body)
     try:
-        value = orjson.loads(body) if text is None else loads_text(text)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        value = _load_repaired(body if text is None else text.encode("ascii"), error)
+        value = _load_repaired(body, error)
     if not isinstance(value, dict):
         raise InvalidRequestError("", "The request body is not a JSON object")
     return value
-
-
-def large_text(body: bytes | bytearray) -> str | None:
-    """The text of a large body, which is empty afterwards; None for any other, which is best read as it is.
-
-    orjson copies a body before it makes values, which makes three of 30 MB; `loads_text` makes them of the text.
-    """
-    if not isinstance(body, bytearray) or len(body) <= _LARGE or not body.isascii() or _SURROGATE.search(body):
-        return None
-    text = body.decode("ascii")
-    body.clear()
-    return text
-
-
-def loads_text(text: str) -> Any:
-    """As `orjson.loads`, without a copy of the text."""
-    try:
-        return _DECODER.decode(text)
-    except (ValueError, RecursionError):
-        return orjson.loads(text)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_DECODER = json.JSONDecoder(parse_int=orjson.loads, parse_float=orjson.loads, parse_constant=_refuse)
-"""Reads what orjson reads, and as it does."""
 
 
 def _load_repaired(body: bytes | bytearray, error: orjson.JSONDecodeError) -> Any:

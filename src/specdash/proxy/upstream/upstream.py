@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import os
 import re
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
-import aiohttp.payload
 import orjson
 from yarl import URL
 
@@ -20,8 +20,6 @@ from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptToo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from aiohttp.abc import AbstractStreamWriter
 
     from specdash.proxy.settings import ProxySettings
 
@@ -148,33 +146,11 @@ _LLAMA_CPP = "llama.cpp"
 _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
 _LAST_CHUNK_S = 0.05
-_PIECE = 1 << 18
 _LARGEST_ERROR = 1 << 20
 
 
 Body = bytes | bytearray | tuple[bytes | memoryview, ...]
 """JSON for the upstream, whole or in parts that follow each other."""
-
-
-class RequestBody(aiohttp.payload.Payload):
-    """A body, sent in pieces: aiohttp joins bytes with the head of the request, and copies a BytesIO that somebody else
-    reads too, which is a second body of 30 MB."""
-
-    def __init__(self, body: Body) -> None:
-        parts = body if isinstance(body, tuple) else (body,)
-        size = sum(map(len, parts))
-        super().__init__(parts if size > _PIECE else (b"".join(parts),), content_type="application/json")
-        self._size = size
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """The text of it."""
-        return str(b"".join(self._value), encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Send all of it."""
-        for part in self._value:
-            for start in range(0, len(part), _PIECE):
-                await writer.write(bytes(part[start : start + _PIECE]))
 
 
 class UpstreamBrokenError(ApiError):
@@ -401,7 +377,8 @@ class Upstream:
 
     async def _send(self, body: Body, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
         session = self._session(fresh=fresh)
-        return await session.post(self._url(path), data=RequestBody(body), **self._options())
+        data = io.BytesIO(b"".join(body) if isinstance(body, tuple) else body)
+        return await session.post(self._url(path), data=data, **self._options())
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
