@@ -339,13 +339,13 @@ def added(text: str, call_id: str) -> Message:
 
 
 def test_a_call_is_added_at_most_once_for_each_instruction() -> None:
-    said = "Let me read src/b.py."
+    text = "Let me read src/b.py."
     fresh = request().messages
-    assert not has_been_added_to(fresh, said)
+    assert not has_been_added_to(fresh, text)
     once = (*fresh, added("Let me read src/a.py.", ADDED_ID + "1"), Message("user", (RESULT,)))
-    assert has_been_added_to(once, said)
-    assert has_been_added_to((*once, added("", "toolu_2"), Message("user", (RESULT,))), said)
-    assert not has_been_added_to((*once, Message("user", (SAID,)), added("", "toolu_3")), said)
+    assert has_been_added_to(once, text)
+    assert has_been_added_to((*once, added("", "toolu_2"), Message("user", (RESULT,))), text)
+    assert not has_been_added_to((*once, Message("user", (SAID,)), added("", "toolu_3")), text)
 
 
 def test_a_reminder_of_the_client_is_no_new_instruction() -> None:
@@ -360,10 +360,10 @@ def test_a_reminder_of_the_client_is_no_new_instruction() -> None:
 
 
 def test_the_same_announcement_again_is_left_alone_whatever_ids_the_client_sends() -> None:
-    said = "The first file is fine.\n\nLet me read src/a.py:"
+    text = "The first file is fine.\n\nLet me read src/a.py:"
     assert has_been_added_to(
-        (*request().messages, added(said, "toolu_7"), Message("user", (RESULT,))), "Let me read  src/a.py:"
+        (*request().messages, added(text, "toolu_7"), Message("user", (RESULT,))), "Let me read  src/a.py:"
     )
     assert not has_been_added_to(
-        (*request().messages, added(said, "toolu_7"), Message("user", (RESULT,))), "Let me read src/b.py:"
+        (*request().messages, added(text, "toolu_7"), Message("user", (RESULT,))), "Let me read src/b.py:"
     )

@@ -2,7 +2,7 @@
 
 Strings inside a call's input are data and never searched. Markup in the text is a call only when the answer ends with
 it: what is quoted, fenced, or followed by more prose is talk about calls. A complete call of an offered tool, with
-arguments that fit, is one whatever is before it, unless that says in so many words that an example follows. Of any
+arguments that fit, is one, unless the text before it says in so many words that an example follows. Of any
 other ending, the tool it names and the sentence before it tell whether it is an example. What stays in doubt is text.
 """
 

@@ -2,7 +2,7 @@
 
 A finished agent must never be made to act. So only two kinds of last sentence count, in the first person and about
 what comes now: one that ends in a colon, and one that names the tool, file or command it acts on. A summary, a
-question, a promise for later, a condition, or a turn that waits for the user is a proper end, and so is whatever stays
+question, a promise for later, a condition, or a turn that waits for the user is a proper end, and so is all that stays
 in doubt, in any language.
 """
 
@@ -191,9 +191,9 @@ def is_unexpected_end(
 
 
 def has_been_added_to(messages: Sequence[Message], text: str) -> bool:
-    """True when a call was already added since the user's latest instruction, or the model said the same before.
+    """True when a call was already added since the user's latest instruction, or the model wrote the same before.
 
-    The history alone tells: an added call has an id of its own.
+    An added call has an id of its own, which comes back with the history.
     """
     ending = _ending(text)
     for message in reversed(messages):
@@ -203,8 +203,8 @@ def has_been_added_to(messages: Sequence[Message], text: str) -> bool:
             continue
         if any(str(call.get("id", "")).startswith(ADDED_ID) for call in calls_of(message)):
             return True
-        said = "\n".join(block["text"] for block in message.content if block["type"] == "text")
-        if ending and _ending(said) == ending:
+        earlier = "\n".join(block["text"] for block in message.content if block["type"] == "text")
+        if ending and _ending(earlier) == ending:
             return True
     return False
 
@@ -245,7 +245,7 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
 
 
 def _waits(before: str, *, has_colon: bool) -> bool:
-    """True when what was said `before` the last sentence says that the agent is finished, or waits for the user."""
+    """True when the text `before` the last sentence says that the agent is finished, or waits for the user."""
     near = before[-_CONTEXT:]
     if _FOR_THE_USER.search(near):
         return True

@@ -48,7 +48,7 @@ _FORWARDED = re.compile(
 def check_admin(scope: Scope, token: str) -> None:
     """Raise `ApiError` unless a program on this machine asks that has `token`, as x-admin-token, x-api-key or Bearer.
 
-    A web page is none, wherever its browser runs; nor is what comes through a reverse proxy, whoever asked that.
+    A web page is none, wherever its browser runs; nor is what comes through a reverse proxy.
     """
     if header(scope, b"origin") is not None:
         raise ApiError(403, "the admin endpoints do not answer web pages")
