@@ -22,21 +22,14 @@ from benchmarks.goals import table
 HERE = Path(__file__).parent
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "live": (),
-    "ui_cost": (),
     "ui_lag": (),
     "keys": (),
     "log_soak": ("8",),
-    "collect_cost": (),
     "fleet": (),
     "parse_log": ("--json",),
     "status_start": (),
     "proxy_cost": ("--json", "--rounds", "2"),
     "swap": (),
-    "start_check": (),
-    "preflight": (),
-    "alert_latency": ("3",),
-    "judging_cost": (),
-    "incident": (),
 }
 """Each with its arguments."""
 

@@ -92,8 +92,6 @@ GOALS = (
          "k", PLAIN_LOOP, _lines("verbosity 3, requests only", PLAIN_LOOP), at_least=True),
     Goal("`parse-log`, every step traced, thousand lines/s", "parse_log", _lines("every step traced", OURS), 500,
          "k", PLAIN_LOOP, _lines("every step traced", PLAIN_LOOP), at_least=True),
-    Goal("alert in the picture after `kill -9`, idle server, worst", "alert_latency",
-         lambda t: t["kill -9, idle"]["worst_s"], 1.2, "s"),
 )  # fmt: skip
 """In the order of the table."""
 

@@ -73,14 +73,18 @@ def run(args: argparse.Namespace) -> int:
 def demo_proxy() -> Iterator[tuple[str, dict[str, str]]]:
     """The bundled backend and a proxy in front of it: the proxy's address, and the environment of their records."""
     from specdash.backend.demo import DRAFT_TYPE
-    from specdash.cli.demo import demo_environment, private_directory, start_backend, start_proxy
+    from specdash.cli.demo import PROXY, demo_environment, private_directory, start_backend, start_proxy
     from specdash.control.services.supervisor import Supervisor
 
     with private_directory() as directory, Supervisor() as supervisor:
         target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
-        # The supervisor holds the socket: the question waits there until the proxy has started.
-        if target.proxy_url is None or status_of(target.proxy_url, "/health", START_S) != 200:
-            raise SpecdashError("the demo's proxy did not start: see `specdash doctor`")
+        if target.proxy_url is None:
+            raise SpecdashError("the proxy's packages are not installed: `pip install '.[proxy]'`")
+        deadline = time.monotonic() + START_S
+        while status_of(target.proxy_url, "/health", PROBE_S) != 200:
+            if time.monotonic() > deadline:
+                raise SpecdashError(f"the demo's proxy did not start: {supervisor.status(PROXY).detail}")
+            time.sleep(0.1)
         yield target.proxy_url, demo_environment(directory)
 
 
