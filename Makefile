@@ -6,16 +6,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q
 RUN_STAMP := $(VENV)/.run-stamp
 DEV_STAMP := $(VENV)/.dev-stamp
 
-.PHONY: help demo test test-all lint format bench mutation screenshots lock clean
+.PHONY: help demo test test-all lint format bench screenshots lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo          watch a real llama.cpp server speculate, on the bundled tiny model"
 	@echo "make test          the fast tests"
-	@echo "make test-all      all tests: engines, llama-server binary, tmux (what CI runs)"
+	@echo "make test-all      all tests: engines, llama-server binary, tmux"
 	@echo "make lint          ruff, mypy, import contracts"
 	@echo "make bench         the figures of docs/performance.md"
-	@echo "make mutation      how many small faults the tests notice (half an hour or more)"
 	@echo "make screenshots   redraw screenshots/ from the real demo"
 
 $(VENV)/bin/python:
@@ -63,12 +62,6 @@ format: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m benchmarks
-
-mutation: $(DEV_STAMP)
-	@$(PIP) install 'coverage>=7.10,<8'
-	$(BIN)/python tools/mutation.py insight
-	$(BIN)/python tools/mutation.py control/apply
-	$(BIN)/python tools/mutation.py proxy/guardrails
 
 screenshots: $(DEV_STAMP)
 	$(BIN)/python tools/make_screenshots.py

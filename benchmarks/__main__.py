@@ -1,42 +1,30 @@
-"""`make bench`: runs every benchmark in turn, each in a process of its own, prints what it prints, and at the end one
-table of the goals, each figure beside its peer of the same run: what docs/performance.md keeps.
+"""`make bench`: runs every benchmark in turn, each in a process of its own, prints what it prints: what
+docs/performance.md keeps.
 
     python -m benchmarks [NAME …]
 
-None may take longer than `LIMIT_S`. The exit code is the worst of theirs; a goal that is missed is no failure.
+None may take longer than `LIMIT_S`. The exit code is the worst of theirs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-from benchmarks.goals import table
 
 HERE = Path(__file__).parent
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "live": (),
-    "ui_cost": (),
     "ui_lag": (),
     "keys": (),
     "log_soak": ("8",),
-    "collect_cost": (),
     "fleet": (),
     "parse_log": ("--json",),
     "status_start": (),
     "proxy_cost": ("--json", "--rounds", "2"),
     "swap": (),
-    "start_check": (),
-    "preflight": (),
-    "alert_latency": ("3",),
-    "judging_cost": (),
-    "incident": (),
 }
 """Each with its arguments."""
 
@@ -71,26 +59,15 @@ def main() -> int:
     if unknown := [name for name in names if name not in BENCHMARKS]:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    worst, printed, loads = 0, {}, []
+    worst, loads = 0, []
     for name in names:
         print(f"== {name}", flush=True)
         code, output = run(name)
         worst = max(worst, code)
         loads.append(os.getloadavg()[0])
         print(output, end="", flush=True)
-        if (figures := parsed(output)) is not None:
-            printed[name] = figures
-    print(f"\n{table(printed)}\n\nLoad average {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores.")
+    print(f"\nLoad average {min(loads):.1f} to {max(loads):.1f} on {os.cpu_count()} cores.")
     return worst
-
-
-def parsed(output: str) -> Any:
-    """What a benchmark printed: a JSON document, or a document a line; None where it is neither."""
-    with contextlib.suppress(ValueError):
-        return json.loads(output)
-    with contextlib.suppress(ValueError):
-        return [json.loads(line) for line in output.splitlines()] or None
-    return None
 
 
 if __name__ == "__main__":

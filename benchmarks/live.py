@@ -17,11 +17,12 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from benchmarks.tmux import pane  # noqa: E402
-from benchmarks.ui_cost import BARE  # noqa: E402
 from specdash.backend.demo import DRAFT_TYPE  # noqa: E402
 from specdash.cli.demo import TRAFFIC, private_directory, start_backend, start_traffic  # noqa: E402
 from specdash.control.services.supervisor import Supervisor  # noqa: E402
 
+BARE = "from textual.app import App\nfrom textual.widgets import Static\n"
+BARE += "class Bare(App):\n  def compose(self): yield Static('READY')\nBare().run()"
 SIZE = (120, 36)
 RUNS = 7
 SETTLE_S = 25.0

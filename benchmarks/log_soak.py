@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
-from benchmarks.dashboard_soak import TARGET, rss_mb  # noqa: E402
 from benchmarks.tmux import pane  # noqa: E402
 from specdash.collect.logs import PERIOD_S, LogCollector  # noqa: E402
+from specdash.core.target import Target  # noqa: E402
 from specdash.history.recorder import Recorder  # noqa: E402
 from specdash.insight.state import TargetState  # noqa: E402
 from support.fault_server import FaultServer, says  # noqa: E402
@@ -49,9 +49,16 @@ SERVER = {
 _STAMP = re.compile(r"^(\d+)\.(\d\d)\.(\d{3})\.(\d{3})")
 _TASK = re.compile(r"(?<=task |sk = )(\d+)")  # what a look-behind may find is of one width
 START = 1_790_000_000.0
+TARGET = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")
 LOOKS_PER_SECOND = round(1 / PERIOD_S)
 STORM_EVERY = 10
 """So many lines of the log for one of the storm."""
+
+
+def rss_mb() -> float:
+    """Resident memory of this process."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def lines() -> Iterator[str]:

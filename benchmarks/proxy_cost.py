@@ -1,6 +1,6 @@
-"""What a proxy costs: the upstream asked directly, through ours, and through its peers, in one run on one machine.
+"""What the proxy costs: the upstream asked directly and through it, in one run on one machine.
 
-    python benchmarks/proxy_cost.py [--rounds N] [--only NAME …] [--json]
+    python benchmarks/proxy_cost.py [--rounds N] [--json]
 
 Figures, each the median of the rounds: time to the first text of one stream at a time; events a second with 8 streams
 at once, as fast as they go; memory after that; how long the last of 64 paced streams (512 tokens, 100 a second) takes;
@@ -14,20 +14,24 @@ import argparse
 import contextlib
 import http.client
 import json
+import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import psutil
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.messages_load import Endpoint, Load, load, quantile  # noqa: E402
-from benchmarks.proxy_peers import LITELLM, STARTS, MissingError, running, started  # noqa: E402
 from specdash.backend.launch import free_port  # noqa: E402
 
 if TYPE_CHECKING:
@@ -39,19 +43,17 @@ BARE = "specdash, no timings"
 ONE_STREAM = {"streams": 300, "concurrency": 1, "tokens": 16}
 FAST = {"streams": 64, "concurrency": 8, "tokens": 1000}
 PACED = {"streams": 64, "concurrency": 64, "tokens": 512}
-SLOW = {"streams": 16, "concurrency": 8, "tokens": 200}
-"""In place of `FAST` for a proxy that would take minutes."""
-SLOW_PEERS = frozenset({f"litellm {LITELLM}"})
 CROWD = {"streams": 500, "concurrency": 500, "tokens": 32}
 LARGE_BODIES = 4
 LARGE_WORDS = 6_000_000
 PACE_S = 0.01
 BAD_BODIES = 100
+START_S = 90.0
 
 
 @dataclass(slots=True)
 class Figures:
-    """One way to the upstream; None where it cannot be had. `missing` says why."""
+    """One way to the upstream; None where it does not apply."""
 
     name: str
     ttft_p50_ms: float | None = None
@@ -67,7 +69,64 @@ class Figures:
     """Resident after 500 clients at once and bodies of 30 MB, and at most until then."""
     peak_mb: float | None = None
     failed: int = 0
-    missing: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A proxy that answers."""
+
+    url: str
+    pid: int
+
+    def rss_mb(self) -> float:
+        """Resident memory of the process and its children, in MB."""
+        process = psutil.Process(self.pid)
+        return sum(child.memory_info().rss for child in (process, *process.children(recursive=True))) / 1e6
+
+
+@contextlib.contextmanager
+def running(upstream: str, folder: Path) -> Iterator[Running]:
+    """The proxy in front of `upstream`; ended afterwards."""
+    port = free_port("127.0.0.1")
+    env_file = folder / f"proxy-{port}.env"
+    env_file.write_text(
+        f"LLAMA_CPP_BASE={upstream}/v1\nPROXY_PORT={port}\nPROXY_EVENTS_FILE={folder}/events.jsonl\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file)]
+    with started(command, {"XDG_STATE_HOME": str(folder)}, folder / f"proxy-{port}.log", port) as process:
+        yield Running(f"http://127.0.0.1:{port}", process.pid)
+
+
+@contextlib.contextmanager
+def started(command: list[str], env: dict[str, str], log: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that listens on `port`; ended afterwards."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **env})
+    try:
+        deadline = time.monotonic() + START_S
+        while not _answers(port):
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                raise RuntimeError(f"did not start: {' '.join(tail)[:200]}")
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -83,23 +142,19 @@ def measured(name: str, folder: Path) -> Figures:
     """One round for one way."""
     figures = Figures(name)
     options = ("--bare",) if name == BARE else ()
-    try:
-        with upstream(folder, *options) as url, _way(name, url, folder) as (endpoint, rss):
-            item = load(endpoint, **ONE_STREAM)
-            fast = load(endpoint, **(SLOW if name in SLOW_PEERS else FAST))
-            figures.rss_mb = rss()
-            figures.bad_body_p99_ms = None if name == DIRECT else bad_body_ms(endpoint)
-            figures.ttft_p50_ms, figures.ttft_p99_ms = item.ttft_ms(0.5), item.ttft_ms(0.99)
-            figures.events_per_s = fast.events_per_s
-        with upstream(folder, "--pace", str(PACE_S), *options) as url, _way(name, url, folder) as (endpoint, _):
-            paced = load(endpoint, **PACED)
-            figures.paced_p50_s, figures.paced_last_s = paced.total_s(0.5), paced.total_s(1.0)
-            figures.together_ttft_p50_ms = paced.ttft_ms(0.5)
-        if name == OURS:
-            figures.crowd_mb, figures.peak_mb = memory(folder)
-        figures.failed = _failed(item, fast, paced)
-    except MissingError as error:
-        figures.missing = str(error)
+    with upstream(folder, *options) as url, _way(name, url, folder) as (endpoint, rss):
+        item, fast = load(endpoint, **ONE_STREAM), load(endpoint, **FAST)
+        figures.rss_mb = rss()
+        figures.bad_body_p99_ms = None if name == DIRECT else bad_body_ms(endpoint)
+        figures.ttft_p50_ms, figures.ttft_p99_ms = item.ttft_ms(0.5), item.ttft_ms(0.99)
+        figures.events_per_s = fast.events_per_s
+    with upstream(folder, "--pace", str(PACE_S), *options) as url, _way(name, url, folder) as (endpoint, _):
+        paced = load(endpoint, **PACED)
+        figures.paced_p50_s, figures.paced_last_s = paced.total_s(0.5), paced.total_s(1.0)
+        figures.together_ttft_p50_ms = paced.ttft_ms(0.5)
+    if name == OURS:
+        figures.crowd_mb, figures.peak_mb = memory(folder)
+    figures.failed = _failed(item, fast, paced)
     return figures
 
 
@@ -108,7 +163,7 @@ def memory(folder: Path) -> tuple[float, float]:
     words = "word " * LARGE_WORDS
     message = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": words}]}
     body = json.dumps(message).encode()
-    with upstream(folder, "--pace", str(PACE_S)) as url, running(OURS, url, folder) as proxy:
+    with upstream(folder, "--pace", str(PACE_S)) as url, running(url, folder) as proxy:
         load(Endpoint(OURS, proxy.url), **CROWD)
         address = urlsplit(proxy.url)
         for _ in range(LARGE_BODIES):
@@ -126,7 +181,7 @@ def _way(name: str, url: str, folder: Path) -> Iterator[tuple[Endpoint, Callable
     if name == DIRECT:
         yield Endpoint(name, url, openai=True), lambda: None
         return
-    with running(OURS if name == BARE else name, url, folder) as proxy:
+    with running(url, folder) as proxy:
         yield Endpoint(name, proxy.url), proxy.rss_mb
 
 
@@ -190,9 +245,6 @@ def shown(rows: list[Figures]) -> str:
     base = rows[0]
     lines = [f"{'':<22}" + "".join(f"{name:>11}" for name in COLUMNS)]
     for row in rows:
-        if row.missing is not None:
-            lines.append(f"{row.name:<22}missing: {row.missing}")
-            continue
         slower = None
         if row.paced_last_s and base.paced_last_s:
             slower = (row.paced_last_s / base.paced_last_s - 1) * 100
@@ -226,17 +278,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", default=None, metavar="NAME", help=f"of {OURS}, {', '.join(STARTS)}")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    names = [DIRECT, OURS, BARE, *(name for name in STARTS if name != OURS)]
-    names = [name for name in names if args.only is None or name == DIRECT or name in args.only]
+    names = [DIRECT, OURS, BARE]
     rounds: dict[str, list[Figures]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(args.rounds):
             for name in names:
-                if not rounds[name] or rounds[name][0].missing is None:
-                    rounds[name].append(measured(name, Path(folder)))
+                rounds[name].append(measured(name, Path(folder)))
     rows = [median(rounds[name]) for name in names]
     print(json.dumps([asdict(row) for row in rows], indent=1) if args.json else shown(rows))
 

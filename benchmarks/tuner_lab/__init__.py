@@ -1,2 +1,2 @@
 """The tuner's laboratory: made-up machines whose best setting is known, recorded sweeps, and the harness that judges on
-them. No part of the package: docs/simulator.md says how it is used."""
+them."""

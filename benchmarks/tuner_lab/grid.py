@@ -1,4 +1,4 @@
-"""The simulator's search space, its presets, and the seeds that are set aside.
+"""The simulator's search space and its presets.
 
 Source of the grid: 112 configurations, off, draft-mtp, ngram-mod and both together, as in the project's tuning notes.
 """
@@ -35,18 +35,6 @@ class Equal(StrEnum):
     NOTHING = "nothing"
     PROMPTS = "prompts"
     TEXT = "text"
-
-
-DEVELOPMENT = range(1000)
-OPENED = (
-    *(range(5000, 5300), range(6000, 6300), range(10_000, 11_000)),
-    *(range(15_000, 15_300), range(16_000, 16_300), range(20_000, 21_000)),
-    *(range(25_000, 25_300), range(26_000, 26_300), range(30_000, 31_000)),
-)
-"""Held-out seeds of earlier judgements. The tuner was changed after each, so they are spent: not looked at again."""
-HELD_OUT = {Noise.QUIET: range(35_000, 35_300), Noise.NOISY: range(36_000, 36_300)}
-HARM = range(40_000, 41_000)
-"""Never run before the tuner that is judged on them was finished; touched once, on purpose."""
 
 
 def mtp(longest: int, gate: float) -> Point:

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from benchmarks.tuner_lab.grid import Noise, mtp
-from benchmarks.tuner_lab.published import POWER_STUDY, POWER_STUDY_ACCEPTANCE
 from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Task, WorkloadShares
 
 PROMPTS_EACH, TOKENS = 6, 256
@@ -24,6 +23,15 @@ _PROMPT_SD = 0.08
 """How far prompts of one class are apart; the same in every boot."""
 _POINT_SD = 0.025
 """How far a prompt's preference of one point is from its class's."""
+
+POWER_STUDY = {
+    400: (71.2, 108.4, 129.3, 133.8, 132.8, 127.5, 123.3),
+    500: (74.5, 114.9, 139.8, 152.9, 153.6, 148.8, 142.7),
+    600: (74.8, 115.7, 144.4, 156.0, 162.1, 159.7, 153.2),
+}
+"""Tokens per second of off and n_max 1 to 6 by the power cap of an RTX 5090, in watts."""
+POWER_STUDY_ACCEPTANCE = (0.889, 0.790, 0.725, 0.647, 0.591, 0.537)
+"""Accepted over drafted tokens of n_max 1 to 6, the same at every cap."""
 
 
 @dataclass(frozen=True)
@@ -163,27 +171,3 @@ class Recorded:
 def grounds(seed: int, noise: Noise) -> list[Recorded]:
     """Every rig, started off where off was measured and from its shortest draft else."""
     return [Recorded(rig, rig.points[0], seed, noise) for rig in RIGS]
-
-
-def usual_picks(rig: Rig) -> dict[str, float]:
-    """Regret of picks that people make from a sweep: always n2, the best of one class, the best elsewhere."""
-    best = max(rig.speed(point) for point in rig.points)
-    picks = {"always n2": mtp(2, 0.0)} if mtp(2, 0.0) in rig.speeds else {}
-    for kind in rig.kinds:
-        place = rig.kinds.index(kind)
-        picks[f"best for {kind}"] = max(rig.points, key=lambda point: rig.speeds[point][place])
-    others = [other for other in RIGS if other is not rig]
-    common = [point for point in rig.points if any(point in other.speeds for other in others)]
-    if common:
-        picks["best elsewhere"] = max(common, key=lambda point: _elsewhere(point, others))
-    return {name: 1 - rig.speed(point) / best for name, point in picks.items()}
-
-
-def _elsewhere(point: Point, others: list[Rig]) -> float:
-    """Mean share of the best speed over the other rigs that measured it."""
-    shares = [
-        other.speed(point) / max(other.speed(point) for point in other.points)
-        for other in others
-        if point in other.speeds
-    ]
-    return float(np.mean(shares)) if shares else 0.0

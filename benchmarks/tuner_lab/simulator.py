@@ -2,7 +2,7 @@
 
 `Environment.draw` makes one from a seed; its boots answer as a real one's would, and what each point is truly worth
 is known exactly. It is built unlike any tuner's model on purpose: hidden states of the text instead of hazards by
-position, jagged costs with cliffs instead of a line, checkpoints, drift. Seeds that are set aside: `simulation.grid`.
+position, jagged costs with cliffs instead of a line, checkpoints, drift.
 """
 
 from __future__ import annotations

@@ -14,10 +14,7 @@ from support.engines import engine_env, running_backend, write_env
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENGINES = [
-    pytest.param("xllamacpp", marks=pytest.mark.engine),
-    pytest.param("llama-server", marks=pytest.mark.llama_server),
-]
+ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 PROMPT = "the speculative"
 
 

@@ -14,10 +14,7 @@ from support.engines import engine_env, running_backend
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENGINES = [
-    pytest.param("xllamacpp", marks=pytest.mark.engine),
-    pytest.param("llama-server", marks=pytest.mark.llama_server),
-]
+ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 VALUES = dict(zip(KNOBS, ("6", "2", "0.25"), strict=True))
 SAID = {
     "draft-simple": "n_max=6, n_min=2, p_min=0.25",

@@ -21,7 +21,6 @@ from support.start_checks import behind_our_back, drafting
 if TYPE_CHECKING:
     from pathlib import Path
 
-BINARY = pytest.param("llama-server", marks=pytest.mark.llama_server)
 PACKAGE = pytest.param("xllamacpp", marks=pytest.mark.engine)
 pytestmark = pytest.mark.slow
 
@@ -37,7 +36,7 @@ def said(backend: RunningBackend, words: str) -> str:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("engine", [BINARY, PACKAGE])
+@pytest.mark.parametrize("engine", [PACKAGE])
 @pytest.mark.parametrize("types", ["draft-simple", "ngram-mod", "ngram-simple,draft-simple"])
 def test_a_server_that_speculates_is_seen_to(models: dict[str, Path], engine: str, types: str, tmp_path: Path) -> None:
     env = drafting(models, LLAMA_SPEC_TYPE=types, LLAMA_API_KEY="sesame", **engine_env(engine))
@@ -51,7 +50,7 @@ def test_a_server_that_speculates_is_seen_to(models: dict[str, Path], engine: st
         assert "drafted tokens accepted" in said(backend, "speculating: ")
 
 
-@pytest.mark.parametrize("engine", [BINARY, PACKAGE])
+@pytest.mark.parametrize("engine", [PACKAGE])
 def test_a_server_that_was_asked_for_no_speculation_is_asked_nothing(
     models: dict[str, Path], engine: str, tmp_path: Path
 ) -> None:

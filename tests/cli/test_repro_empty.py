@@ -195,18 +195,17 @@ def test_ctrl_c_prints_what_was_measured(upstream: FaultUpstream) -> None:
     assert all(call["cache_off"]["content_chars"] for call in found["calls"])
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param("llama-server", marks=pytest.mark.llama_server),
-        pytest.param("xllamacpp", marks=pytest.mark.engine),
-    ],
-)
+@pytest.mark.engine
 def test_a_real_server_uses_its_cache_and_answers_every_call(
-    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = build(tmp_path)
-    env = {**engine_env(engine), "LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "8192", "LLAMA_PARALLEL": "2"}
+    env = {
+        **engine_env("xllamacpp"),
+        "LLAMA_MODEL": str(models["target"]),
+        "LLAMA_CTX_SIZE": "8192",
+        "LLAMA_PARALLEL": "2",
+    }
     with running_backend(env, tmp_path / "run") as backend:
         code = main(["repro-empty", "--url", backend.url, "--tool-chars", "300", "--max-tokens", "8", "--json"])
     found = told(capsys)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, tune_runs_dir
-from specdash.tune.run.status import Ending, RunState, newest_run, read_run
+from specdash.tune.run.status import Ending, RunState, newest_run
 from support.engines import llama_server_binary, write_env
 from support.outside import say
 from support.waiting import until
@@ -94,7 +93,6 @@ def run_of(env: dict[str, str] | None = None) -> TuneRun:
         (("--minutes", "nan"), "--minutes nan: must be 0.1"),
         (("--seed", "-5"), "--seed -5: must be 0 to 4294967294"),
         (("--free-vram", "-1"), "--free-vram -1: must be 0 to 10000000"),
-        (("--beside", "--while-serving"), "leave --beside out"),
         (("--env-file", "x"), "add --beside"),
         (("--beside", "--env-file", "x", "--apply"), "leave one of them out"),
         (("--status", "--abort"), "exclude each other"),
@@ -163,8 +161,6 @@ def test_where_there_is_no_knob_the_plan_says_what_to_allow(spec: str, said: str
         (("--prompts", "empty.jsonl"), ExitCode.BAD_INPUT, "has no prompt"),
         (("--prompts", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
         (("--transcript", "missing.jsonl"), ExitCode.BAD_INPUT, "missing.jsonl"),
-        (("--objective", "per-watt"), ExitCode.USAGE, "needs GPUs whose driver tells their energy"),
-        (("--workload", "live"), ExitCode.USAGE, "does not run"),
         (("--allow-types", "draft-mtp"), ExitCode.USAGE, "prediction (nextn) layers"),
         (("--prompts", "a", "--transcript", "b"), ExitCode.USAGE, "give one of them"),
     ],
@@ -350,24 +346,6 @@ def run_is_of(rig: Rig, pid: int) -> bool:
     return found is not None and found.head.pid == pid
 
 
-@on_service
-def test_while_users_are_served_it_steps_aside_and_still_ends(rig: Rig) -> None:
-    before = rig.file().read_bytes()
-    process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check", "--while-serving")
-    asked = 0
-    until(lambda: run_is_of(rig, process.pid), 60)
-    while process.poll() is None and asked < 4:
-        assert rig.ask()
-        asked += 1
-        time.sleep(6)
-    _, told = process.communicate(timeout=200)
-    assert process.returncode in (ExitCode.OK, ExitCode.INCONCLUSIVE), told
-    rig.assert_settled(version=before)
-    found = read_run(Path(run_of(rig.env).directory))
-    assert found is not None
-    assert len(found.boots) == 3
-
-
 @contextlib.contextmanager
 def users(rig: Rig, count: int) -> Iterator[None]:
     """Clients that ask all the time."""
@@ -406,19 +384,4 @@ def test_who_waits_at_the_proxy_during_a_restart_is_told(rig: Rig) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert "at the proxy" in said
-    rig.assert_settled(version=before)
-
-
-@on_service
-def test_how_many_requests_queue_is_told_while_users_are_served(rig: Rig) -> None:
-    before = rig.file().read_bytes()
-    process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check", "--while-serving")
-    until(lambda: run_is_of(rig, process.pid), 60)
-    try:
-        with users(rig, 12):
-            until(lambda: (now := now_of(rig)) is not None and bool(now.queued), 60)
-            assert measured_boots(rig.env) <= 1
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
     rig.assert_settled(version=before)

@@ -81,6 +81,4 @@ def test_the_doctor_and_the_tuner_understand_them_too(driver: RecordedNvml) -> N
     assert found.cuda is not None
     assert all(gpu.compute is not None and gpu.memory_bytes for gpu in found.gpus)
     looked = GpuLooks(nvml=driver).look()
-    assert looked.energy_joules is not None
-    assert looked.energy_joules > 0
     assert looked.free_bytes is not None

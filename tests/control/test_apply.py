@@ -496,3 +496,20 @@ def test_no_secret_reaches_records_or_progress(rig: Rig) -> None:
     assert SECRET not in told
     assert "another-secret" not in told
     rig.assert_settled()
+
+
+def test_a_storm_of_good_refused_and_failing_changes_costs_no_client_a_request(rig: Rig) -> None:
+    """One after the other under the same clients: each ends as it must, and the file is that of the last good one."""
+    good = (("LLAMA_DRAFT_MAX=8",), ("LLAMA_DRAFT_P_MIN=0.4",), ("LLAMA_DRAFT_MAX=6", "PROXY_MAX_CONNECTIONS=48"))
+    refused = (("LLAMA_DRAFT_MAX=0",), ("LLAMA_MODEL=/no/such/model.gguf",), ("LLAMA_SPEC_TYPE=draft-simpel",))
+    failing = (misbehaving(rig.home, "exits"), [BROKEN_TEMPLATE], misbehaving(rig.home, "no-drafts"))
+    ends = []
+    with Clients(rig) as clients:
+        for change, refusal, failure in zip(good, refused, failing, strict=True):
+            ends += [rig.apply(*change).outcome, rig.prepare(*refusal).run().outcome, rig.apply(*failure).outcome]
+    assert ends == [ApplyOutcome.APPLIED, ApplyOutcome.REFUSED, ApplyOutcome.ROLLED_BACK] * 3
+    assert clients.errors == []
+    rig.assert_settled()
+    assert rig.values()["LLAMA_DRAFT_MAX"] == "6"
+    assert rig.values()["LLAMA_DRAFT_P_MIN"] == "0.4"
+    assert rig.values(Role.PROXY)["PROXY_MAX_CONNECTIONS"] == "48"

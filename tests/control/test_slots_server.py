@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROMPT = "the speculative decoder drafts several tokens with a small model"
-BOTH = [
-    pytest.param("llama-server", marks=pytest.mark.llama_server),
-    pytest.param("xllamacpp", marks=pytest.mark.engine),
-]
+ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 
 
 def complete(url: str, slot: int) -> Any:
@@ -48,7 +45,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningB
         yield found
 
 
-@pytest.mark.parametrize("running", BOTH, indirect=True)
+@pytest.mark.parametrize("running", ENGINES, indirect=True)
 def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBackend, tmp_path: Path) -> None:
     target = Target(running.url)
     cold = complete(running.url, 0)
@@ -64,13 +61,13 @@ def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBa
     assert warm["cache_n"] == cold["prompt_n"] - 1
 
 
-@pytest.mark.parametrize("running", BOTH, indirect=True)
+@pytest.mark.parametrize("running", ENGINES, indirect=True)
 def test_the_engine_itself_takes_a_slot_number_modulo_their_count(running: RunningBackend) -> None:
     complete(running.url, 1)
     assert ask(f"{running.url}/slots/7?action=erase", {})["n_erased"] > 0
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_recurrent_memory_is_saved_and_restored_and_a_file_of_another_model_is_refused(
     engine: str, tmp_path: Path
 ) -> None:

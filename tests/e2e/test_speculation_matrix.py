@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 XLLAMACPP = pytest.param("xllamacpp", marks=pytest.mark.engine)
-LLAMA_SERVER = pytest.param("llama-server", marks=pytest.mark.llama_server)
-CELLS = [pytest.param(cell, id=cell.name) for cell in matrix.cells()]
+CELLS = [pytest.param(cell, 1 + number % 2, id=cell.name) for number, cell in enumerate(matrix.cells())]
+"""How many requests run at once, in turn one and two."""
 _SAMPLE = re.compile(r'^llamacpp:spec_decode_num_(\w+?)_total(?:\{position="(\d+)"\})? (\S+)$', re.MULTILINE)
 
 
@@ -109,24 +109,17 @@ def check(cell: Cell, backend: RunningBackend, slots: int, capsys: pytest.Captur
     assert told["checkpoints"]["rollback"] == str(cell.rollback)
 
 
-@pytest.mark.parametrize(
-    ("engine", "at_once"),
-    [
-        pytest.param("xllamacpp", 1, marks=pytest.mark.engine),
-        pytest.param("llama-server", 2, marks=pytest.mark.llama_server),
-    ],
-)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.engine
+@pytest.mark.parametrize(("cell", "at_once"), CELLS)
 def test_requests_after_one_another_and_at_once(
     cell: Cell,
-    engine: str,
     at_once: int,
     files: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with running_backend({**cell.env(files, at_once), **engine_env(engine)}, tmp_path) as backend:
+    with running_backend({**cell.env(files, at_once), **engine_env("xllamacpp")}, tmp_path) as backend:
         monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
         check(cell, backend, at_once, capsys)
 
@@ -164,7 +157,7 @@ async def test_the_screen_names_the_types(
     assert (str(Rollback.CHECKPOINT) in method) is (cell.rollback is Rollback.CHECKPOINT)
 
 
-@pytest.mark.parametrize("engine", [XLLAMACPP, LLAMA_SERVER])
+@pytest.mark.parametrize("engine", [XLLAMACPP])
 @pytest.mark.parametrize("draft", ["dflash", "dspark", "heads-draft"])
 def test_a_draft_that_tells_its_type_needs_none_named(
     draft: str,

@@ -21,10 +21,7 @@ from support.waiting import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENGINES = [
-    pytest.param("xllamacpp", marks=pytest.mark.engine),
-    pytest.param("llama-server", marks=pytest.mark.llama_server),
-]
+ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 SWAPS = 10
 ASKED = [{"role": "user", "content": "the speculative decoder drafts"}]
 WAYS: list[tuple[str, dict[str, Any], bytes]] = [

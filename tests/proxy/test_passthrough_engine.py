@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/chat/completions"
 ABORT_S = 1.0
-ENGINES = [
-    pytest.param("xllamacpp", marks=pytest.mark.engine),
-    pytest.param("llama-server", marks=pytest.mark.llama_server),
-]
+ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 THINKS = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
     "{%- if m.role == 'assistant' and m.reasoning_content %}"

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
         contextlib.AbstractContextManager[tuple[dict[str, str], ServiceManager, dict[Role, str]]],
     ]
 
-SMALL = "SPECDASH_SMALL_ENGINE"
-"""Where this variable is set, a deployment begins with the scripted server, which starts in a tenth of the time."""
 DRAFTS = ".*.specdash-new"
 DRAFT_S = 5.0
 """What a writer leaves that is killed before its new version is in place (`system.files`)."""
@@ -295,7 +293,7 @@ def running_deployment(manager: str) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory(prefix="sd-rig-") as name, contextlib.ExitStack() as stack:
         home = Path(name)
         ports = {role: free_port("127.0.0.1") for role in Role}
-        files = _env_files(home, ports, small=manager == "scripted" or SMALL in os.environ)
+        files = _env_files(home, ports, small=manager == "scripted")
         starters: dict[str, Starter] = {"scripted": _under_daemon, "daemon": _under_daemon, "systemd": _under_systemd}
         start = starters[manager]
         env, running, names = stack.enter_context(start(home, files, ports[Role.PROXY]))

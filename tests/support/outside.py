@@ -13,6 +13,7 @@ import io
 import json
 import os
 import subprocess
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,30 +38,36 @@ def frozen(path: Path, now: Any) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def commands() -> dict[str, Any]:
-    """Every command and action with its arguments, by name."""
-    described = {}
+def commands() -> str:
+    """Every command and action on a line of its own, with its arguments below: `--flag`, `--option=`, `--maybe=?`,
+    `--choice={a|b}`, `PLACE*`, and `!` behind what has to be given."""
+    lines = []
     for command in COMMANDS:
         parser = CommandParser(prog=f"specdash {command.name}", description=command.help, allow_abbrev=False)
         importlib.import_module(command.module).configure(parser)
-        described[command.name] = {"help": command.help, **_arguments(parser)}
-    return described
+        lines += _arguments(command.name, parser)
+    return "\n".join(lines) + "\n"
 
 
-def _arguments(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    actions: dict[str, Any] = {}
+def _arguments(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    words: list[str] = []
+    below: list[str] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            actions = {name: _arguments(sub) for name, sub in action.choices.items()}
+            below += [line for part, sub in action.choices.items() for line in _arguments(f"{name} {part}", sub)]
         elif not isinstance(action, argparse._HelpAction):
-            name = " ".join(action.option_strings) or action.dest
-            options[name] = {
-                "required": action.required,
-                "takes": action.nargs if action.nargs is not None else 1,
-                "choices": sorted(map(str, action.choices)) if action.choices is not None else None,
-            }
-    return {"options": options} | ({"actions": actions} if actions else {})
+            words.append(_argument(action))
+    wrapped = textwrap.wrap("  ".join(sorted(words)), 116, break_on_hyphens=False, break_long_words=False)
+    return [name, *(f"    {line}" for line in wrapped), *below]
+
+
+def _argument(action: argparse.Action) -> str:
+    takes = "" if action.nargs is None else str(action.nargs)
+    if action.choices is not None:
+        takes = f"{{{'|'.join(sorted(map(str, action.choices)))}}}{takes}"
+    name = "|".join(action.option_strings)
+    text = action.dest.upper() + takes if not name else name if action.nargs == 0 else f"{name}={takes}"
+    return f"{text}!" if action.required else text
 
 
 def say(*words: str | Path) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Plays the answers of a real driver, which `tools/gpu/nvml_record.py` wrote, as the module `pynvml` gives them."""
+"""Plays the answers of a real driver as the module `pynvml` gives them."""
 
 from __future__ import annotations
 

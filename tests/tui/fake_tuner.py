@@ -44,9 +44,8 @@ PLAN = RunPlan(
     budget=Budget(12, 60.0),
     limits=("TTFT at most 5 % above the start's", "no new warnings in the log"),
     workload=WORKLOAD,
-    workload_words="live traffic of the last 24 h, 412 requests",
+    workload_words="bundled prompts, all classes alike",
     prompts=24,
-    eta_s=1_860.0,
     downtime_s=260.0,
 )
 CHOSEN = (("LLAMA_DRAFT_MAX", "8"), ("LLAMA_DRAFT_P_MIN", "0.5"))
@@ -109,7 +108,6 @@ NOW = CurrentStep(
     done=14,
     total=24,
     held=2,
-    queued=0,
     guess=Guess(GATED, 71.4, 0.118, 0.06, 0.179),
     left_s=520.0,
 )
@@ -181,7 +179,7 @@ SCENES: dict[str, Callable[[], TuneRun | None]] = {
     "failing": lambda: elsewhere(
         failed_boots(), replace(NOW, number=6, step=TuneStep.RESTART, done=None, total=None,
         detail="loading tensors 43 %",
-                                stage=Stage.EXPLORE, held=None, queued=None, guess=None)),
+                                stage=Stage.EXPLORE, held=None, guess=None)),
     "improved": lambda: run((*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])), end=IMPROVED),
     "nothing": lambda: run(
         tuple(map(flat, (*BOOTS, *(replace(item, number=item.number + 4) for item in BOOTS[4:])))), end=NOTHING),

@@ -73,14 +73,14 @@ async def test_a_look_that_comes_before_the_panels_are_there_leaves_them_the_foc
         assert opened(app, TunerScreen).focused is board.present()[0]
 
 
-async def test_before_a_run_it_says_what_would_be_tuned_for_how_long_and_at_what_price() -> None:
+async def test_before_a_run_it_says_what_would_be_tuned_and_at_what_price() -> None:
     app = dashboard(FakeTuner())
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "T")
         page = shown(app)
         for part in (
             "READY", "specdash-backend.service", "LLAMA_DRAFT_MAX", "1, 2, 3, 4", "46 configurations", "12 restarts",
-            "about 31 min", "clients wait about 4 min", "decode tok/s", "2 %", "coding 55 %", "live traffic",
+            "clients wait about 4 min", "decode tok/s", "2 %", "coding 55 %", "bundled prompts",
         ):  # fmt: skip
             assert part in page, part
         await press(pilot, "T")
@@ -181,7 +181,7 @@ async def test_a_run_shows_boots_progress_reason_guess_and_who_waits() -> None:
         page = shown(app)
         for part in (
             "boot 9 of 12", "race", "8m39s left", "measuring 14 of 24", "in ABBA order", "71.4 tok/s",
-            "+11.8 % [+6.0, +17.9]", "held 2", "queued 0", "the start itself", "Speed by boot", "2m23s",
+            "+11.8 % [+6.0, +17.9]", "held 2", "the start itself", "Speed by boot", "2m23s",
         ):  # fmt: skip
             assert part in page, part
 
@@ -205,7 +205,7 @@ async def test_who_waits_is_what_this_dashboard_sees_where_the_run_does_not_tell
     tune_run = SCENES["running"]()
     assert tune_run is not None
     assert tune_run.now is not None
-    silent = replace(tune_run, now=replace(tune_run.now, held=None, queued=None))
+    silent = replace(tune_run, now=replace(tune_run.now, held=None))
     console.look = lambda: NewestRun(silent, {})  # type: ignore[method-assign]
     app = dashboard(console)
     async with app.run_test(size=(120, 36)) as pilot:

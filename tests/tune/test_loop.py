@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -23,41 +23,26 @@ from specdash.core.errors import (
 )
 from specdash.core.flag import Flag
 from specdash.tune.model.problem import (
-    TAIL,
     BootResult,
     Budget,
-    NextBoot,
-    Objective,
     Point,
     PromptResult,
     Stage,
-    Task,
     TuneOutcome,
-    WorkloadShares,
 )
-from specdash.tune.run.loop import AllFailedError, StartFailedError, Texts
-from specdash.tune.run.measuring import EngineLoad, LimitBreaches, Limits, MeasuredBoot, StartFigures, Surroundings
+from specdash.tune.run.loop import AllFailedError, Pulse, StartFailedError, Texts
+from specdash.tune.run.measuring import Limits, MeasuredBoot, StartFigures, Surroundings, boot_seconds, left_s
 from specdash.tune.run.status import Boot, Ending, RunEnd, RunHead, TuneStep
 from support.tuning import (
     FAST,
-    KINDS,
     POINTS,
     SLOW,
-    SPEEDS,
     START,
-    WORKLOAD,
-    InTurn,
     Scene,
     boot_failed,
     disturbed,
     samples,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specdash.tune.run.loop import Loop
-
 
 BOOTED = (PromptResult("coding-0", "coding", 100, 2.0),)
 
@@ -272,164 +257,41 @@ def test_a_point_that_breaks_a_limit_is_not_chosen(measured: MeasuredBoot, said:
     assert f"ruled out by a limit: {FAST.name}, 90 ({out.excluded})" in outcome_of(end).why
 
 
-def test_a_point_that_broke_a_limit_in_its_only_boot_is_booted_again_and_may_be_chosen() -> None:
-    busy = MeasuredBoot(samples(70.0, ttft_s=0.3))
-    scene = Scene(measured={2: lambda: busy})
-    end = scene.loop().run()
-    told = boots_of(scene)
-    assert [boot.result.failure for boot in told.values()] == [""] * 6
-    assert [told[number].result.point for number in (5, 6)] == [FAST, FAST]
-    assert outcome_of(end).chosen == FAST
-    assert "ruled out" not in outcome_of(end).why
-
-
-def test_on_a_busy_machine_no_limit_is_broken_by_less_than_boots_differ_by() -> None:
-    """Times to first token go up and down by more than the limit from boot to boot, of the start, too."""
-    times = iter((0.1, 0.35, 0.3, 0.4, 0.25, 0.2, 0.33, 0.15))
-    scene = Scene(budget=Budget(8))
-    scene.tuner = Again(Task(POINTS, START, WORKLOAD, scene.budget), 8)
-    scene.measured = {
-        number: lambda: MeasuredBoot(samples(SPEEDS[scene.bed.point], ttft_s=next(times))) for number in range(1, 9)
-    }
-    end = scene.loop().run()
-    assert not any(boot.excluded for boot in boots_of(scene).values())
-    assert outcome_of(end).chosen == FAST
-
-
 @given(
     st.lists(st.floats(0.01, 5.0), min_size=1, max_size=6),
     st.lists(st.floats(0.01, 5.0), min_size=1, max_size=6),
 )
-def test_no_point_is_ruled_out_by_one_boot_and_more_noise_never_makes_a_limit_tighter(
-    start: list[float], other: list[float]
-) -> None:
-    norm, conduct, limits = StartFigures(), LimitBreaches(), Limits()
+def test_the_first_tokens_limit_is_of_the_medians_over_the_boots(start: list[float], other: list[float]) -> None:
+    norm, limits = StartFigures(), Limits()
     for ttft_s in start:
         norm.learn(BootResult(START, BOOTED, ttft_s=ttft_s), START)
-    allowed = norm.longest(0.05, 0.05)
-    assert allowed >= median(start) * 1.05 + 0.05 - 1e-9
     for number, ttft_s in enumerate(other):
         result = BootResult(FAST, BOOTED, ttft_s=ttft_s)
-        out = conduct.add(FAST, limits.soft(result, MeasuredBoot(()), norm))
-        assert number > 0 or not out
+        broken = limits.beside_start(result, MeasuredBoot(()), norm)
+        assert bool(broken) == (median(other[: number + 1]) > median(start) * 1.05 + 0.05)
         norm.learn(result, START)
 
 
-class Again(InTurn):
-    """A tuner that boots the start and the fastest point in turn, and drops a point that failed."""
-
-    def __init__(self, task: Task, boots: int) -> None:
-        super().__init__(task, ())
-        self.order = [START, *[FAST, START] * boots][:boots]
-
-    def ask(self) -> NextBoot | None:
-        failed = {result.point for result in self.results if result.failure}
-        left = [point for point in self.order[len(self.results) :] if point not in failed]
-        return NextBoot(left[0], Stage.RACE, "in turn") if left else None
-
-    def tell(self, result: BootResult) -> None:
-        self.results.append(result)
-
-    def outcome(self) -> TuneOutcome:
-        failed = {result.point for result in self.results if result.failure}
-        every, self.results = self.results, [result for result in self.results if result.point not in failed]
-        found = super().outcome()
-        self.results = every
-        return found
-
-
-def raced(boots: int, slow: Sequence[int], *, budget: int = 4, **more: Any) -> tuple[Scene, Loop]:
-    """A race of the start and the fastest point, in which these measurements met a busy moment."""
-    scene = Scene(budget=Budget(budget), **more)
-    scene.tuner = Again(Task(POINTS, START, WORKLOAD, scene.budget), boots)
-    busy = MeasuredBoot(samples(90.0, ttft_s=0.3))
-    scene.measured = {number: (lambda: busy) for number in slow}
-    return scene, scene.loop()
-
-
-def test_one_busy_moment_does_not_rule_a_point_out_that_kept_the_limits_before() -> None:
-    scene, loop = raced(4, slow=[4])
-    end = loop.run()
-    told = boots_of(scene)
-    assert [boot.result.failure for boot in told.values()] == [""] * 5
-    assert "time to first token 0.30 s" in told[4].broke
-    assert told[5].result.point == FAST
-    assert "half of its boots or more broke a limit" in told[5].why
-    assert outcome_of(end).chosen == FAST
-
-
-def test_a_limit_that_is_broken_in_most_boots_of_a_point_rules_it_out() -> None:
-    scene, loop = raced(4, slow=[4, 5])
-    end = loop.run()
-    told = boots_of(scene)
-    assert told[5].result.failure.endswith("(in 2 of 3 boots a limit was broken)")
-    assert outcome_of(end).chosen == START
-
-
-def test_a_crash_rules_a_point_out_however_well_it_did_before() -> None:
-    scene, loop = raced(4, slow=[])
-    scene.bed.faults = {4: boot_failed("the engine crashed")}
-    end = loop.run()
-    assert boots_of(scene)[4].result.failure == "the engine crashed"
-    assert outcome_of(end).chosen == START
-
-
-def test_a_busy_moment_of_the_start_is_no_failure_of_it() -> None:
-    scene, loop = raced(4, slow=[3])
-    loop.run()
-    assert boots_of(scene)[3].result.point == START
-    assert boots_of(scene)[3].result.failure == ""
-
-
-def test_what_no_boot_could_decide_any_more_is_not_recommended() -> None:
-    """There is no time left for the boot that would decide."""
-    scene, loop = raced(4, slow=[4])
-    loop.task = replace(loop.task, budget=Budget(4, minutes=60.0))
-
-    def out_of_time() -> MeasuredBoot:
-        loop._began -= 3600.0
-        return MeasuredBoot(samples(90.0, ttft_s=0.3))
-
-    scene.measured[4] = out_of_time
-    end = loop.run()
-    assert len(boots_of(scene)) == 4
-    assert not outcome_of(end).improved
-    assert "half of its boots or more broke a limit" in outcome_of(end).why
-
-
-@pytest.mark.parametrize("cut", range(1, 6))
-def test_a_run_that_has_to_decide_asks_the_same_when_it_is_taken_up_again(cut: int) -> None:
-    whole, loop = raced(4, slow=[4])
-    wanted = loop.run().outcome
-    told = tuple(boots_of(whole).values())
-    scene, loop = raced(4, slow=[4 - cut] if cut < 4 else [])
-    loop.earlier = told[:cut]
-    assert loop.run().outcome == wanted
-    again = [boot.result.point for boot in boots_of(scene).values()]
-    assert [*(boot.result.point for boot in told[:cut]), *again] == [boot.result.point for boot in told]
-
-
 def test_who_waits_is_told_whenever_that_changes_and_not_otherwise() -> None:
-    looks = iter([EngineLoad(waiting=0), EngineLoad(waiting=3), EngineLoad(waiting=3), EngineLoad(waiting=1, queued=2)])
-    last = EngineLoad(waiting=1, queued=2)
-    scene = Scene(gear={"users": lambda: next(looks, last)})
+    looks = iter([0, 3, 3, 1])
+    scene = Scene(gear={"users": lambda: next(looks, 1)})
     loop = scene.loop()
     for _ in range(5):
         loop._beat()
-    assert [(now.held, now.queued) for now in scene.record.nows] == [(0, None), (3, None), (1, 2)]
+    assert [now.held for now in scene.record.nows] == [0, 3, 1]
     loop._tell(TuneStep.RESTART)
-    assert (scene.record.nows[-1].held, scene.record.nows[-1].queued) == (1, 2)
+    assert scene.record.nows[-1].held == 1
 
 
 def test_a_disk_that_is_full_when_it_is_told_who_waits_ends_nothing() -> None:
-    scene = Scene(gear={"users": lambda: EngineLoad(waiting=1)})
+    scene = Scene(gear={"users": lambda: 1})
     scene.record.fails = {1: NotWrittenError("no space left")}
     scene.loop()._beat()
     assert scene.record.nows == []
 
 
 def test_a_long_boot_tells_who_waits_while_it_is_under_way() -> None:
-    scene = Scene(points=(FAST,), gear={"users": lambda: EngineLoad(waiting=2)})
+    scene = Scene(points=(FAST,), gear={"users": lambda: 2})
 
     def slow() -> MeasuredBoot:
         deadline = time.monotonic() + 10
@@ -508,32 +370,6 @@ def test_a_stop_that_is_asked_for_ends_it_before_the_next_boot() -> None:
     assert scene.bed.restored == 1
 
 
-def test_latencies_are_judged_by_the_slowest_prompts_of_each_boot() -> None:
-    workload = Objective.LATENCY.workload(WorkloadShares(tuple((kind, 0.5) for kind in KINDS)))
-    assert workload.shares[0] == (TAIL, 1.0)
-    scene = Scene(gear={"objective": Objective.LATENCY})
-    loop = scene.loop()
-    loop.task = replace(loop.task, workload=workload)
-    scene.tuner = None
-    loop.gear.tuner.task = loop.task  # type: ignore[attr-defined]
-    loop.run()
-    told = [
-        {prompt.prompt for prompt in boot.result.prompts if prompt.kind == TAIL} for boot in boots_of(scene).values()
-    ]
-    assert [len(group) for group in told] == [3] * len(POINTS)
-    seconds = boots_of(scene)[1].result.prompts[0].seconds
-    assert seconds == pytest.approx(2.1)
-
-
-def test_per_watt_wants_a_driver_that_tells_what_is_drawn() -> None:
-    scene = Scene(gear={"objective": Objective.PER_WATT})
-    scene.measured = {1: lambda: MeasuredBoot(samples(50.0), seen=Surroundings(watts=200.0))}
-    scene.points = (FAST,)
-    scene.loop().run()
-    assert boots_of(scene)[1].speed == pytest.approx(50 / 200)
-    assert "did not tell" in boots_of(scene)[2].result.failure
-
-
 def test_where_nothing_drafts_no_text_needs_to_be_compared() -> None:
     scene = Scene(points=(Point(),))
     scene.measured = {2: lambda: MeasuredBoot(samples(90.0, drafted=0))}
@@ -541,3 +377,30 @@ def test_where_nothing_drafts_no_text_needs_to_be_compared() -> None:
     end = scene.loop().run()
     assert outcome_of(end).chosen == Point()
     assert "nothing drafts" in end.texts
+
+
+def test_the_time_left_is_of_the_boots_to_come_as_those_before_them_took() -> None:
+    def boot(seconds: float, waited: float) -> Boot:
+        return Boot(1, Stage.EXPLORE, "", BootResult(START, BOOTED), 0.0, seconds=seconds, waited_s=waited)
+
+    boots = [boot(10.0, 0.0), boot(11.0, 3.0), boot(300.0, 0.0)]
+    assert boot_seconds(boots) == pytest.approx(12.0)
+    assert left_s(boots, 5, elapsed_s=2.0) == pytest.approx(10.0 + 12.0)
+    assert left_s(boots, 3, elapsed_s=2.0) == 0.0
+    assert left_s([], 5, elapsed_s=2.0) is None
+
+
+def test_a_pulse_spends_little_time_however_long_a_beat_takes() -> None:
+    beats: list[float] = []
+
+    def beat() -> None:
+        beats.append(time.monotonic())
+        time.sleep(0.02)
+
+    with Pulse(beat, 0.001):
+        time.sleep(0.5)
+    assert beats
+    assert all(later - value >= 0.2 for value, later in itertools.pairwise(beats))
+    ended = len(beats)
+    time.sleep(0.05)
+    assert len(beats) == ended

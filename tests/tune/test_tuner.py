@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks.tuner_lab.beliefs import beliefs, from_results, on_another_mix
 from benchmarks.tuner_lab.grid import Noise
 from benchmarks.tuner_lab.recorded_sweeps import grounds
 from benchmarks.tuner_lab.simulator import Environment
@@ -65,26 +64,13 @@ def test_asking_twice_asks_the_same(environment: Environment) -> None:
 
 def test_the_results_are_all_the_state_there_is(driven: SpecTuner, environment: Environment) -> None:
     half = driven.results[:5]
-    resumed = from_results(environment.task(8), half)
+    resumed = SpecTuner(environment.task(8))
+    for result in half:
+        resumed.ask()
+        resumed.tell(result)
     assert resumed.results == half
     assert resumed.remaining() == 3
     assert drive(resumed, environment).outcome() == driven.outcome()
-
-
-def test_another_mix_is_judged_without_a_restart(driven: SpecTuner, environment: Environment) -> None:
-    prose = on_another_mix(driven, WorkloadShares((("prose", 1.0),)))
-    assert prose.restarts == len(driven.results)
-    speeds = {belief.point: belief.speed for belief in beliefs(driven, WorkloadShares((("prose", 1.0),)))}
-    booted = {result.point for result in driven.results}
-    assert speeds[prose.chosen] >= 0.97 * max(speeds[point] for point in booted)
-
-
-def test_what_it_believes_of_a_point_holds_its_true_speed(driven: SpecTuner, environment: Environment) -> None:
-    found = beliefs(driven)
-    assert len(found) == len(environment.task(8).points)
-    assert all(belief.speed > 0 and belief.sd >= 0 for belief in found)
-    best = found[0]
-    assert best.speed == pytest.approx(environment.true_speed(best.point), rel=0.15)
 
 
 def test_points_that_need_more_memory_than_one_that_had_too_little_are_not_booted(environment: Environment) -> None:

@@ -11,9 +11,6 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import field, replace
-from enum import StrEnum
-from itertools import pairwise
-from math import sqrt
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
@@ -23,10 +20,9 @@ from specdash.bench.report import page, section
 from specdash.collect.discover import place, recorded_target, running_proxies
 from specdash.core.errors import SpecdashError
 from specdash.core.target import local_port
-from specdash.export.charts_svg import Plot, draw
 from specdash.system.data import dataclass, json_of
 from specdash.system.processes import began, listening_pid, same_process
-from specdash.system.stats import mean, nearest_rank, quantiles, ratio, student
+from specdash.system.stats import mean, nearest_rank, quantiles, ratio
 from specdash.system.text import MIB, UNKNOWN, duration, number, percent, seconds, timestamp
 
 if TYPE_CHECKING:
@@ -109,11 +105,6 @@ class SoakReport:
         return self.turns[-1].at + self.turns[-1].seen.duration_s - self.turns[0].at
 
     @property
-    def leaks(self) -> tuple[str, ...]:
-        """The roles of processes that grow where they must not."""
-        return tuple(process.role for process in self.watched if process.leaks)
-
-    @property
     def error_rate(self) -> float | None:
         """Turns that ended in an error."""
         return mean([turn.seen.error is not None for turn in self.turns])
@@ -149,10 +140,7 @@ class SoakReport:
         return {
             "schema": "specdash.soak/1",
             "turns": len(self.turns),
-            **json_of(
-                self,
-                "passed error_rate malformed_visible_rate tool_success_rate stop_reasons interrupted leaks",
-            ),
+            **json_of(self, "passed error_rate malformed_visible_rate tool_success_rate stop_reasons interrupted"),
             "duration_p50_s": round(self.duration(0.5), 4),
             "duration_p95_s": round(self.duration(0.95), 4),
             "duration_s": round(self.duration_s, 3),
@@ -287,11 +275,9 @@ def turn_json(turn: SoakTurn) -> dict[str, Any]:
     return value if turn.fault is None else {**value, **told}
 
 
-# A soak for people: what came of the turns, how speeds held over time, and whether processes grow.
+# A soak for people: what came of the turns, how speeds held over time, and what processes held.
 
 
-_FLOOR = 0.9
-"""Of the least memory, where its axis begins: growth by a thousandth is to look like one."""
 _ROW = 20
 _LEAST_WINDOWS_S = 60.0
 
@@ -316,8 +302,6 @@ def summary(report: SoakReport) -> list[str]:
 
 def verdict(report: SoakReport) -> str:
     found = "passed" if report.passed else "failed"
-    if report.leaks:
-        found = f"{'failed' if not report.passed else 'turns passed'}, but {' and '.join(report.leaks)} grows"
     return f"{found} (stopped before the end)" if report.interrupted else found
 
 
@@ -336,7 +320,7 @@ def over_time(report: SoakReport) -> list[str]:
     return lines
 
 
-def markdown(report: SoakReport, pictures: list[str]) -> str:
+def markdown(report: SoakReport) -> str:
     """The report as a page."""
     at = report.turns[0].at if report.turns else time.time()
     faults = [f"turn {turn.number + 1}, {turn.kind}: {turn.fault}" for turn in report.turns if turn.fault is not None]
@@ -346,7 +330,6 @@ def markdown(report: SoakReport, pictures: list[str]) -> str:
         f"Soak, {timestamp(at)}",
         _verbatim(summary(report)),
         section("Over time", _verbatim(lines)) if lines else "",
-        *(f"![{name}]({name}.svg)" for name in pictures),
         section("Turns at fault", [*faults[:50], *more]) if faults else "",
     )
 
@@ -355,162 +338,22 @@ def _verbatim(lines: list[str]) -> str:
     return "```text\n" + "\n".join(lines) + "\n```"
 
 
-def plots(report: SoakReport) -> Iterator[tuple[str, str]]:
-    if not report.turns:
-        return
-    since, until = report.turns[0].at, report.turns[0].at + max(1.0, report.duration_s)
-    ttft = tuple((turn.at, turn.seen.ttft_s) for turn in report.turns)
-    yield "ttft", draw(Plot("Time to the first content", "s", ttft, since, until))
-    for process in report.watched:
-        if not process.looks:
-            continue
-        name, span = process.role.replace(" ", "-"), (process.looks[0].at, process.looks[-1].at + 1.0)
-        memory = tuple((look.at, look.memory / MIB) for look in process.looks)
-        floor = min(value for _, value in memory) * _FLOOR
-        yield f"{name}-memory", draw(Plot(f"Memory of the {process.role}", "MiB", memory, *span, low=floor))
-        held = tuple((look.at, look.descriptors) for look in process.looks)
-        if any(value is not None for _, value in held):
-            yield f"{name}-descriptors", draw(Plot(f"Open descriptors of the {process.role}", "open", held, *span))
-
-
 def _process(process: WatchedProcess) -> Iterator[tuple[str, str]]:
     ended = ", ended" if process.gone else ""
     again = f", restarted {process.restarts}x" if process.restarts else ""
     yield process.role, f"process {process.pid}{again}{ended}"
     memory, held = process.memory, process.descriptors
     if memory is not None:
-        told = f"{memory.first / MIB:.1f} to {memory.last / MIB:.1f} MiB, most {memory.most / MIB:.1f}"
-        yield "  memory", f"{told}; {_slope(memory, MIB, 'MiB')}"
+        yield "  memory", f"{memory.first / MIB:.1f} to {memory.last / MIB:.1f} MiB, most {memory.most / MIB:.1f}"
     if held is not None:
-        yield "  descriptors", f"{held.first:.0f} to {held.last:.0f}, most {held.most:.0f}; {_slope(held, 1.0, '')}"
-
-
-def _slope(growth: GrowthTrend, unit: float, name: str) -> str:
-    if growth.slope is None:
-        return str(growth.verdict)
-    told = f"{growth.slope / unit:+.2f}"
-    if growth.low is not None and growth.high is not None:
-        told += f" [{growth.low / unit:+.2f}, {growth.high / unit:+.2f}]"
-    return f"{growth.verdict}: {told} {name}{'/h' if name else 'an hour'}"
+        yield "  descriptors", f"{held.first:.0f} to {held.last:.0f}, most {held.most:.0f}"
 
 
 # Memory and descriptors of the processes under a soak, looked at in a thread of its own while it runs.
 
 
-# Does a quantity grow, such as the memory of a process over hours? A slope with its interval, and what that shows.
-#
-# Looks at a process follow each other closely and are alike, so a plain regression would be far too sure. They are
-# averaged into `_BINS` equal spans, and the residuals' own correlation widens the interval (effective sample size of
-# a first-order autoregression, its known small-sample bias corrected). Memory that jumps once, or wanders, then has a
-# wide interval: it is said that nothing can be told, not that it leaks.
-
-LEAST_S = 60.0
-LEAST_LOOKS = 20
-WARM_UP_SHARE = 0.2
-"""The beginning is left out: pools and caches fill."""
-_BINS = 40
-_MOST_CORRELATION = 0.97
-
-
-class GrowthVerdict(StrEnum):
-    GROWING = "growing"
-    FLAT = "flat"
-    """It stayed within what matters, or even the upper end of the interval is less than that."""
-    UNCLEAR = "cannot tell"
-    SHORT = "too short to tell"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthTrend:
-    """A quantity over time. Slopes are per hour, with a 95 % interval; None where there is too little to tell."""
-
-    looks: int
-    span_s: float
-    """Of the part that the slope is of."""
-    first: float
-    last: float
-    most: float
-    slope: float | None = None
-    low: float | None = None
-    high: float | None = None
-    verdict: GrowthVerdict = GrowthVerdict.SHORT
-
-
-def growth_of(looks: Sequence[tuple[float, float]], *, matters: float, share: float = 0.0) -> GrowthTrend | None:
-    """The growth of values at times in seconds, in their order; None without any.
-
-    Growth within the looked-at span matters from `matters` on, and from `share` of the mean on, whichever is more.
-    """
-    if not looks:
-        return None
-    begin, end = looks[0][0], looks[-1][0]
-    since = begin + WARM_UP_SHARE * (end - begin)
-    kept = [(at, value) for at, value in looks if at >= since]
-    values = [value for _, value in looks]
-    plain = GrowthTrend(len(looks), end - since, values[0], values[-1], max(values))
-    if len(kept) < LEAST_LOOKS or end - begin < LEAST_S:
-        return plain
-    bins = _binned(kept, since, end)
-    fit = _fitted(bins)
-    if fit is None:
-        return plain
-    slope, reach = fit
-    span = end - since
-    bar = max(matters, share * sum(value for _, value in bins) / len(bins))
-    inside = max(value for _, value in bins) - min(value for _, value in bins) < bar
-    whole = replace(
-        plain, span_s=span, slope=slope * 3600.0, verdict=GrowthVerdict.FLAT if inside else GrowthVerdict.UNCLEAR
-    )
-    if reach is None:
-        return whole
-    low, high = slope - reach, slope + reach
-    verdict = whole.verdict
-    if low > 0 and slope * span >= bar:
-        verdict = GrowthVerdict.GROWING
-    elif high * span < bar:
-        verdict = GrowthVerdict.FLAT
-    return replace(whole, low=low * 3600.0, high=high * 3600.0, verdict=verdict)
-
-
-def _binned(looks: Sequence[tuple[float, float]], begin: float, end: float) -> list[tuple[float, float]]:
-    count = min(_BINS, len(looks))
-    sums: dict[int, list[float]] = {}
-    for at, value in looks:
-        number = min(count - 1, int((at - begin) / max(end - begin, 1e-9) * count))
-        row = sums.setdefault(number, [0.0, 0.0, 0.0])
-        row[0] += at
-        row[1] += value
-        row[2] += 1
-    return [(row[0] / row[2], row[1] / row[2]) for _, row in sorted(sums.items())]
-
-
-def _fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float | None] | None:
-    """Slope and half the width of its interval; that is None where the points are too alike to tell."""
-    count = len(points)
-    mean_x = sum(x for x, _ in points) / count
-    mean_y = sum(y for _, y in points) / count
-    spread = sum((x - mean_x) ** 2 for x, _ in points)
-    if count < 4 or spread <= 0:
-        return None
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    rest = [y - mean_y - slope * (x - mean_x) for x, y in points]
-    total = sum(value * value for value in rest)
-    if total <= 1e-18 * max(1.0, mean_y * mean_y) * count:
-        return slope, 0.0
-    told = sum(value * two for value, two in pairwise(rest)) / total
-    correlation = min(_MOST_CORRELATION, max(0.0, told + (2 + 4 * told) / count))
-    effective = count * (1 - correlation) / (1 + correlation)
-    if effective <= 3:
-        return slope, None
-    error = sqrt(total / (effective - 2) / spread)
-    return slope, student(effective - 2, 0.05) * error
-
-
 INTERVAL_S = 2.0
 _MOST_LOOKS = 8000
-_MEMORY_MATTERS = 1024.0 * 1024.0
-_MEMORY_SHARE = 0.005
-_DESCRIPTORS_MATTER = 2.0
 PROXY, BACKEND = "proxy", "backend"
 
 
@@ -522,6 +365,16 @@ class ProcessLook:
     memory: int
     descriptors: int | None
     threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A quantity over the soak."""
+
+    looks: int
+    first: float
+    last: float
+    most: float
 
 
 @dataclass(slots=True)
@@ -536,23 +389,18 @@ class WatchedProcess:
     gone: bool = False
 
     @property
-    def memory(self) -> GrowthTrend | None:
-        looks = [(look.at, float(look.memory)) for look in self.looks]
-        return growth_of(looks, matters=_MEMORY_MATTERS, share=_MEMORY_SHARE)
+    def memory(self) -> Range | None:
+        """Resident memory, bytes; None without a look."""
+        return _range([float(look.memory) for look in self.looks])
 
     @property
-    def descriptors(self) -> GrowthTrend | None:
-        """Of open descriptors; None where they may not be seen."""
-        looks = [(look.at, float(look.descriptors)) for look in self.looks if look.descriptors is not None]
-        return growth_of(looks, matters=_DESCRIPTORS_MATTER)
+    def descriptors(self) -> Range | None:
+        """Open descriptors; None where they may not be seen."""
+        return _range([float(look.descriptors) for look in self.looks if look.descriptors is not None])
 
-    @property
-    def leaks(self) -> bool:
-        """Whether it grows where it must not: an engine's memory may, up to what its prompt cache is allowed."""
-        memory, descriptors = self.memory, self.descriptors
-        if descriptors is not None and descriptors.verdict is GrowthVerdict.GROWING:
-            return True
-        return self.role != BACKEND and memory is not None and memory.verdict is GrowthVerdict.GROWING
+
+def _range(values: Sequence[float]) -> Range | None:
+    return Range(len(values), values[0], values[-1], max(values)) if values else None
 
 
 class SoakWatch:

@@ -114,9 +114,6 @@ PROBES: tuple[Probe, ...] = (
     Probe(("uuid",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
 )
 
-ENERGY = Probe(("energy_joules",), 1.0, lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000.0,))
-"""Since the driver was loaded. Volta and newer."""
-
 _OF_GPU = frozenset(dataclass_field.name for dataclass_field in fields(Gpu))
 
 FIELD_ERRORS = (
@@ -197,10 +194,6 @@ class GpuCollector:
             return self._absent("NVML shows no GPU", RETRY_ABSENT_S)
         self._publish(Reading.known(Source.GPU, self._clock(), Gpus(gpus, self._driver)))
         return max(interval_s, 1.0)
-
-    def told(self, name: str) -> tuple[Any, ...]:
-        """What each GPU said last of a field; None for one that does not tell."""
-        return tuple(device.fields.get(name) if device.handle is not None else None for device in self._devices or ())
 
     def _gpus(self, nvml: Any) -> tuple[Gpu, ...]:
         if self._devices is not None and self._clock() >= self._revive_at:
@@ -336,7 +329,7 @@ def _text(value: Any) -> str:
 Number = TypeVar("Number", int, float)
 _PROBES = tuple(
     probe if probe.ttl_s == FOREVER_S else replace(probe, ttl_s=0.0)
-    for probe in (*PROBES, ENERGY)
+    for probe in PROBES
     if probe.fields != ("processes",)
 )
 
@@ -348,8 +341,6 @@ class GpuLook:
     gpus: tuple[Gpu, ...] = ()
     absent: str = ""
     """Why there is none."""
-    energy_joules: float | None = None
-    """Of all together, since the driver was loaded; None where one of them does not tell."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -405,7 +396,7 @@ class GpuLooks:
         value = said.value if said is not None else None
         if not isinstance(value, Gpus):
             return GpuLook(absent=said.failure.detail if said is not None and said.failure is not None else "")
-        return GpuLook(value.gpus, "", _sum(self._collector.told("energy_joules")))
+        return GpuLook(value.gpus)
 
     def _take(self, reading: Reading[Any]) -> None:
         self._said = reading

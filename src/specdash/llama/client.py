@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # HTTP/1.1 over asyncio's own streams: bounded in time and size, with exact reasons when there is no answer.
 #
 # As much of it as a question needs that is asked every second and answered whole. A library for all of HTTP took,
-# imports and first answer, a third of what `specdash snapshot` may take in all (`benchmarks/collect_cost.py` measures).
+# imports and first answer, a third of what `specdash snapshot` may take in all.
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 """A larger answer is not llama-server's and is cut off."""

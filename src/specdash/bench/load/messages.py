@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from specdash.llama.chat import ChatClient
-from specdash.llama.server_answers import error_message, mapping
+from specdash.llama.server_answers import error_message
 from specdash.system import http
 from specdash.system.data import dataclass
 
@@ -83,88 +81,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-# Clients that keep a proxy busy without pause, and remember every request that did not end as it should.
-
-
-WAYS = ("messages, streamed", "messages, whole", "chat, streamed", "chat, whole")
-_MODEL = "claude-specdash-storm"
-_TIMEOUT_S = 600.0
-_PROMPT = "Write a function that adds two numbers, then a test of it."
-
-
-@dataclass(frozen=True, slots=True)
-class RequestSeen:
-    """One request as its client saw it. `at` is Unix time of its start, durations are seconds; `error` is one line."""
-
-    way: str
-    at: float
-    duration_s: float
-    error: str | None
-
-
-class Clients:
-    """`count` threads that ask one request after the other, in all the ways there are. Use as a context manager."""
-
-    def __init__(self, url: str, count: int, *, max_tokens: int = 32) -> None:
-        self._url = url
-        self._max_tokens = max_tokens
-        self._ended = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._live, args=(number,), name=f"client {number}") for number in range(count)
-        ]
-        self.seen: list[RequestSeen] = []
-        """Every request that ended; appended to by the clients."""
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let running requests end, then stop."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def errors(self) -> list[RequestSeen]:
-        return [request_seen for request_seen in self.seen if request_seen.error is not None]
-
-    def _live(self, number: int) -> None:
-        turn = number
-        while not self._ended.is_set():
-            way = WAYS[turn % len(WAYS)]
-            turn += 1
-            at, started = time.time(), time.perf_counter()
-            error = self._ask(way, number)
-            self.seen.append(RequestSeen(way, at, time.perf_counter() - started, error))
-
-    def _ask(self, way: str, number: int) -> str | None:
-        body: dict[str, Any] = {
-            "model": _MODEL,
-            "max_tokens": self._max_tokens,
-            "messages": [{"role": "user", "content": f"{_PROMPT} ({number})"}],
-        }
-        if way == WAYS[0]:
-            return ask(self._url, body, {}, _TIMEOUT_S).error
-        if way == WAYS[1]:
-            return self._fault("/v1/messages", body, "stop_reason")
-        if way == WAYS[3]:
-            return self._fault("/v1/chat/completions", body, "choices")
-        answer = ChatClient(self._url, silence_s=_TIMEOUT_S).ask({**body, "stream": True})
-        whole = answer.ended and answer.finish is not None
-        return answer.error or (None if whole else "the stream ended before its end was said")
-
-    def _fault(self, path: str, body: dict[str, Any], wanted: str) -> str | None:
-        try:
-            answer = http.ask(self._url, path, body=body, timeout=_TIMEOUT_S)
-        except OSError as problem:
-            return f"{type(problem).__name__}: {http.words(problem)}"
-        if answer.status == 200 and mapping(answer.json).get(wanted):
-            return None
-        return f"HTTP {answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
 
 
 # Judges a tool turn by what the client sees: is the text free of broken tool syntax, and is every call usable?

@@ -1,4 +1,4 @@
-"""`specdash bench soak|apply-storm`: a proxy under many turns of one session, and services under applies and load."""
+"""`specdash bench soak`: a proxy under many turns of one session."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from specdash.cli.options import within
-from specdash.core.errors import ExitCode, UnreachableError, UsageError
+from specdash.core.errors import ExitCode, SpecdashError, UnreachableError, UsageError
 from specdash.system.http import status_of
-from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from specdash.bench.report import Results, StepProgress
     from specdash.bench.soak import SoakReport, SoakTurn
@@ -24,11 +24,12 @@ DEFAULT_URL = "http://127.0.0.1:4000"
 DEFAULT_TURNS = 10
 DEFAULT_TIMEOUT_S = 600.0
 PROBE_S = 5.0
+START_S = 60.0
 MOST_TURNS = 10_000_000
 MOST_S = 30 * 86400.0
 
 
-def add_soak(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="PROXY", help=f"the proxy's address (default: {DEFAULT_URL})")
     parser.add_argument("--demo", action="store_true", help="start the bundled backend and a proxy, and soak those")
     length = parser.add_mutually_exclusive_group()
@@ -45,9 +46,7 @@ def add_soak(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def soak(args: argparse.Namespace) -> int:
-    from specdash.bench.apply_storm import storm_services
-    from specdash.cli.demo import private_directory
+def run(args: argparse.Namespace) -> int:
     from specdash.cli.signals import stopped_by_signals
     from specdash.core.target import normalise_url
 
@@ -60,14 +59,33 @@ def soak(args: argparse.Namespace) -> int:
     key = _key(args.key_env)
     with stopped_by_signals():
         if args.demo:
-            with private_directory() as directory, storm_services("supervisor", directory, "auto") as services:
-                return _soak(services.proxy_url, services.env, args, key, span)
+            with demo_proxy() as (url, env):
+                return _soak(url, env, args, key, span)
         url = normalise_url(args.url or DEFAULT_URL)
         if status_of(url, "/health", PROBE_S) is None:
             raise UnreachableError(
                 f"no proxy answers at {url}: start it with `specdash proxy run`, or name it with --url"
             )
         return _soak(url, os.environ, args, key, span)
+
+
+@contextmanager
+def demo_proxy() -> Iterator[tuple[str, dict[str, str]]]:
+    """The bundled backend and a proxy in front of it: the proxy's address, and the environment of their records."""
+    from specdash.backend.demo import DRAFT_TYPE
+    from specdash.cli.demo import PROXY, demo_environment, private_directory, start_backend, start_proxy
+    from specdash.control.services.supervisor import Supervisor
+
+    with private_directory() as directory, Supervisor() as supervisor:
+        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
+        if target.proxy_url is None:
+            raise SpecdashError("the proxy's packages are not installed: `pip install '.[proxy]'`")
+        deadline = time.monotonic() + START_S
+        while status_of(target.proxy_url, "/health", PROBE_S) != 200:
+            if time.monotonic() > deadline:
+                raise SpecdashError(f"the demo's proxy did not start: {supervisor.status(PROXY).detail}")
+            time.sleep(0.1)
+        yield target.proxy_url, demo_environment(directory)
 
 
 def _span(text: str) -> float:
@@ -114,7 +132,7 @@ def _soak(url: str, env: Mapping[str, str], args: argparse.Namespace, key: str |
     _print(args, report, results)
     if interrupted:
         return ExitCode.INTERRUPTED
-    return ExitCode.OK if report.passed and not report.leaks else ExitCode.FAILED
+    return ExitCode.OK if report.passed else ExitCode.FAILED
 
 
 class _Told:
@@ -150,14 +168,10 @@ class _Told:
 
 def _leave(results: Results, report: SoakReport) -> None:
     from specdash.bench.report import REPORT_JSON, REPORT_MD
-    from specdash.bench.soak import markdown, plots
+    from specdash.bench.soak import markdown
 
-    names = []
-    for name, picture in plots(report):
-        results.write(f"{name}.svg", picture)
-        names.append(name)
     results.write_json(REPORT_JSON, report.as_json())
-    results.write(REPORT_MD, markdown(report, names))
+    results.write(REPORT_MD, markdown(report))
     for process in report.watched:
         rows = "".join(
             f"{look.at:.1f},{look.memory},{'' if look.descriptors is None else look.descriptors},{look.threads}\n"
@@ -186,87 +200,3 @@ def _key(name: str | None) -> str | None:
     if not value:
         raise UsageError(f"--key-env {name}: no such environment variable, or it is empty")
     return value
-
-
-# `bench apply-storm`: applying changes under load.
-
-DEFAULT_APPLIES = 50
-DEFAULT_CLIENTS = 4
-
-
-def add_apply_storm(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--applies", type=int, default=DEFAULT_APPLIES, metavar="N", help=f"default: {DEFAULT_APPLIES}")
-    parser.add_argument("--clients", type=int, default=DEFAULT_CLIENTS, metavar="N", help=f"default: {DEFAULT_CLIENTS}")
-    parser.add_argument(
-        "--manager", choices=["auto", "systemd", "supervisor"], default="auto", help="what runs the services"
-    )
-    parser.add_argument("--engine", choices=["auto", "llama-server", "xllamacpp"], default="auto")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the mix (default: 1)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def apply_storm(args: argparse.Namespace) -> int:
-    import socket
-
-    from specdash.backend.launch import plan_from_file
-    from specdash.bench.apply_storm import HEALTH_TIMEOUT_S, Attempt, broken_binary, cases, storm, storm_services
-    from specdash.cli.demo import private_directory
-    from specdash.control.apply.apply import ApplyOptions
-    from specdash.control.services.systemd import available
-    from specdash.core.parameter_catalogue import ENGINE
-
-    within("--applies", args.applies, None, 1, 10_000)
-    within("--clients", args.clients, None, 1, 64)
-    manager = args.manager
-    if manager == "auto":
-        manager = "supervisor" if available(os.environ) is not None else "systemd"
-
-    def told(attempt: Attempt) -> None:
-        down = "" if attempt.downtime_s is None else f"  down {attempt.downtime_s:.2f} s"
-        said = attempt.fault or f"{attempt.outcome}{down}"
-        print(
-            f"{attempt.number:>4}  {attempt.name:<38}  {attempt.duration_s:6.2f} s  {said}", file=sys.stderr, flush=True
-        )
-
-    flags = [flag for parameter in ENGINE for flag in (*parameter.flags, *parameter.off_flags)]
-    with private_directory() as directory, socket.create_server(("127.0.0.1", 0)) as foreign:
-        mix = cases(args.seed, broken_binary(directory, [*flags, "--spec-type"]), foreign.getsockname()[1])
-        with storm_services(manager, directory, args.engine) as services:
-            backend = services.deployment.backend
-            engine = plan_from_file(str(backend.env_file)).engine.words if backend is not None else ""
-            options = ApplyOptions(health_timeout_s=HEALTH_TIMEOUT_S, settle_s=0)
-            report = storm(
-                services.deployment,
-                services.proxy_url,
-                mix,
-                args.applies,
-                args.clients,
-                options,
-                services.env,
-                engine=engine,
-                on_attempt=None if args.json else told,
-            )
-    print(json.dumps(report.as_json(), indent=1) if args.json else _text(report.as_json()))
-    return ExitCode.OK if report.passed else ExitCode.FAILED
-
-
-def _text(told: dict[str, Any]) -> str:
-    def spread(name: str) -> str:
-        values = told[name]
-        return UNKNOWN if values["p50"] is None else f"{values['p50']:.3f} s / {values['max']:.3f} s"
-
-    outcomes = ", ".join(f"{count} {name}" for name, count in told["outcomes"].items() if count)
-    faults = [f"apply {attempt['number']}: {attempt['fault']}" for attempt in told["attempts"] if attempt["fault"]]
-    rows = [
-        ("services", f"{told['manager']}, {told['engine']}"),
-        ("applies", f"{told['applies']}: {outcomes}"),
-        ("requests", f"{told['requests']}, {len(told['errors'])} failed"),
-        ("longest request", f"{told['longest_request_s'] or 0:.2f} s"),
-        ("downtime p50 / max", spread("downtime_s")),
-        ("engine's own load", spread("engine_load_s")),
-        ("on top of it", spread("overhead_s")),
-        *(("fault", text) for text in faults),
-        *(("failed request", f"{error['way']}: {error['error']}") for error in told["errors"][:10]),
-        ("verdict", "passed" if told["passed"] else "failed"),
-    ]
-    return "\n".join(f"{name:<20}{value}" for name, value in rows)

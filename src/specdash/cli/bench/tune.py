@@ -24,7 +24,6 @@ from specdash.core.paths import tune_runs_dir
 from specdash.system.data import dataclass
 from specdash.system.text import counted, duration, file_timestamp, gain, number, percent, significant
 from specdash.tune.model.gains import gains
-from specdash.tune.model.problem import unit_of
 from specdash.tune.run.run_report import measured_gain
 from specdash.tune.run.status import Ending, RunEnd, RunState, TuneStep, newest_run, read_run
 
@@ -72,8 +71,6 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
     lines.append(f"  budget     {plan.budget.restarts} restarts{minutes}")
     if options.check_texts and not prepared.synthetic:
         lines.append("             and 2 to 4 more at the end, to compare texts, if something better was found")
-    if plan.eta_s is not None:
-        lines.append(f"  takes      about {duration(plan.eta_s)}")
     if plan.downtime_s:
         lines.append(f"  downtime   about {duration(plan.downtime_s)} in all; clients of the proxy wait meanwhile")
     lines += [f"  note       {note}" for note in plan.notes]
@@ -90,13 +87,11 @@ class TunePrinter:
         self._total = 0
         self._start: Point | None = None
         self._workload: WorkloadShares | None = None
-        self._unit = "tok/s"
         self._now: CurrentStep | None = None
 
     def begin(self, prepared: PreparedRun) -> None:
         self._total = prepared.task.budget.restarts
         self._start, self._workload = prepared.task.start, prepared.task.workload
-        self._unit = prepared.objective.unit
         self._progress = StepProgress(float(self._total), quiet=self._quiet)
 
     def text(self, lines: Iterable[str]) -> None:
@@ -143,25 +138,23 @@ class TunePrinter:
     def _line(self, boot: Boot) -> str:
         assert self._start is not None  # noqa: S101 - a run has begun
         assert self._workload is not None  # noqa: S101
-        return boot_line(boot, self._boots, self._start, self._workload, self._total, self._unit)
+        return boot_line(boot, self._boots, self._start, self._workload, self._total)
 
 
-def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: WorkloadShares, total: int, unit: str) -> str:
+def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: WorkloadShares, total: int) -> str:
     """One boot: its number, point, speed, what that is beside the start, and why it was made."""
     head = f"{boot.number:3} of {total}  {boot.result.point.name:<34}"
     why = f"  ({boot.stage}{f': {boot.why}' if boot.why else ''})"
     if boot.excluded:
-        return f"{head}{significant(boot.speed, 4):>8} {unit}  out by a limit: {boot.excluded}{why}"
+        return f"{head}{significant(boot.speed, 4):>8} tok/s  out by a limit: {boot.excluded}{why}"
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
-    if boot.broke:
-        why = f"  (this once: {boot.broke}){why}"
     speed = significant(boot.speed) if boot.speed is not None and boot.speed < 10 else number(boot.speed, 1)
     told = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
     beside = "the start" if boot.result.point == start else ""
     if told is not None:
         beside = gain(told.gain, told.low, told.high)
-    return f"{head}{speed:>8} {unit}  {beside:<24}{why}"
+    return f"{head}{speed:>8} tok/s  {beside:<24}{why}"
 
 
 def ending_lines(end: RunEnd, prepared: PreparedRun, directory: Path) -> list[str]:
@@ -214,24 +207,16 @@ def status(*, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def users_words(now: CurrentStep) -> str:
-    """Who waits, as far as that is known."""
-    held = f"{counted(now.held or 0, 'request waits', 'requests wait')} at the proxy"
-    queued = f"{counted(now.queued or 0, 'request queues', 'requests queue')} for a slot"
-    return ", ".join(words for words, known in ((held, now.held), (queued, now.queued)) if known is not None)
-
-
 def status_lines(run: TuneRun) -> list[str]:
     plan = run.plan
     lines = [f"{run.state}: {plan.service}, {len(run.boots)} of {plan.budget.restarts} restarts  ({run.directory})"]
-    unit, total = unit_of(plan.objective), plan.budget.restarts
-    lines += [boot_line(boot, run.boots, plan.start, plan.workload, total, unit) for boot in run.boots]
+    lines += [boot_line(boot, run.boots, plan.start, plan.workload, plan.budget.restarts) for boot in run.boots]
     if run.now is not None and run.alive:
         point = f" {run.now.point.name}" if run.now.point is not None else ""
         left = f", {duration(run.now.left_s)} left" if run.now.left_s is not None else ""
         lines.append(f"now: {run.now.step}{point}{f': {run.now.detail}' if run.now.detail else ''}{left}")
-        users = users_words(run.now)
-        lines += [f"     {users}"] if users else []
+        if run.now.held is not None:
+            lines.append(f"     {counted(run.now.held, 'request waits', 'requests wait')} at the proxy")
     if run.end is not None:
         outcome = run.end.outcome
         if run.end.error:
@@ -497,23 +482,15 @@ def _gear(
         record=record,
         observer=printer,
         limits=prepared.limits,
-        objective=prepared.objective,
-        repeats=0 if options.busy_ok and not options.while_serving else REPEATS,
+        repeats=0 if options.busy_ok else REPEATS,
     )
     if not options.beside and ground.place is not None:
         service = ground.place
-        gear = replace(gear, users=lambda: measuring.proxies_load(service, env))
+        gear = replace(gear, users=lambda: measuring.waiting_at_proxies(service, env))
     if options.check_texts and not prepared.synthetic:
         gear = replace(gear, verify=TextCheck(ground.bed, configure))
     elif prepared.synthetic:
         printer.say(SYNTHETIC)
-    if options.while_serving and ground.place is not None:
-        place = ground.place
-        calm = measuring.QuietMoments(lambda: place, stop, env)
-        measure = measuring.GentleRunner(
-            prepared.prompts, prepared.measure, calm, gpus, printer.detail, busy_ok=options.busy_ok
-        )
-        return replace(gear, measure=measure, before_boot=calm.wait, users=calm.lately)
     if not options.busy_ok:
         minutes = options.minutes
         limit_s = LONGEST_WAIT_S if minutes is None else min(LONGEST_WAIT_S, 60 * minutes)
@@ -613,9 +590,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--env-file", metavar="FILE", help="with --beside: the settings (default: the service's)")
     what.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="with --beside")
     what.add_argument("--allow-types", metavar="TYPES", help="also other spec types: all, or chains as ngram-mod,draft")
-    what.add_argument("--objective", choices=("decode", "latency-p95", "per-watt"), default="decode")
     asked = parser.add_argument_group("what is asked")
-    asked.add_argument("--workload", choices=("bundled", "live"), default="bundled", help="live: the traffic's shape")
     asked.add_argument("--prompts", metavar="FILE", help="your own prompts: JSON, JSON Lines, or texts")
     asked.add_argument("--transcript", metavar="FILE", help="calls of a recorded session")
     asked.add_argument("--each", type=int, metavar="N", help="prompts of a class (default: 6)")
@@ -630,7 +605,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--allow-warnings", action="store_true", help="also with new warnings in the log")
     limits.add_argument("--busy-ok", action="store_true", help="do not wait for others, nor discard what they disturb")
     limits.add_argument("--no-check", dest="check_texts", action="store_false", help="do not compare texts at the end")
-    limits.add_argument("--while-serving", action="store_true", help="step aside for users: see docs/tuner.md")
     doing = parser.add_argument_group("doing it")
     doing.add_argument("--dry-run", action="store_true", help="show the points and what it will cost, and end")
     doing.add_argument("--apply", action="store_true", help="apply what was confirmed to be better")
@@ -679,8 +653,6 @@ def options_from(args: argparse.Namespace) -> TuneOptions:
         if getattr(args, dataclass_field.name) is not None
     }
     options = replace(TuneOptions(), **given)
-    if options.while_serving and options.beside:
-        raise UsageError("--while-serving is for the service itself; leave --beside out")
     if args.apply and options.env_file is not None:
         raise UsageError("--apply is for the service, and --env-file is not its settings; leave one of them out")
     if not options.beside and (options.env_file is not None or options.engine is not None):

@@ -452,11 +452,10 @@ class TunerScreen(FoldingScreen[TunerBoard]):
 
 def _what_a_run_means(plan: RunPlan, stop: str, *, demo: bool) -> tuple[str, ...]:
     """For whoever uses the service."""
-    took = f"about {about(plan.eta_s)}" if plan.eta_s is not None else "an unknown time"
-    waits = f", about {about(plan.downtime_s)} of which clients wait" if plan.downtime_s is not None else ""
+    waits = f"; clients wait about {about(plan.downtime_s)} in all" if plan.downtime_s is not None else ""
     starts = f"The engine restarts {number(plan.budget.restarts)} times, and once more at the end"
     return (
-        f"{starts}; that takes {took}{waits}. Requests that come through the proxy are held meanwhile; others fail.",
+        f"{starts}{waits}. Requests that come through the proxy are held meanwhile; others fail.",
         "When the run ends, is stopped or fails, the settings from before are put back. Better ones are only shown.",
         f"It ends with this demo; {stop} on this screen ends it before."
         if demo

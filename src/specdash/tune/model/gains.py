@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specdash.system.data import dataclass
 from specdash.system.stats import Z_95, pooled_deviation
-from specdash.tune.model.problem import is_of_the_tail, mixture_speed
+from specdash.tune.model.problem import mixture_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,11 +37,6 @@ def gains(boots: Sequence[BootResult], start: Point, workload: WorkloadShares) -
     """One for each boot; None for the start's own, for those that failed, and while the start was not measured."""
     at_start = [boot for boot in boots if boot.point == start and _speed(boot.prompts, workload) is not None]
     noise = boot_noise(boots, workload)
-    if is_of_the_tail(workload):
-        from specdash.tune.model.race import tail_gain
-
-        usable = [None if boot.point == start or boot.failure else boot for boot in boots]
-        return [tail_gain(at_start, [result], noise) if result is not None else None for result in usable]
     return [None if boot.point == start else _gain(boot, at_start, workload, noise) for boot in boots]
 
 

@@ -7,7 +7,7 @@ boots are compared prompt by prompt.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from specdash.bench.load.samples import BenchSample
-    from specdash.tune.run.measuring import MeasuredBoot
 
 
 OFF = "none"
@@ -271,54 +270,6 @@ def _copying(types: tuple[str, ...]) -> Iterator[Point]:
                     yield Point(types, ngram_max=longest, ngram_min=least, ngram_size=size)
 
 
-# What "better" means: the figure that a tuner maximises, made of what a boot measured.
-#
-# A tuner compares times of prompts (`problem.mixture_speed`). Another objective gives it another kind of time: whole
-# latencies of the slowest requests, or joules.
-
-
-TAIL = "the slowest"
-"""The class of the prompts that decide a latency's 95th percentile."""
-
-
-class Objective(StrEnum):
-    """What is to become better."""
-
-    DECODE = "decode"
-    LATENCY = "latency-p95"
-    PER_WATT = "per-watt"
-
-    @property
-    def words(self) -> str:
-        """For people."""
-        return {
-            Objective.DECODE: "decode tok/s",
-            Objective.LATENCY: "latency of the slowest requests (p95), as tok/s with the prompt's time",
-            Objective.PER_WATT: "tokens per joule",
-        }[self]
-
-    @property
-    def unit(self) -> str:
-        """Of what is maximised."""
-        return "tok/J" if self is Objective.PER_WATT else "tok/s"
-
-    def workload(self, workload: WorkloadShares) -> WorkloadShares:
-        """The shares by which this objective weighs the classes."""
-        if self is not Objective.LATENCY:
-            return workload
-        return WorkloadShares(((TAIL, 1.0), *((kind, 0.0) for kind, _ in workload.shares)))
-
-
-def unit_of(words: str) -> str:
-    """The unit of an objective that is given in words, as runs keep it: `tok/s`, `tok/J`."""
-    return next((objective.unit for objective in Objective if objective.words == words), "tok/s")
-
-
-def is_of_the_tail(workload: WorkloadShares) -> bool:
-    """Whether the slowest prompts are all that counts."""
-    return dict(workload.shares).get(TAIL, 0.0) == 1.0
-
-
 def plain_results(samples: Iterable[BenchSample], *, every_step: bool = True) -> tuple[PromptResult, ...]:
     """Each prompt with its decode time. Several runs of one prompt are added up; failed requests are left out.
 
@@ -350,28 +301,6 @@ def conserved(tokens: int, steps: int, accepted: int) -> bool:
     """Whether counters fit together, with a draft in every step: a step emits what was accepted and one token more
     (llama.cpp #25682)."""
     return not steps or abs(tokens - steps - accepted) <= 2 + 0.02 * tokens
-
-
-def results_of(
-    objective: Objective, measured: MeasuredBoot, *, every_step: bool = True
-) -> tuple[tuple[PromptResult, ...], float | None]:
-    """What a tuner is told: the prompts with the objective's times, and what drafting cost, where that is a time.
-
-    Joules need a driver that tells them; a boot for which it did not has no results.
-    """
-    plain = plain_results(measured.samples, every_step=every_step)
-    if objective is Objective.DECODE:
-        return plain, measured.draft_s
-    if objective is Objective.PER_WATT:
-        watts = measured.seen.watts
-        return (tuple(replace(result, seconds=result.seconds * watts) for result in plain) if watts else ()), None
-    whole: dict[str, float] = {}
-    for sample in measured.samples:
-        if not sample.failed and sample.latency_s is not None:
-            whole[sample.prompt] = whole.get(sample.prompt, 0.0) + sample.latency_s
-    return tuple(
-        replace(result, seconds=whole.get(result.prompt, result.seconds)) for result in plain
-    ), measured.draft_s
 
 
 def workload_of(kinds: Iterable[str], shares: Mapping[str, float] | None = None) -> WorkloadShares:

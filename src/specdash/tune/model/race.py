@@ -9,17 +9,12 @@ same text, but a few prompts are not the traffic: that doubt is taken from the d
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import ceil, expm1, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from specdash.system.data import dataclass
 from specdash.system.stats import student
-from specdash.system.text import between, change
-from specdash.tune.model.gains import Gain
-from specdash.tune.model.problem import TAIL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 
     from specdash.tune.model.acceptance import BootTally
     from specdash.tune.model.model import Surface
-    from specdash.tune.model.problem import BootResult, PromptResult, Task, TuneOutcome
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int_]
@@ -232,97 +226,3 @@ def text_luck(tallies: Sequence[BootTally], boots: Ints, place: int, start: int,
 
 def _mean(values: Floats) -> float:
     return float(values.mean()) if values.size else 0.0
-
-
-# Latency of the slowest requests (p95), and by how much a point betters it.
-#
-# Which prompts are slow is luck in part: of the text, as a draft has it, and of the boot. Whoever marks the slowest
-# of one side and asks how the other does on them sees a gain where there is none, because luck does not stay with a
-# prompt. So the slowest are marked anew in every boot, by its own times: what luck adds to one side it adds to the
-# other, too.
-
-_SLOWEST_SHARE = 0.2
-_FEWEST_SLOWEST = 3
-"""Prompts that are marked at least, where there are as many."""
-_RESAMPLES = 1000
-_SEED = 20_261_122
-
-
-def slowest_of(prompts: int) -> int:
-    """How many of so many prompts are the slowest."""
-    return min(prompts, max(_FEWEST_SLOWEST, ceil(_SLOWEST_SHARE * prompts)))
-
-
-def marked(results: Sequence[PromptResult]) -> tuple[PromptResult, ...]:
-    """The results, those with the longest times as a class of their own."""
-    slowest = sorted(results, key=lambda prompt_result: (-prompt_result.seconds, prompt_result.prompt))[
-        : slowest_of(len(results))
-    ]
-    names = {prompt_result.prompt for prompt_result in slowest}
-    return tuple(replace(result, kind=TAIL) if result.prompt in names else result for result in results)
-
-
-def tail_gain(start: Sequence[BootResult], point: Sequence[BootResult], noise: float | None = None) -> Gain | None:
-    """By how much shorter the slowest requests of a point are than the start's, as a share like any gain of speed, with
-    an interval of 90 % that takes in which prompts were asked, which of them are slow, and the luck of the boots.
-
-    `noise` is the standard deviation of the logarithm of speed from boot to boot, None where that is not known. None
-    where there are too few prompts that all boots have.
-    """
-    names = sorted(_common([*start, *point]))
-    if not start or not point or len(names) <= _FEWEST_SLOWEST:
-        return None
-    ours, theirs = _times(point, names), _times(start, names)
-    everyone = np.arange(len(names))[None, :]
-    row, other = _logs(ours, everyone)[:, 0], _logs(theirs, everyone)[:, 0]
-    drawn = np.random.default_rng(_SEED).integers(len(names), size=(_RESAMPLES, len(names)))
-    spread = _logs(theirs, drawn).mean(axis=0) - _logs(ours, drawn).mean(axis=0)
-    sd = sqrt(float(spread.var(ddof=1)) + _luck(row, other, noise))
-    gain, reach = float(other.mean() - row.mean()), student(2 * (slowest_of(len(names)) - 1), 0.1) * sd
-    return Gain(expm1(gain), expm1(gain - reach), expm1(gain + reach))
-
-
-def in_the_tail(outcome: TuneOutcome, results: Sequence[BootResult], task: Task) -> TuneOutcome:
-    """An improvement, held against the slowest requests of both points: its interval is the wider of the two, and it is
-    none where that holds no gain."""
-    good = [result for result in results if not result.failure]
-    start = [boot_result for boot_result in good if boot_result.point == task.start]
-    told = tail_gain(start, [boot_result for boot_result in good if boot_result.point == outcome.chosen], outcome.noise)
-    if told is None or told.low is None or told.high is None:
-        why = f"no improvement found: too few prompts to say how {outcome.chosen.name} does on the slowest of them"
-        return replace(outcome, chosen=task.start, improved=False, why=why)
-    low = min(told.low, outcome.low if outcome.low is not None else told.low)
-    high = max(told.high, outcome.high if outcome.high is not None else told.high)
-    outcome = replace(outcome, gain=told.gain, low=low, high=high)
-    if low > 0 and told.gain >= task.least_gain:
-        return outcome
-    why = (
-        f"no improvement found: the slowest requests of {outcome.chosen.name} are {change(told.gain)} faster "
-        f"than the start's, {between(low, high)}, as other prompts might have been the slowest"
-    )
-    return replace(outcome, chosen=task.start, improved=False, why=why)
-
-
-def _common(boots: Sequence[BootResult]) -> set[str]:
-    found = [{prompt.prompt for prompt in boot.prompts if prompt.seconds > 0} for boot in boots]
-    return set.intersection(*found) if found else set()
-
-
-def _times(boots: Sequence[BootResult], names: Sequence[str]) -> Floats:
-    """Seconds, a row a boot and a column a prompt."""
-    rows = [{prompt.prompt: prompt.seconds for prompt in boot.prompts} for boot in boots]
-    return np.array([[row[name] for name in names] for row in rows])
-
-
-def _logs(times: Floats, drawn: NDArray[np.int_]) -> Floats:
-    """Logarithm of the mean latency of the slowest requests, a row a boot and a column a draw of prompts."""
-    slow = slowest_of(drawn.shape[1])
-    return np.array([np.log(-np.sort(-row[drawn], axis=1)[:, :slow].mean(axis=1)) for row in times])
-
-
-def _luck(row: Floats, other: Floats, noise: float | None) -> float:
-    """Variance of the gain from boot to boot: by the noise that all boots show, or these, whichever is larger."""
-    freedom = row.size + other.size - 2
-    squares = float(((row - row.mean()) ** 2).sum() + ((other - other.mean()) ** 2).sum())
-    variance = max((noise or 0.0) ** 2, squares / freedom if freedom else 0.0)
-    return variance * (1 / row.size + 1 / other.size)

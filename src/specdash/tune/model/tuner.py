@@ -2,7 +2,7 @@
 
 It measures the start, two points that tell the most (a deep draft without a gate, a gated one beside n-grams), and
 then whatever point is worth the most: the expected gain of the final choice by one more boot, repeated boots included.
-The last boots race the best point against the start where it is not yet sure. Method and results: tuner-method.md.
+The last boots race the best point against the start where it is not yet sure.
 
 Pure and deterministic: whoever drives it boots, measures and restores. Its state is the list of results told so far.
 """

@@ -26,15 +26,12 @@ from specdash.system.processes import own_start
 from specdash.tune.model.problem import (
     BootResult,
     NextBoot,
-    Objective,
     Point,
-    Stage,
     TuneOutcome,
     mixture_speed,
-    results_of,
+    plain_results,
 )
-from specdash.tune.model.race import in_the_tail, marked
-from specdash.tune.run.measuring import LimitBreaches, Limits, StartFigures, UnmeasuredError, boot_seconds, left_s
+from specdash.tune.run.measuring import Limits, StartFigures, UnmeasuredError, boot_seconds, left_s
 from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, RunEnd, RunHead, TuneStep, exclusion_words
 
 if TYPE_CHECKING:
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
     from specdash.bench.verify import VerifyPrompt, VerifyReport
     from specdash.core.changes import ApplyRecord
     from specdash.tune.model.problem import Task, Tuner
-    from specdash.tune.run.measuring import EngineLoad, MeasuredBoot
+    from specdash.tune.run.measuring import MeasuredBoot
     from specdash.tune.run.status import RunPlan, Settings
 
     PromptRunner = Callable[[EngineAddress, Callable[[int, int], None]], MeasuredBoot]
@@ -99,7 +96,7 @@ class LoopParts:
 
     `configure` gives the settings of a point. `before_boot` waits for a moment at which a restart harms nobody; it may
     raise KeyboardInterrupt. `verify` compares the texts of a point with those without drafts; None: not to be done.
-    `users` looks at who waits at the proxies and for a slot, from a thread of its own; None: nobody can.
+    `users` counts the requests that wait at the proxies, from a thread of its own; None: not to be done.
     """
 
     tuner: Tuner
@@ -111,9 +108,8 @@ class LoopParts:
     before_boot: Callable[[Callable[[str], None]], None] = lambda _: None
     verify: Callable[[Point, Callable[[str], None]], Texts] | None = None
     limits: Limits = field(default_factory=Limits)
-    objective: Objective = Objective.DECODE
     repeats: int = REPEATS
-    users: Callable[[], EngineLoad] | None = None
+    users: Callable[[], int | None] | None = None
 
 
 # Something that is done again and again beside a run, in a thread of its own, and never at much cost.
@@ -156,10 +152,6 @@ class Pulse:
             took = time.monotonic() - began
 
 
-DECIDING = 2
-"""Boots beyond the budget at most, to decide about a choice that broke a soft limit in just half of its boots."""
-
-
 class StartFailedError(SpecdashError):
     """The settings in force do not come up, so that nothing can be compared with them."""
 
@@ -183,7 +175,6 @@ class Loop:
     """Path of the report, for whoever reads the run's end."""
     boots: list[Boot] = field(default_factory=list)
     norm: StartFigures = field(default_factory=StartFigures)
-    conduct: LimitBreaches = field(default_factory=LimitBreaches)
     _began: float = field(default_factory=time.monotonic)
     _now: CurrentStep = field(default_factory=lambda: CurrentStep(time.time(), TuneStep.PLAN))
     _telling: threading.Lock = field(default_factory=threading.Lock)
@@ -225,8 +216,6 @@ class Loop:
                     f"{wanted.point.name if wanted is not None else 'nothing more'}; begin anew"
                 )
             self.norm.learn(boot.result, self.task.start)
-            if boot.broke or not boot.result.failure:
-                self.conduct.add(boot.result.point, boot.broke)
             self.gear.tuner.tell(boot.result)
             self.boots.append(boot)
             self.gear.observer.booted(boot, True)
@@ -249,25 +238,14 @@ class Loop:
                 raise StartFailedError(f"the settings in force cannot be measured: {boot.result.failure}")
 
     def _wanted(self) -> NextBoot | None:
-        """The next boot: what the tuner asks for within the budget, then what is to be decided of its choice. What was
-        told settles it, so that a run that is taken up again asks the same."""
-        restarts = self.task.budget.restarts
-        asked = self.gear.tuner.ask() if len(self.boots) < restarts else None
-        if asked is not None or len(self.boots) >= restarts + DECIDING:
-            return asked
-        if all(boot.result.failure for boot in self.boots):
-            return None
-        chosen = self.gear.tuner.outcome().chosen
-        broke = self.conduct.split(chosen)
-        if not broke:
-            return None
-        return NextBoot(chosen, Stage.CONFIRM, f"half of its boots or more broke a limit ({broke}): one more decides")
+        """The next boot that the tuner asks for within the budget."""
+        return self.gear.tuner.ask() if len(self.boots) < self.task.budget.restarts else None
 
     def _late(self) -> bool:
         minutes = self.task.budget.minutes
         if minutes is None:
             return False
-        return time.monotonic() - self._began + (boot_seconds(self.boots, self.plan.forecast) or 0.0) > 60 * minutes
+        return time.monotonic() - self._began + (boot_seconds(self.boots) or 0.0) > 60 * minutes
 
     def _boot(self, wanted: NextBoot) -> Boot:
         """One boot that counts: measured, or failed."""
@@ -285,7 +263,7 @@ class Loop:
             measured, failure = self._measured(settings)
             if not self._discarded(number, measured, last=turn == self.gear.repeats):
                 break
-        result, broke, excluded = self._result(wanted.point, measured, failure)
+        result, excluded = self._result(wanted.point, measured, failure)
         self.norm.learn(result, self.task.start, measured.warnings if measured is not None else None)
         away = [apply.downtime_s for apply in _applies(self.gear.bed)[already:] if apply.downtime_s is not None]
         speed = mixture_speed(result.prompts, self.task.workload) if result.prompts else None
@@ -298,7 +276,6 @@ class Loop:
             seconds=time.monotonic() - began,
             waited_s=began - first,
             downtime_s=sum(away) if away else None,
-            broke=broke,
             excluded=excluded,
             settings=_shown(settings),
             speed=speed,
@@ -339,28 +316,24 @@ class Loop:
 
     def _result(
         self, point: Point, measured: MeasuredBoot | None, error: SpecdashError | None
-    ) -> tuple[BootResult, str, str]:
-        """What a boot comes to, which soft limit it broke, and which limit rules its point out now."""
+    ) -> tuple[BootResult, str]:
+        """What a boot comes to, and which limit rules its point out."""
         failure = str(error) if error is not None else ""
         short = isinstance(error, BootFailedError) and error.out_of_memory
         if measured is None:
-            return BootResult(point, failure=failure, out_of_memory=short), "", ""
-        results, draft_s = results_of(self.gear.objective, measured, every_step=point.drafts_every_step)
-        if self.gear.objective is Objective.LATENCY:
-            results = marked(results)
-        result = BootResult(point, results, draft_s, failure, measured.ttft_s, short)
+            return BootResult(point, failure=failure, out_of_memory=short), ""
+        results = plain_results(measured.samples, every_step=point.drafts_every_step)
+        result = BootResult(point, results, measured.draft_s, failure, measured.ttft_s, short)
         if not failure and not results:
-            failure = "the driver did not tell what the GPU drew" if measured.samples else "nothing was answered"
+            failure = "nothing was answered"
         if failure:
-            return replace(result, failure=failure), "", ""
-        if limit := self.gear.limits.hard(result):
-            return replace(result, failure=limit), "", limit
+            return replace(result, failure=failure), ""
         if limit := self.gear.limits.memory(measured):
-            return replace(result, failure=limit, out_of_memory=True), "", limit
-        # The start is what the limits are taken from.
-        broke = self.gear.limits.soft(result, measured, self.norm) if point != self.task.start else ""
-        limit = self.conduct.add(point, broke)
-        return replace(result, failure=limit), broke, limit
+            return replace(result, failure=limit, out_of_memory=True), limit
+        limit = self.gear.limits.drafts(result)
+        if not limit and point != self.task.start:
+            limit = self.gear.limits.beside_start(result, measured, self.norm)
+        return replace(result, failure=limit), limit
 
     def _verdict(self) -> tuple[TuneOutcome, str]:
         """The outcome, with texts compared and the points named that limits ruled out; raises `AllFailedError` when
@@ -374,11 +347,6 @@ class Loop:
             reason = self.boots[-1].result.failure if self.boots else "no boot fitted into the time"
             raise AllFailedError(f"no boot could be measured, so there is no recommendation: {reason}")
         outcome = self.gear.tuner.outcome()
-        if outcome.improved and self.gear.objective is Objective.LATENCY:
-            outcome = in_the_tail(outcome, [boot.result for boot in self.boots], self.task)
-        if outcome.improved and (broke := self.conduct.split(outcome.chosen)):
-            why = f"{outcome.chosen.name} is faster, and half of its boots or more broke a limit: {broke}"
-            outcome = replace(outcome, chosen=self.task.start, improved=False, why=why)
         if outcome.improved and not outcome.confirmed:
             why = f"no improvement confirmed: {outcome.why}"
             return replace(outcome, chosen=self.task.start, improved=False, why=why), ""
@@ -451,16 +419,10 @@ class Loop:
         self._now = replace(self._now, guess=Guess(found.chosen, None, found.gain, found.low, found.high))
 
     def _left(self, step: TuneStep) -> float | None:
-        guess, since = self._now.guess, self._now.since
-        elapsed = max(0.0, time.time() - since) if since is not None else 0.0
-        return left_s(
-            self.boots,
-            self.task.budget.restarts,
-            self.plan.forecast,
-            elapsed_s=elapsed,
-            better=guess is not None and guess.point != self.task.start and bool(guess.point.types),
-            comparing=step is TuneStep.VERIFY,
-        )
+        if step in (TuneStep.VERIFY, TuneStep.RESTORE):
+            return None
+        elapsed = max(0.0, time.time() - self._now.since) if self._now.since is not None else 0.0
+        return left_s(self.boots, self.task.budget.restarts, elapsed)
 
     def _tell(self, step: TuneStep, **more: Any) -> None:
         """Say what is done now. Raises KeyboardInterrupt instead when a stop was asked for: nothing else is begun."""
@@ -474,13 +436,13 @@ class Loop:
         self.gear.observer.now(self._now)
 
     def _beat(self) -> None:
-        """Tell who waits, where that has changed."""
+        """Write down how many requests wait, where that has changed."""
         assert self.gear.users is not None  # noqa: S101 - else there is no pulse
-        load = self.gear.users()
+        waiting = self.gear.users()
         with self._telling:
-            if (load.waiting, load.queued) == (self._now.held, self._now.queued):
+            if waiting == self._now.held:
                 return
-            now = replace(self._now, at=time.time(), held=load.waiting, queued=load.queued)
+            now = replace(self._now, at=time.time(), held=waiting)
             self._now = replace(now, left_s=self._left(now.step), stopping=self.stop.is_set())
             # The loop itself finds out about a full disk.
             with contextlib.suppress(NotWrittenError):

@@ -1,7 +1,6 @@
 """From options and the settings in force to all that a run needs, before anything is touched.
 
-Points, prompts, limits, a forecast of time and downtime, and the fingerprint by which a run that was cut short knows
-whether it may go on.
+Points, prompts, limits, the downtime, and the fingerprint by which a run that was cut short knows whether it may go on.
 """
 
 from __future__ import annotations
@@ -9,34 +8,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import time
-from collections import defaultdict
 from dataclasses import asdict, replace
-from math import inf, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash import __version__
 from specdash.bench.compare.machine import digest, file_words
-from specdash.bench.load.contact import counters_told
-from specdash.bench.load.drive import WARM_UP_TOKENS
 from specdash.bench.load.samples import Job, MeasureOptions, body_of, length
-from specdash.bench.load.workloads import CLASSES, bundled, read_prompts
+from specdash.bench.load.workloads import bundled, read_prompts
 from specdash.bench.verify_run import VerifyServer
 from specdash.core.changes import ApplyOutcome
 from specdash.core.errors import InputError, SpecdashError, UsageError
-from specdash.core.paths import applies_file, history_file
-from specdash.core.proxy_events import RequestEvent, from_json
-from specdash.core.readings import Source
-from specdash.insight.request import RequestPurpose, Samples
+from specdash.core.paths import applies_file
 from specdash.system.data import dataclass
-from specdash.system.stats import median, nearest_rank
-from specdash.system.text import percent
-from specdash.tune.model.problem import Budget, Objective, Task, points_of, workload_of
+from specdash.system.stats import median
+from specdash.tune.model.problem import Budget, Task, points_of, workload_of
 from specdash.tune.run import knobs
-from specdash.tune.run.loop import REPEATS
-from specdash.tune.run.measuring import REQUEST_S, Limits, MachinePace, before, busy_share, total_s
+from specdash.tune.run.measuring import Limits
 from specdash.tune.run.status import Knob, RunPlan
 
 if TYPE_CHECKING:
@@ -44,19 +32,15 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
     from specdash.bench.load.samples import EngineAddress, WorkloadPrompt
-    from specdash.collect.gpu import GpuLook, GpuLooks
+    from specdash.collect.gpu import GpuLooks
     from specdash.core.changes import ApplyRecord
-    from specdash.core.target import Target
-    from specdash.insight.request import ServedRequest
     from specdash.tune.model.problem import Point, WorkloadShares
-    from specdash.tune.run.status import Fingerprint, Forecast
+    from specdash.tune.run.status import Fingerprint
 
 
-# What is asked in every boot of a run: bundled prompts, a file's, an agent's session, or the like of live traffic.
+# What is asked in every boot of a run: bundled prompts, a file's, or an agent's session.
 
-LIVE, BUNDLED = "live", "bundled"
 MOST_PROMPTS = 24
-LIVE_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +53,10 @@ class BootPrompts:
     notes: tuple[str, ...] = ()
 
 
-def asked_of(
-    options: TuneOptions, place: EngineAddress | None, room: int | None, env: Mapping[str, str]
-) -> BootPrompts:
+def asked_of(options: TuneOptions, room: int | None) -> BootPrompts:
     """What the options say; `room` is how many tokens a slot's context holds. Raises `UsageError` and `InputError`."""
-    named = [name for name in (options.prompts, options.transcript) if name is not None]
-    if len(named) + (options.workload == LIVE) > 1:
-        raise UsageError("--workload live, --prompts and --transcript each say what is asked; give one of them")
+    if options.prompts is not None and options.transcript is not None:
+        raise UsageError("--prompts and --transcript each say what is asked; give one of them")
     if options.prompts is not None:
         found = read_prompts(options.prompts)
         chosen = _thinned(found, options.each)
@@ -88,8 +69,6 @@ def asked_of(
         return BootPrompts(chosen, workload_of([prompt.kind for prompt in chosen], shares), options.prompts, notes)
     if options.transcript is not None:
         return _from_transcript(options.transcript, options.tokens, room)
-    if options.workload == LIVE:
-        return _from_traffic(options, place, room, env)
     chosen = bundled(each=options.each)
     return BootPrompts(chosen, workload_of([prompt.kind for prompt in chosen]), "bundled prompts, all classes alike")
 
@@ -125,211 +104,6 @@ def _from_transcript(path: str, tokens: int, room: int | None) -> BootPrompts:
     left = len(session.calls) - len(fitting)
     notes = (f"{left} calls that do not fit into a slot's context are left out",) if left else ()
     return BootPrompts(prompts, workload_of(["agentic"]), f"{file.name}, {count} of {len(session.calls)} calls", notes)
-
-
-def _from_traffic(
-    options: TuneOptions, place: EngineAddress | None, room: int | None, env: Mapping[str, str]
-) -> BootPrompts:
-    from specdash.collect.discover import target_for_url
-    from specdash.collect.run_records import live_proxies
-
-    if place is None:
-        raise UsageError("--workload live: the service does not run, so that there is no live traffic")
-    now = time.time()
-    target = target_for_url(place.url, env)
-    samples = recorded_samples(history_file(env), target, now - LIVE_S, now)
-    source = "the record's last 24 h"
-    told = [live_proxy.events for live_proxy in live_proxies(env) if live_proxy.events is not None]
-    for events in told if len(samples) < MOST_PROMPTS else ():
-        found = events_samples(Path(events), now - LIVE_S)
-        if len(found) > len(samples):
-            samples, source = found, "the proxy's last 24 h"
-    shape = shape_of(samples, source)
-    prompts = matched(shape, options.each, room, options.tokens)
-    return BootPrompts(prompts, workload_of([prompt.kind for prompt in prompts], shape.shares), shape.words)
-
-
-# The shape of the live traffic, and bundled prompts that match it. Counts and lengths only; no text of any request.
-#
-# The proxy tells whether tools were offered, which makes a request agentic. Between code and prose nobody can tell
-# from outside, so chat counts as coding, pattern and prose alike, and where no proxy tells anything, all four count
-# alike.
-
-LEAST_REQUESTS = 20
-SHORTEST, LONGEST = 32, 512
-"""Tokens of an answer: shorter ones tell little, longer ones tell nothing new."""
-LONGEST_CONTEXT = 8192
-"""Tokens that prompts are filled up to at most: nothing is cached, so each is read anew in every boot."""
-_AGENTIC, _CHAT = ("agentic",), ("coding", "pattern", "prose")
-_CHARACTERS = 4.2
-"""Of filling text, to a token."""
-_MOST_EVENTS = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficShape:
-    """What requests were like. `shares` are of generated tokens; lengths are sorted, by class."""
-
-    requests: int
-    shares: Mapping[str, float]
-    prompts: Mapping[str, tuple[int, ...]]
-    answers: Mapping[str, tuple[int, ...]]
-    source: str
-
-    @property
-    def words(self) -> str:
-        """For people."""
-        parts = ", ".join(f"{kind} {percent(share)}" for kind, share in self.shares.items() if share)
-        lengths = sorted(length for lengths in self.prompts.values() for length in lengths)
-        context = f", prompts of {nearest_rank(lengths, 0.5)} tokens at the median" if lengths else ""
-        return f"{self.requests} requests of {self.source}: {parts}{context}"
-
-
-def shape_of(samples: Iterable[ServedRequest], source: str) -> TrafficShape:
-    """The shape of requests. Raises `InputError` for too few to tell anything."""
-    tokens: dict[str, float] = defaultdict(float)
-    prompts: dict[str, list[int]] = defaultdict(list)
-    answers: dict[str, list[int]] = defaultdict(list)
-    count = 0
-    for sample in samples:
-        if sample.decode_tokens is None or sample.prompt_tokens is None:
-            continue
-        count += 1
-        kinds = _kinds(sample.purpose)
-        for kind in kinds:
-            tokens[kind] += sample.decode_tokens / len(kinds)
-            prompts[kind].append(sample.prompt_tokens)
-            answers[kind].append(sample.decode_tokens)
-    total = sum(tokens.values())
-    if count < LEAST_REQUESTS or total <= 0:
-        raise InputError(
-            f"{source}: {count} finished requests are too few to tell the shape of the traffic ({LEAST_REQUESTS} are "
-            "the least); leave --workload live out, or name prompts with --prompts or --transcript"
-        )
-    return TrafficShape(
-        count,
-        {kind: tokens[kind] / total for kind in CLASSES if tokens[kind]},
-        {kind: tuple(sorted(found)) for kind, found in prompts.items()},
-        {kind: tuple(sorted(found)) for kind, found in answers.items()},
-        source,
-    )
-
-
-def recorded_samples(path: Path, target: Target, since: float, until: float) -> tuple[ServedRequest, ...]:
-    """Requests of the record (history.db); of the proxy's events where it has any, as they tell what work was."""
-    from specdash.history.store import Store, target_name
-    from specdash.insight.state import TargetState
-
-    if not path.is_file():
-        return ()
-    state = TargetState(target, rules=(), wall_offset=lambda: 0.0)
-    with Store(path) as store:
-        name = target_name(target)
-        if name not in store.targets():
-            return ()
-        for wall, reading in store.readings(name, since, until):
-            if reading.source in (Source.LOG, Source.PROXY_EVENTS):
-                state.take_unjudged(reading)
-                state.experiments.samples.date(wall, wall)
-    return _best(state.experiments.samples)
-
-
-def events_samples(path: Path, since: float) -> tuple[ServedRequest, ...]:
-    """Requests of a proxy's events file, its last part where it is large."""
-    samples = Samples()
-    try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _MOST_EVENTS))
-            lines = file.read(_MOST_EVENTS).splitlines()
-    except OSError:
-        return ()
-    for line in lines:
-        event = from_json(line)
-        if isinstance(event, RequestEvent) and event.at >= since:
-            samples.add_event(event)
-    return _best(samples)
-
-
-def matched(shape: TrafficShape, each: int, room: int | None, longest: int = LONGEST) -> tuple[WorkloadPrompt, ...]:
-    """Bundled prompts of the shape's classes with its lengths: `each` of a class, answers and contexts spread over the
-    quantiles of what was seen. `room`: tokens of a slot's context."""
-    found = []
-    for kind in shape.shares:
-        for number, prompt in enumerate(bundled((kind,), each)):
-            part = (number + 0.5) / each
-            answer = min(max(nearest_rank(shape.answers[kind], part), SHORTEST), longest)
-            context = min(nearest_rank(shape.prompts[kind], part), LONGEST_CONTEXT)
-            if room is not None:
-                context = min(context, room - answer - 256)
-            found.append(replace(filled(prompt, context), max_tokens=answer))
-    return tuple(found)
-
-
-def filled(prompt: WorkloadPrompt, tokens: int) -> WorkloadPrompt:
-    """The prompt with notes before its first question, until it has about so many tokens."""
-    held = sum(len(str(message.get("content") or "")) for message in prompt.messages)
-    missing = round(tokens * _CHARACTERS) - held
-    if missing < 400:
-        return prompt
-    notes = _notes(missing, prompt.id)
-    messages = list(prompt.messages)
-    for place, message in enumerate(messages):
-        content = message.get("content")
-        if message.get("role") == "user" and isinstance(content, str):
-            messages[place] = {**message, "content": f"Notes from before, for later:\n{notes}\n\n{content}"}
-            return replace(prompt, messages=tuple(messages))
-    return prompt
-
-
-_WHO = (
-    "The harbour office",
-    "A visitor",
-    "The night shift",
-    "Our supplier",
-    "The archive",
-    "A neighbour",
-    "The council",
-)
-_DID = ("moved", "counted", "repaired", "returned", "ordered", "photographed", "described", "sold", "found", "painted")
-_WHAT = (
-    "crates",
-    "windows",
-    "old maps",
-    "bicycles",
-    "lamps",
-    "tickets",
-    "stones",
-    "letters",
-    "pumps",
-    "carpets",
-    "keys",
-)
-
-
-def _notes(characters: int, name: str) -> str:
-    """Text that nothing repeats, the same for the same name."""
-    chance = random.Random(f"notes/{name}")  # noqa: S311 - filling, no secret
-    lines: list[str] = []
-    length = 0
-    while length < characters:
-        line = (
-            f"{chance.choice(_WHO)} {chance.choice(_DID)} {chance.randrange(2, 900)} {chance.choice(_WHAT)} on day "
-            f"{chance.randrange(1, 366)}, {chance.choice(('late', 'early', 'alone', 'twice', 'again'))}."
-        )
-        lines.append(line)
-        length += len(line) + 1
-    return "\n".join(lines)
-
-
-def _kinds(work: RequestPurpose | None) -> tuple[str, ...]:
-    if work is None:
-        return CLASSES
-    return _CHAT if work is RequestPurpose.CHAT else _AGENTIC
-
-
-def _best(samples: Samples) -> tuple[ServedRequest, ...]:
-    return tuple(samples.told.values()) if len(samples.told) >= LEAST_REQUESTS else tuple(samples.logged)
 
 
 # Which prompts fit into a slot, answer and all: known before anything is restarted.
@@ -416,88 +190,13 @@ def _characters(prompt: WorkloadPrompt) -> int:
     return sum(len(content) for content in (*contents, *texts) if isinstance(content, str))
 
 
-# What is known of a machine's pace before a run: from earlier runs of the same model, else from the server's counters
-# and from earlier applies.
-
-_SAME = ("model", "draft model", "engine", "GPUs", "cores", "setting LLAMA_THREADS", "setting LLAMA_GPU_LAYERS")
-"""What must be as it was for an earlier run to tell the pace of another."""
-_RUNS = 5
-_ANSWER_S = 5.0
 _APPLIES = 20
 _BYTES_A_SECOND = 1e9
 _START_S = 2.0
 
 
-def known_pace(
-    fingerprint: Fingerprint,
-    start_s: float,
-    place: EngineAddress | None,
-    env: Mapping[str, str] = os.environ,
-    *,
-    tokens: int | None = None,
-) -> MachinePace | None:
-    """None where nobody knows how fast the engine is. `start_s` is what a start takes, for want of runs,
-    `tokens` the length of an answer."""
-    found = earlier_pace(fingerprint, env, tokens)
-    told = counters_told(place.client(_ANSWER_S)) if place is not None else None
-    if told is None or not told.predicted_seconds or not told.predicted_tokens:
-        return found
-    read = told.prompt_tokens / told.prompt_seconds if told.prompt_seconds and told.prompt_tokens else None
-    if found is not None:
-        return replace(found, prefill=read)
-    return MachinePace(start_s, told.predicted_tokens / told.predicted_seconds, read)
-
-
-def earlier_pace(
-    fingerprint: Fingerprint, env: Mapping[str, str] = os.environ, tokens: int | None = None
-) -> MachinePace | None:
-    """As an earlier run of the same model on the same machine measured it: of the newest ones, that with answers of a
-    length nearest to `tokens`, as long ones decode slower."""
-    from specdash.tune.run.status import run_directories
-
-    found: list[tuple[float, MachinePace]] = []
-    for directory in reversed(run_directories(env)[-_RUNS:]):
-        told = _pace_of(directory, fingerprint)
-        if told is not None:
-            length, pace = told
-            found.append((abs(log(length / tokens)) if tokens else 0.0, pace))
-    return min(found, key=lambda pair: pair[0])[1] if found else None
-
-
-def _pace_of(directory: Path, fingerprint: Fingerprint) -> tuple[float, MachinePace] | None:
-    """Tokens of an answer, and the pace; None for a run of something else."""
-    from specdash.tune.run.status import read_run, read_setup
-
-    with contextlib.suppress(InputError):
-        setup = read_setup(directory)
-        if any(setup.fingerprint.get(name) != fingerprint.get(name) for name in _SAME):
-            return None
-        run = read_run(directory)
-        if run is None or setup.options.get("objective") != Objective.DECODE or setup.options.get("while_serving"):
-            return None
-        paces = []
-        for boot in run.boots:
-            seconds = sum(prompt.seconds for prompt in boot.result.prompts)
-            tokens = sum(prompt.tokens for prompt in boot.result.prompts)
-            if boot.seconds is not None and boot.waited_s is not None and 0 < seconds < boot.seconds:
-                count, first_s = len(boot.result.prompts), boot.result.ttft_s or 0.0
-                asking = (REQUEST_S + first_s) * count + WARM_UP_TOKENS * seconds / tokens
-                start_s = max(0.0, boot.seconds - seconds - asking)
-                paces.append((start_s, tokens / seconds, first_s, tokens / count))
-        if paces:
-            start_s, decode, first_s, length = (median(column) or 0.0 for column in zip(*paces, strict=True))
-            return length, MachinePace(start_s, decode, first_s=first_s)
-    return None
-
-
-def start_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.environ) -> float:
-    """A start with all that an apply does around it: as in earlier applies, else by the size of what is loaded."""
-    known = median(record.ended_at - record.at for record in _applied(env))
-    return load_seconds(files) if known is None else known
-
-
 def down_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.environ) -> float:
-    """How long the service is away in a restart; likewise."""
+    """How long the service is away in a restart: as in earlier applies, else by the size of what is loaded."""
     known = median(record.downtime_s for record in _applied(env))
     return load_seconds(files) if known is None else known
 
@@ -519,15 +218,6 @@ def load_seconds(files: Iterable[str | None]) -> float:
     return _START_S + size / _BYTES_A_SECOND
 
 
-def others_load() -> float | None:
-    """How many processes want a core, on average over the last minutes; None where the system does not tell."""
-    try:
-        last, before, _ = os.getloadavg()
-    except (OSError, AttributeError):
-        return None
-    return (last + before) / 2
-
-
 _CHECK_BOOTS = 3
 """Boots that comparing the texts takes, mostly."""
 
@@ -544,8 +234,6 @@ class TuneOptions:
     minutes: float | None = None
     least_gain: float = 0.02
     allow_types: str | None = None
-    objective: str = str(Objective.DECODE)
-    workload: str = BUNDLED
     prompts: str | None = None
     transcript: str | None = None
     each: int = 6
@@ -554,7 +242,6 @@ class TuneOptions:
     ttft: float = 0.05
     free_mib: int = 256
     allow_warnings: bool = False
-    while_serving: bool = False
     busy_ok: bool = False
     check_texts: bool = True
 
@@ -568,7 +255,6 @@ class PreparedRun:
     plan: RunPlan
     prompts: tuple[WorkloadPrompt, ...]
     measure: MeasureOptions
-    objective: Objective
     limits: Limits
     fingerprint: Fingerprint
     synthetic: bool
@@ -588,16 +274,14 @@ def prepare(
     Raises `SpecdashError` for what cannot be tuned, with the way out.
     """
     cards = gpus.look() if gpus is not None else None
-    objective = _objective(options, cards)
     settings = knobs.settings_in_force(values, env)
     start, points = _space(options, settings)
     measure = MeasureOptions(runs=1, max_tokens=options.tokens, seed=options.seed)
     room = _room(settings)
-    asked = asked_of(options, place, room, env)
+    asked = asked_of(options, room)
     prompts, left_out = fitting(asked.prompts, measure, place, room)
     asked = replace(asked, prompts=prompts, notes=(*asked.notes, *left_out))
-    workload = objective.workload(asked.workload)
-    task = Task(points, start, workload, Budget(options.restarts, options.minutes), options.least_gain)
+    task = Task(points, start, asked.workload, Budget(options.restarts, options.minutes), options.least_gain)
     limits = Limits(ttft=options.ttft, free_mib=options.free_mib, warnings=not options.allow_warnings)
     files = {"model": settings.model, "draft model": settings.draft_model}
     about = fingerprint(
@@ -606,7 +290,7 @@ def prepare(
         gpus=cards.words if cards is not None else (),
         prompts=asked.prompts,
         files=files,
-        more={"service": service, "specdash": __version__, "points": len(points), "options": options.objective},
+        more={"service": service, "specdash": __version__, "points": len(points)},
     )
     synthetic = any(name.startswith("spec-synth-") for name in settings.parameters)
     plan = RunPlan(
@@ -617,27 +301,14 @@ def prepare(
         points=len(points),
         budget=task.budget,
         least_gain=options.least_gain,
-        objective=objective.words,
         limits=limits.words,
-        workload=workload,
+        workload=asked.workload,
         workload_words=asked.words,
         prompts=len(asked.prompts),
+        downtime_s=_downtime_s(options, files, env),
         notes=asked.notes,
     )
-    plan = _with_cost(plan, options, asked, files, about, place, env, synthetic=synthetic)
-    return PreparedRun(options, task, plan, asked.prompts, measure, objective, limits, about, synthetic)
-
-
-def _objective(options: TuneOptions, cards: GpuLook | None) -> Objective:
-    objective = Objective(options.objective)
-    if objective is Objective.PER_WATT and (cards is None or cards.energy_joules is None):
-        # What NVML says of a driver error ends with when it is asked again, which is not here.
-        absent = cards.absent.partition(";")[0] if cards is not None else ""
-        raise UsageError(
-            "--objective per-watt: needs GPUs whose driver tells their energy (NVML): "
-            f"{absent or 'the one here does not'}; use decode or latency-p95"
-        )
-    return objective
+    return PreparedRun(options, task, plan, asked.prompts, measure, limits, about, synthetic)
 
 
 def _space(options: TuneOptions, settings: BackendSettings) -> tuple[Point, tuple[Point, ...]]:
@@ -651,32 +322,13 @@ def _space(options: TuneOptions, settings: BackendSettings) -> tuple[Point, tupl
     return start, points_of(chains, start, draft.number("block_size") if draft is not None else None)
 
 
-def _with_cost(
-    plan: RunPlan,
-    options: TuneOptions,
-    asked: BootPrompts,
-    files: Mapping[str, str | None],
-    about: Fingerprint,
-    place: EngineAddress | None,
-    env: Mapping[str, str],
-    *,
-    synthetic: bool,
-) -> RunPlan:
-    """The plan with what it takes, in seconds; None where that is not known before the first boot."""
+def _downtime_s(options: TuneOptions, files: Mapping[str, str | None], env: Mapping[str, str]) -> float:
+    """For how long clients wait, in all. Raises `UsageError` where no boot fits into the minutes."""
     away_s = load_seconds(files.values()) if options.beside else down_seconds(files.values(), env)
-    start_s = away_s if options.beside else start_seconds(files.values(), env)
-    pace = known_pace(about, start_s, place, env, tokens=options.tokens)
-    forecast, notes = _forecast(options, asked.prompts, pace, synthetic)
-    if options.minutes is not None and (away_s if forecast is None else forecast.boot_s) > 60 * options.minutes:
+    if options.minutes is not None and away_s > 60 * options.minutes:
         raise UsageError(f"--minutes {options.minutes:g}: one boot and its measurement take longer; allow more")
     boots = options.restarts + (_CHECK_BOOTS if options.check_texts else 0)
-    return replace(
-        plan,
-        forecast=forecast,
-        eta_s=None if forecast is None else min(total_s(forecast, options.restarts), 60 * (options.minutes or inf)),
-        downtime_s=0.0 if options.beside else (boots + 1) * away_s,
-        notes=(*plan.notes, *notes),
-    )
+    return 0.0 if options.beside else (boots + 1) * away_s
 
 
 def _room(settings: BackendSettings) -> int | None:
@@ -694,27 +346,6 @@ def _knobs(points: Sequence[Point], values: Mapping[str, str]) -> list[Knob]:
             if text not in told:
                 told.append(text)
     return [Knob(key, ", ".join(told), values.get(key)) for key, told in found.items()]
-
-
-def _forecast(
-    options: TuneOptions, prompts: Sequence[WorkloadPrompt], pace: MachinePace | None, synthetic: bool
-) -> tuple[Forecast | None, tuple[str, ...]]:
-    """How long it takes, and what is to be said of that."""
-    if pace is None:
-        return None, ("how long it takes is known after the first boot: the engine served nothing yet",)
-    tokens = sum(min(prompt.max_tokens or options.tokens, options.tokens) for prompt in prompts)
-    characters = sum(len(str(message.get("content") or "")) for prompt in prompts for message in prompt.messages)
-    load = None if options.busy_ok or options.while_serving else others_load()
-    checks = options.check_texts and not synthetic
-    found = before(pace, len(prompts), tokens, characters / 4, load=load, repeats=REPEATS, checks=checks)
-    if options.beside:
-        found = replace(found, restore_s=0.0)
-    if options.while_serving:
-        return found, ("it takes longer than that by as much as users leave no room",)
-    if load is not None and busy_share(load):
-        said = f"other programs use this machine (load {load:.1f}) and are waited for: it may take much longer, or less"
-        return found, (said,)
-    return found, ()
 
 
 def fingerprint(

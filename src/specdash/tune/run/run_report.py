@@ -14,7 +14,7 @@ from specdash.system.stats import mean, median, nearest_rank
 from specdash.system.text import UNKNOWN, markdown_table, number, percent, seconds, significant, timestamp
 from specdash.system.text import gain as gain_text
 from specdash.tune.model.gains import boot_noise, gains
-from specdash.tune.model.problem import BootResult, is_of_the_tail, unit_of
+from specdash.tune.model.problem import BootResult
 from specdash.tune.run.status import SCHEMA, by_class, excluded_points, kept_samples, read_run, read_setup
 
 if TYPE_CHECKING:
@@ -92,11 +92,6 @@ def measured_gain(run: TuneRun, point: Point) -> Gain | None:
     own = [boot.result for boot in run.boots if boot.result.point == point and not boot.result.failure]
     if point == start or not own:
         return None
-    if is_of_the_tail(run.plan.workload):
-        from specdash.tune.model.race import tail_gain
-
-        at_start = [boot.result for boot in run.boots if boot.result.point == start and not boot.result.failure]
-        return tail_gain(at_start, own, boot_noise([boot.result for boot in run.boots], run.plan.workload))
     sums: dict[str, PromptResult] = {}
     for prompt_result in (prompt for result in own for prompt in result.prompts):
         held = sums.get(prompt_result.prompt)
@@ -140,7 +135,7 @@ def plot(run: TuneRun) -> Rows:
     reference = mean(speeds.get(run.plan.start.name, ()))
     return Rows(
         f"Tuning for {run.plan.objective}",
-        unit_of(run.plan.objective),
+        "tok/s",
         tuple(rows),
         reference=reference,
         reference_words="the start",
@@ -226,7 +221,7 @@ def _remark(boot: Boot) -> str:
     """What became of a boot, else why it was made."""
     if boot.excluded:
         return f"{_OUT}: {boot.excluded}"
-    return boot.result.failure or (f"this once: {boot.broke}; {boot.why}" if boot.broke else boot.why)
+    return boot.result.failure or boot.why
 
 
 def _by_class(boots: Sequence[Boot]) -> list[str]:

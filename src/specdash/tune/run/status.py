@@ -36,19 +36,6 @@ if TYPE_CHECKING:
     from specdash.tune.run.measuring import MeasuredBoot
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a run is made of, in seconds (`tune.run.measuring`)."""
-
-    boot_s: float
-    """The start and the measurement of one boot that counts."""
-    wait_s: float = 0.0
-    """What it waits for, and what is discarded, on average."""
-    check_s: float = 0.0
-    """Comparing the texts, where it comes to that."""
-    restore_s: float = 0.0
-
-
 Settings = tuple[tuple[str, str], ...]
 """Keys of the env file with their values, the empty one unset."""
 
@@ -81,12 +68,9 @@ class RunPlan:
     """What a choice must keep, one line each: `TTFT at most 5 % above the start's`."""
     workload: WorkloadShares = field(default_factory=lambda: WorkloadShares(()))
     workload_words: str = ""
-    """Where it comes from: `live traffic of the last 24 h`, `prompts/coding.jsonl`."""
+    """Where it comes from: `bundled prompts, all classes alike`, `prompts/coding.jsonl`."""
     prompts: int = 0
     """Measured in every boot."""
-    eta_s: float | None = None
-    forecast: Forecast | None = None
-    """Of which `eta_s` is made; None where nobody knows how fast the engine is."""
     downtime_s: float | None = None
     """For how long, in all, clients wait or find no engine."""
     notes: tuple[str, ...] = ()
@@ -122,8 +106,6 @@ class Boot:
     waited_s: float | None = None
     """Before that: for others, and for boots of the same that were discarded."""
     downtime_s: float | None = None
-    broke: str = ""
-    """Which soft limit this boot broke, also where most boots of its point keep it (`tune.run.measuring`)."""
     excluded: str = ""
     """Which limit rules this point out with this boot; it was measured, and its figures are kept."""
     settings: Settings = ()
@@ -220,8 +202,6 @@ class CurrentStep:
     detail: str = ""
     held: int | None = None
     """Requests that wait at the proxy for the engine."""
-    queued: int | None = None
-    """Requests of users that wait for a slot."""
     guess: Guess | None = None
     left_s: float | None = None
     stopping: bool = False

@@ -11,7 +11,6 @@ from specdash.tui.spans import fit
 from specdash.tui.tuner_model import chosen_point, guessed_speed, start_speed
 from specdash.tui.widgets.panel import Column, RowsPanel, TextPart, TitledPanel, message, table
 from specdash.tui.widgets.tuner.tuner_plan import gain_role, labelled, point_words, settings_words
-from specdash.tune.model.problem import unit_of
 from specdash.tune.run.status import ClassFigures, by_class, excluded_points
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ class SpeedChart(TitledPanel):
 
     def key_figure(self, view: View) -> Line:
         """The unit."""
-        run = self.model.run
-        return ((unit_of(run.plan.objective) if run is not None else "tok/s", "dim"),)
+        return (("tok/s", "dim"),)
 
     def aside(self, view: View) -> Line:
         """What the signs mean."""
@@ -289,12 +287,12 @@ class BootsTable(RowsPanel[BootRow]):
 
     def columns(self, view: View) -> Sequence[Column[BootRow]]:
         """What stands in each."""
-        run, wide = self.model.run, self.size.width >= _WIDE
+        wide = self.size.width >= _WIDE
         return (
             Column("#", 3, lambda row: (str(row.number), "dim")),
             Column("stage", 9, lambda row: (str(row.stage or UNKNOWN), "dim"), rank=2 if wide else 5, right=False),
             Column("point", 32 if wide else 30, self._point, right=False),
-            Column(unit_of(run.plan.objective) if run is not None else "tok/s", 6, _speed, right=True),
+            Column("tok/s", 6, _speed, right=True),
             Column("against the start", 24, self._verdict, right=False, stretch=True),
             Column("took", 6, _took, rank=3),
             Column("at", 8, lambda row: (clock(row.boot.at) if row.boot else "", "dim"), rank=4),

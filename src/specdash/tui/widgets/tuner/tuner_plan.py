@@ -14,7 +14,6 @@ from specdash.tui.spans import BLANK, Line, Span, bar, fit, line_width, spread, 
 from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings, guessed_speed
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart
-from specdash.tune.model.problem import unit_of
 from specdash.tune.run.status import RunState, TuneStep
 
 if TYPE_CHECKING:
@@ -185,13 +184,12 @@ def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
 
 def _users(run: TuneRun, now: CurrentStep, view: View) -> Line:
     """Who waits: as the run tells, else as this dashboard sees it, where it is the same server that it watches."""
-    held, queued = now.held, now.queued
+    held, queued = now.held, None
     if run.plan.url.rstrip("/") == view.picture.backend.url.rstrip("/"):
         proxy, deferred = view.picture.proxy, view.picture.backend.requests_deferred
         if held is None and proxy.status is ReadingStatus.KNOWN and proxy.live is not None:
             held = proxy.live.waiting
-        if queued is None and deferred is not None:
-            queued = int(deferred)
+        queued = int(deferred) if deferred is not None else None
     return (("  held ", "dim"), _waiting(held), ("  queued ", "dim"), _waiting(queued), (" ", "dim"))
 
 
@@ -225,7 +223,7 @@ def _guess_line(run: TuneRun, guess: Guess, width: int) -> Line:
         return (*spans, ("  your settings: nothing better so far", "dim"))
     speed = guessed_speed(run)
     spans += [
-        (f"  {rate(speed)} {unit_of(run.plan.objective)}  " if speed is not None else "  ", "text"),
+        (f"  {rate(speed)} tok/s  " if speed is not None else "  ", "text"),
         (gain_text(guess.gain, guess.low, guess.high), gain_role(guess.low, guess.high)),
     ]
     note = "  the model's guess, not confirmed"
@@ -308,7 +306,7 @@ def plan_lines(plan: RunPlan, budget: Budget, width: int) -> list[Line]:
     lines += [
         *_row("points", points, width),
         *_row("budget", budget_words(budget), width, "text bold"),
-        *_row("takes", _time_words(plan), width, "text bold"),
+        *_row("downtime", _time_words(plan), width, "text bold"),
         *_row("goal", f"{clean(plan.objective, 80)}; a change must gain {percent(plan.least_gain)} or more", width),
     ]
     for index, limit in enumerate(plan.limits):
@@ -340,11 +338,10 @@ def _types(plan: RunPlan) -> str:
 
 
 def _time_words(plan: RunPlan) -> str:
-    took = f"about {about(plan.eta_s)}" if plan.eta_s is not None else "an unknown time"
     if plan.downtime_s is None:
-        return f"{took}; for how long clients wait is not known"
+        return "for how long clients wait is not known"
     each = plan.downtime_s / max(plan.budget.restarts + 1, 1)
-    return f"{took}; clients wait about {about(plan.downtime_s)} of it, {about(each)} at a time"
+    return f"clients wait about {about(plan.downtime_s)} in all, {about(each)} at a time"
 
 
 def _workload_words(plan: RunPlan) -> str:
