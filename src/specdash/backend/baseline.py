@@ -105,6 +105,8 @@ class BaselineReport:
     left_out: list[str] = field(default_factory=list)
     """Cells that were not measured, and why."""
 
+    generated: int = 0
+    """Tokens of all its completions."""
 
 class MeasuredServer:
     """A server whose decode is measured. Use as a context manager."""
@@ -126,6 +128,8 @@ class MeasuredServer:
         self._client = BlockingClient(url, key, timeout=_ANSWER_S, cancel=self._cancel, verified=verified)
         self.gpu = gpu
         self.props = self._client.props()
+        self.generated = 0
+        """Tokens of all answers to `complete`."""
         self.engine = engine or self.props.build_info or ""
         self.slots = self._checked()
         self._tokens = self._client.tokenised(_TEXT, special=False)
@@ -215,6 +219,8 @@ class MeasuredServer:
             raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
 
+        timings = [mapping(mapping(answer).get("timings")) for answer in answers]
+        self.generated += sum(int(item.get("predicted_n") or 0) for item in timings)
     @property
     def keeps_states(self) -> bool:
         """Whether its model, where this machine has the file, has recurrent states: it then saves them as it
@@ -351,6 +357,7 @@ def measure_unasked(
     engine: str | None,
     *,
     cancel: Cancel | None = None,
+    report.generated = server.generated
     on_tasks: Callable[[frozenset[int]], None] = lambda _: None,
     env: Mapping[str, str] = os.environ,
 ) -> BaselineReport:

@@ -247,7 +247,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
     verdict, reason = judge(_evidence(state, now))
     props: Props | None = state.value(Source.PROPS)
     scrape = state.counters.last
-    lifetime = lifetime_rates(scrape.counters) if scrape else (None, None)
+    life = state.counters.life
+    lifetime = lifetime_rates(*(scrape.counters for scrape in life)) if life is not None else (None, None)
     gauges = scrape.counters if scrape and state.totals_stale_s(now) is None else None
     process = _fresh(state, Source.PROCESS, now)
     return BackendPicture(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
@@ -196,6 +197,8 @@ class TargetState:
         self._probes = _probes_of(target)
         """Tasks of the server that runs now with which its runner probed it."""
         self.experiments = Experiments()
+        self.log.leave_out(self._probes)
+        self.counters.origin = _origin_of(target)
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
@@ -301,8 +304,7 @@ class TargetState:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
         with self._lock:
             before, self.target = self.target, target
-            self._probes = _probes_of(target)
-            self.log.leave_out(self._probes)
+            self._leave_out_probes()
             if before.proxy_url != target.proxy_url:
                 self._forget(Source.PROXY)
             if before.proxy_log != target.proxy_log:
@@ -313,6 +315,24 @@ class TargetState:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
         `for_rules` without the views that no rule reads, at a fraction of the price."""
         with self._lock:
+    def _leave_out_probes(self) -> None:
+        """Take the requests with which the server's runner checked it out of all counts."""
+        self._probes = _probes_of(self.target)
+        self.log.leave_out(self._probes)
+        check = self.target.start_check
+        if self._probes and check is not None:
+            self.experiments.samples.leave_out(self._probes, check.checked)
+        origin = _origin_of(self.target)
+        if origin == self.counters.origin:
+            return
+        self.counters.origin = origin
+        if self.counters.is_unused:
+            # No client has asked for anything: what was fast or slow until now was nobody's.
+            self.prefill.clear()
+            self.decode.clear()
+            self.gain = None
+            self._gain_points.clear()
+
             self.experiments.settle(now, wall)
             return derive.picture(self, now, wall, window_s, for_rules=for_rules)
 
@@ -543,3 +563,13 @@ def _is_good(health: Reading[Health]) -> bool:
 
 def _probes_of(target: Target) -> frozenset[int]:
     return frozenset(target.start_check.probe_tasks) if target.start_check is not None else frozenset()
+
+
+def _origin_of(target: Target) -> Counters:
+    """What the server had counted before its first client; nothing where that is not known."""
+    check = target.start_check
+    if check is None or not check.probe_totals:
+        return Counters()
+    known = {field.name for field in fields(Counters)}
+    totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
+    return Counters(**totals, accepted_per_position=check.probe_positions or None)

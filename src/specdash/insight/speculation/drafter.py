@@ -229,7 +229,8 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     done = acceptance.between(*bounds) if bounds is not None else None
     basis = "window"
     if done is None or not done.steps or not done.drafted:
-        done, basis = acceptance.since_start(last), "lifetime"
+        life = state.counters.life
+        done, basis = acceptance.between(*life) if life is not None else None, "lifetime"
     if done is None or not done.steps:
         return _Own(length=length)
     return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)

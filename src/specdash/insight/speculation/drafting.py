@@ -15,6 +15,7 @@ from specdash.core.records import SEE_LOG, Drafting, unexplained
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import DraftingPicture
 from specdash.insight.request import NO_DRAFTS
+from specdash.insight.speculation.acceptance import between
 from specdash.llama.start_failures import StartFailure, explain, unspoken
 from specdash.system.data import dataclass
 
@@ -69,9 +70,10 @@ def derive(state: TargetState, now: float, wall: float) -> DraftingPicture:
 def seen_of(state: TargetState, now: float) -> DraftingEvidence:
     """What the state has to judge by. The caller holds its lock."""
     slots = state.value(Source.SLOTS)
-    scrape = state.counters.last
-    drafted = int(scrape.counters.draft_tokens or 0) if scrape is not None else 0
-    accepted = int(scrape.counters.accepted_tokens or 0) if scrape is not None else None
+    life = state.counters.life
+    done = between(*life) if life is not None else None
+    drafted = int(done.drafted) if done is not None else 0
+    accepted = int(done.accepted) if done is not None else None
     if not drafted and state.log.slot_steps:
         live = sum((slot_steps.drafts for slot_steps in state.log.slot_steps.values()), NO_DRAFTS)
         drafted, accepted = round(live.drafted), round(live.accepted)
