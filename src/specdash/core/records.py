@@ -305,6 +305,8 @@ class Baseline(JsonRecord):
     method: BaselineMethod = BaselineMethod.WITHOUT
     draft_token_s: float | None = None
     """Seconds that drafting one token took there; None where no draft was seen."""
+    others: float | None = None
+    """Share of the machine's CPUs, 0 to 1, that other programs took meanwhile; None where that is not known."""
 
     @property
     def key(self) -> tuple[object, ...]:

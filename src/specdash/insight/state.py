@@ -44,6 +44,7 @@ from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 from specdash.insight.speculation.speculation import longest_draft
+from specdash.insight.speedup.others import CpuOfOthers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -196,12 +197,13 @@ class TargetState:
         self.proxy = ProxyState()
         self._probes = _probes_of(target)
         """Tasks of the server that runs now with which its runner probed it."""
-        self.experiments = Experiments()
         self.log.leave_out(self._probes)
         self.counters.origin = _origin_of(target)
+        self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
+        self.others = CpuOfOthers()
         self.memo = Memo()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
@@ -272,6 +274,8 @@ class TargetState:
             self._log(reading.at, value)
         elif isinstance(value, Host):
             self._point(Metric.CPU, reading.at, value.cpu_utilisation)
+        elif isinstance(value, ProcessTree):
+            self.others.add(reading.at, self.value(Source.HOST), value, self.value(Source.GPU))
         elif isinstance(value, Gpus):
             busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
             self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
@@ -311,10 +315,6 @@ class TargetState:
                 self._forget(Source.PROXY_EVENTS)
                 self.proxy = ProxyState()
 
-    def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
-        """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
-        `for_rules` without the views that no rule reads, at a fraction of the price."""
-        with self._lock:
     def _leave_out_probes(self) -> None:
         """Take the requests with which the server's runner checked it out of all counts."""
         self._probes = _probes_of(self.target)
@@ -333,6 +333,10 @@ class TargetState:
             self.gain = None
             self._gain_points.clear()
 
+    def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
+        """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
+        `for_rules` without the views that no rule reads, at a fraction of the price."""
+        with self._lock:
             self.experiments.settle(now, wall)
             return derive.picture(self, now, wall, window_s, for_rules=for_rules)
 

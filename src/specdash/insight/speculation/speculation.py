@@ -9,7 +9,7 @@ from specdash.core.readings import ReadingStatus, Source
 from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
-from specdash.insight.speculation.drafting import PROBLEM_CLASSES
+from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         ),
         tokens_per_decode=_gain(state, now),
         problem="" if active else _problem(state, now),
+        unseen=unseen(state),
     )
 
 
