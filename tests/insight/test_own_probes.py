@@ -136,3 +136,16 @@ def test_answers_of_the_server_before_are_in_no_stretch() -> None:
     assert seen(state).speedup.by_generated
     state.apply(Reading.known(Source.LOG, NOW - 5, LogBatch(1, facts=(ServerEvent("restarted"),), restarted=True)))
     assert seen(state).speedup.by_generated == ()
+
+
+def test_where_no_totals_were_noted_the_first_completion_is_left_out_by_its_own_count() -> None:
+    check = StartCheck(Drafting.YES, WALL + NOW - 50, probe_tokens=16, probe_drafted=12, probe_accepted=6)
+    state = TargetState(replace(TARGET, start_check=check), wall_offset=lambda: WALL)
+    seen_first = Counters(
+        prompt_tokens=20, prompt_seconds=0.1, predicted_tokens=16, predicted_seconds=0.2, draft_tokens=12,
+        accepted_tokens=6, verification_steps=9,
+    )  # fmt: skip
+    count(state, NOW - 40, seen_first)
+    count(state, NOW - 1, seen_first)
+    assert seen(state).backend.speculation.acceptance.lifetime.value is None
+    assert seen(state).views.drafter.acceptance is None

@@ -317,16 +317,16 @@ class TargetState:
 
     def _leave_out_probes(self) -> None:
         """Take the requests with which the server's runner checked it out of all counts."""
+        before = self._probes, self.counters.origin
         self._probes = _probes_of(self.target)
+        self.counters.origin = _origin_of(self.target)
+        if before == (self._probes, self.counters.origin):
+            return
         self.log.leave_out(self._probes)
         check = self.target.start_check
-        if self._probes and check is not None:
+        if check is not None:
             self.experiments.samples.leave_out(self._probes, check.checked)
-        origin = _origin_of(self.target)
-        if origin == self.counters.origin:
-            return
-        self.counters.origin = origin
-        if self.counters.is_unused:
+        if self.counters.is_unused or (self.counters.last is None and not self.log.finished):
             # No client has asked for anything: what was fast or slow until now was nobody's.
             self.prefill.clear()
             self.decode.clear()
@@ -572,8 +572,13 @@ def _probes_of(target: Target) -> frozenset[int]:
 def _origin_of(target: Target) -> Counters:
     """What the server had counted before its first client; nothing where that is not known."""
     check = target.start_check
-    if check is None or not check.probe_totals:
+    if check is None:
         return Counters()
+    if not check.probe_totals:
+        # A client came before they were read: the first completion is known by itself.
+        return Counters(
+            predicted_tokens=check.probe_tokens, draft_tokens=check.probe_drafted, accepted_tokens=check.probe_accepted
+        )
     known = {field.name for field in fields(Counters)}
     totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
     return Counters(**totals, accepted_per_position=check.probe_positions or None)

@@ -123,9 +123,9 @@ class CounterLog:
 
     @property
     def is_unused(self) -> bool:
-        """Whether the server has counted nothing but requests of specdash's own."""
-        life = self.life
-        return life is not None and life[0].counters is self.origin and not went_on(self.origin, life[1].counters)
+        """Whether the server has generated nothing but what specdash's own requests asked for."""
+        last = self.last
+        return last is not None and (last.counters.predicted_tokens or 0) <= (self.origin.predicted_tokens or 0)
 
     def _from_origin(self, first: Scrape, last: Scrape) -> Scrape:
         """`first`, or the origin where that is later; it holds for a server that has counted as much."""

@@ -728,6 +728,7 @@ class LogView:
     def forget_process(self, at: float) -> None:
         """The counters show that another server runs since monotonic `at`."""
         self.requests_exact.clear()
+        self._accepted.clear()
         self._live_since = at
 
     def whole(self, count: int) -> int | None:
