@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.readings import Gpu, Gpus, Host, ProcessTree, Reading, Source
+from specdash.core.target import Target
 from specdash.insight.picture import BackendState, Paying, Picture
 from specdash.insight.rules.catalogue import shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.rules.speculation import speculation_hurting, speculation_hurting_is_over
 from specdash.insight.speedup.others import CpuOfOthers
 from specdash.insight.speedup.verdict import VerdictKind, verdict
-
-if TYPE_CHECKING:
-    from specdash.insight.state import TargetState
+from specdash.insight.state import TargetState
 
 BASE = (baseline(),)
 LIMITS = next(rule.spec.limits for rule in shipped() if rule.spec.id == "speculation_hurting")
@@ -125,3 +123,14 @@ def test_two_looks_that_are_not_of_one_moment_cancel_out() -> None:
     assert seen_by.over(10.0, 50.0) == pytest.approx(0.0, abs=0.03)
     assert CpuOfOthers().over(0.0, 1.0) is None
     assert CpuOfOthers().now(1.0) is None
+
+
+@pytest.mark.parametrize("process_first", [False, True])
+def test_readings_of_one_look_are_one_in_whatever_order_they_come(process_first: bool) -> None:
+    made = TargetState(Target("http://127.0.0.1:8080"))
+    for second in range(20):
+        host = Reading.known(Source.HOST, float(second), Host(cpu_utilisation=0.9, cpu_count=2))
+        process = Reading.known(Source.PROCESS, float(second), ProcessTree(10, cpu_cores=0.4 + second % 2))
+        for reading in (process, host) if process_first else (host, process):
+            made.apply(reading)
+    assert made.others.over(1.0, 19.0) == pytest.approx(0.45, abs=0.02)

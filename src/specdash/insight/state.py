@@ -274,6 +274,7 @@ class TargetState:
             self._log(reading.at, value)
         elif isinstance(value, Host):
             self._point(Metric.CPU, reading.at, value.cpu_utilisation)
+            self.others.add(reading.at, value, self.value(Source.PROCESS), self.value(Source.GPU))
         elif isinstance(value, ProcessTree):
             self.others.add(reading.at, self.value(Source.HOST), value, self.value(Source.GPU))
         elif isinstance(value, Gpus):

@@ -12,6 +12,8 @@ KEPT = 2048
 """Looks at the machine; there is about one a second."""
 RECENT_S = 5.0
 """What is called now: long enough that one look decides nothing, and no longer than a verdict may be wrong."""
+TOGETHER_S = 0.1
+"""Readings of machine and process that are no further apart are one look."""
 _GOT_IT = 0.05
 """Share of the time that a thread may wait for a CPU and still have got it whenever it wanted."""
 
@@ -39,8 +41,12 @@ class CpuOfOthers:
         share = host.cpu_utilisation - process.cpu_cores / host.cpu_count
         if gpus is not None and gpus.gpus and process.cpu_wait is not None and process.cpu_wait < _GOT_IT:
             share = 0.0
-        if self._times and at <= self._times[-1]:
+        if self._times and at < self._times[-1]:
             return
+        if self._times and at - self._times[-1] < TOGETHER_S:
+            # The other half of the same look.
+            self._times.pop()
+            self._sums.pop()
         spent = at - self._times[-1] if self._times else 0.0
         self._sums.append((self._sums[-1] if self._sums else 0.0) + share * spent)
         self._times.append(at)
@@ -60,7 +66,7 @@ class CpuOfOthers:
 
     def now(self, now: float) -> float | None:
         """The mean share of the last seconds; None where nobody has looked of late."""
-        if not self._times or now - self._times[-1] > RECENT_S:
+        if not self._times or now - self._times[-1] > 3 * RECENT_S:
             return None
         return self.over(self._times[-1] - RECENT_S, self._times[-1])
 
