@@ -750,7 +750,7 @@ class LogView:
         gone = [entry for entry in self._of_this_life if entry[0] in tasks]
         self.cancelled -= sum(cancelled for _, cancelled in gone)
         self.finished -= sum(not cancelled for _, cancelled in gone)
-        self._of_this_life = deque((entry for entry in self._of_this_life if entry not in gone), maxlen=ENDED_TASKS)
+        self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
         for entry in [entry for entry in self._accepted if entry[0] in tasks]:
             self.requests_exact.take_back(*entry[1:])
             self._accepted.remove(entry)
