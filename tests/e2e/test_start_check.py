@@ -92,6 +92,26 @@ def test_a_server_that_drafts_is_yes_and_its_probe_is_no_request_of_anybodys(
             assert request.decode_tokens == 8
 
 
+def test_an_idle_new_server_has_no_figure_that_no_client_asked_for(models: dict[str, Path], tmp_path: Path) -> None:
+    """Its start was checked by completions that drafted, and perhaps a baseline was measured."""
+
+    def shows_nothing(picture: Picture) -> bool:
+        backend, acceptance = picture.backend, picture.backend.speculation.acceptance
+        figures = (acceptance.window, acceptance.lifetime, backend.prefill, backend.decode)
+        return (
+            picture.views.drafting.state is Drafting.YES
+            and bool(backend.counters)
+            and backend.requests_finished == 0
+            and all(figure.value is None for figure in figures)
+        )
+
+    with running_backend(drafting(models, **engine_env("llama-server")), tmp_path) as backend:
+        backend.wait_checked()
+        picture = seen(backend, shows_nothing)
+    assert dict(picture.backend.counters)["predicted_tokens"] > 0, "the server has counted them"
+    assert picture.speedup.value is None
+
+
 def test_a_server_that_nobody_of_ours_started_is_judged_by_its_command_line(
     models: dict[str, Path], tmp_path: Path
 ) -> None:

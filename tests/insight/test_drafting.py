@@ -47,6 +47,7 @@ def state_of(**seen: object) -> Drafting:
         (DraftingEvidence(drafted=8), Drafting.YES),
         (DraftingEvidence(problems=(VOCABULARY,)), Drafting.FAILED),
         (DraftingEvidence(knows_parameters=True), Drafting.OFF),
+        (DraftingEvidence(knows_parameters=True, hidden="/slots: no answer within 3 s"), Drafting.UNKNOWN),
         (DraftingEvidence(parameters=ASKED, knows_parameters=True), Drafting.UNKNOWN),
         (DraftingEvidence(slots=(True,), away="the server does not answer"), Drafting.UNKNOWN),
     ],

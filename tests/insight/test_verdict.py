@@ -6,9 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from insight.speedup_data import NOW, WALL, baseline, row_of, state
+from specdash.core.readings import FailureKind, Health, HealthStatus, Reading, ReadingStatus, Slot, Slots, Source
 from specdash.core.records import Drafting
+from specdash.core.target import Target
+from specdash.export.snapshot import speedup_json
 from specdash.insight.picture import (
     BackendPicture,
     BackendState,
@@ -22,7 +27,8 @@ from specdash.insight.picture import (
     SpeedUpNeed,
     SpeedUpPicture,
 )
-from specdash.insight.speedup.verdict import VerdictKind, VerdictStep, verdict
+from specdash.insight.speedup.verdict import VerdictKind, VerdictStep, kind_of, verdict
+from specdash.insight.state import TargetState
 
 URL = "http://127.0.0.1:8080"
 MEASURED = SpeedUpPicture(
@@ -168,3 +174,63 @@ def test_a_server_that_is_away_is_what_it_needs(away: BackendState, headline: st
 def test_requests_against_a_baseline_give_a_verdict() -> None:
     made = state(row_of(20), (baseline(),))
     assert verdict(replace(told(), speedup=made.picture(NOW, WALL, 300.0).speedup)).headline == "PAYS 2.0×"
+
+
+@given(st.floats(0.2, 3.0), st.floats(0.0, 1.0), st.floats(0.0, 1.0), st.sampled_from(Paying))
+def test_every_reader_has_the_same_verdict(value: float, below: float, above: float, kept: Paying) -> None:
+    picture = told(replace(MEASURED, value=value, low=value * (1 - below), high=value * (1 + above), verdict=kept))
+    words, named = verdict(picture).headline, speedup_json(picture)["verdict"]
+    assert words.startswith("PAYS") is (named == "paying")
+    assert words.startswith("COSTS") is (named == "hurting")
+    assert words != "NO DIFFERENCE" or named == "no clear gain"
+    assert kind_of(picture.speedup) is verdict(picture).kind
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.001, 1.045), (1.005, 1.06), (0.94, 0.995), (0.955, 0.99)])
+def test_json_and_words_agree_where_two_thresholds_once_did_not(low: float, high: float) -> None:
+    speedup = measured((low + high) / 2, low, high)
+    names = {VerdictKind.PAYS: "paying", VerdictKind.COSTS: "hurting", VerdictKind.NO_DIFFERENCE: "no clear gain"}
+    assert speedup_json(told(speedup))["verdict"] == names[verdict(told(speedup)).kind]
+
+
+def test_an_estimated_shorter_draft_is_what_v_takes_while_nothing_is_clear() -> None:
+    unclear = measured(0.77, 0.33, 2.26, basis=Basis.ESTIMATED, verdict=Paying.UNKNOWN)
+    found = verdict(told(unclear, DrafterPicture(effective_length=99, best_length=2, best_gain=4.98)))
+    assert found.better == "draft length 2 would be 498 % faster"
+    assert found.fix == (("LLAMA_DRAFT_MAX", "2"),)
+    assert found.step is VerdictStep.CHANGE
+
+
+def test_so_is_one_token_more() -> None:
+    found = verdict(told(drafter=DrafterPicture(effective_length=3, best_length=3, best_gain=0.0, longer_gain=0.12)))
+    assert (found.better, found.fix) == ("draft length 4 may be 12 % faster", (("LLAMA_DRAFT_MAX", "4"),))
+
+
+def test_while_others_take_the_cpus_nothing_is_said_and_nothing_advised() -> None:
+    busy = SpeedUpPicture(others=0.71, requests=20, why="other programs take 71 % of the CPUs")
+    found = verdict(told(busy, DrafterPicture(effective_length=4, best_length=1, best_gain=0.5)))
+    assert found.headline == "CAN'T TELL: other programs take 71 % of the CPUs"
+    assert (found.short, found.detail) == ("CAN'T TELL", "other programs take 71 % of the CPUs")
+    assert (found.kind, found.better, found.fix, found.step) == (VerdictKind.UNCLEAR, "", (), VerdictStep.NONE)
+
+
+@pytest.mark.parametrize(("log", "needs"), [(ReadingStatus.KNOWN, "a finished request"), (None, "the server's log")])
+def test_a_log_that_is_read_is_not_asked_for(log: ReadingStatus | None, needs: str) -> None:
+    unclear = measured(0.77, 0.33, 2.26, basis=Basis.ESTIMATED, verdict=Paying.UNKNOWN, requests=0)
+    picture = told(unclear)
+    if log is not None:
+        picture = replace(picture, log=replace(picture.log, status=log))
+    assert verdict(picture).headline == f"CAN'T TELL YET (needs {needs})"
+
+
+def test_without_metrics_and_log_it_says_what_is_missing() -> None:
+    made = TargetState(Target("http://127.0.0.1:8080"))
+    made.apply(Reading.known(Source.HEALTH, NOW - 1, Health(HealthStatus.OK)))
+    made.apply(
+        Reading.known(Source.SLOTS, NOW - 1, Slots((Slot(0, False, 4096, True, speculative_types=("draft-mtp",)),)))
+    )
+    made.apply(Reading.unknown(Source.METRICS, NOW - 1, FailureKind.DISABLED, "this server does not support metrics"))
+    picture = made.picture(NOW, WALL, 300.0)
+    assert verdict(picture).headline == "CAN'T TELL YET (needs --metrics or the server's log)"
+    assert picture.views.drafter.verdict == "Drafts cannot be seen: it needs --metrics or the server's log."
+    assert "cannot be seen without --metrics or the server's log" in picture.views.drafting.because

@@ -46,6 +46,7 @@ SIMPLE = DrafterPicture(
     break_even_basis="measured",
     best_length=6,
     best_gain=0.04,
+    advised_length=6,
     verdict="It pays: 67 % accepted against a break-even of 31 %; drafts of 6 would give a little more than 8.",
 )
 CLAMPED = replace(

@@ -30,6 +30,7 @@ from specdash.system.stats import Z_95, Interval, interval, mean, mean_reach, me
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from specdash.collect.host import OthersMeter
     from specdash.core.readings import Slots
 
 
@@ -104,6 +105,8 @@ class BaselineReport:
     measured: list[Baseline] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """Cells that were not measured, and why."""
+    generated: int = 0
+    """Tokens of all its completions."""
 
 
 class MeasuredServer:
@@ -125,8 +128,11 @@ class MeasuredServer:
         self._cancel = cancel or Cancel()
         self._client = BlockingClient(url, key, timeout=_ANSWER_S, cancel=self._cancel, verified=verified)
         self.gpu = gpu
+        self.generated = 0
+        """Tokens of all answers to `complete`."""
         self.props = self._client.props()
         self.engine = engine or self.props.build_info or ""
+        self._others = _others_meter(url)
         self.slots = self._checked()
         self._tokens = self._client.tokenised(_TEXT, special=False)
 
@@ -213,6 +219,8 @@ class MeasuredServer:
         answers = reply.json if isinstance(reply.json, list) else [reply.json]
         if reply.status != 200 or len(answers) != len(slots):
             raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
+        timings = [mapping(mapping(answer).get("timings")) for answer in answers]
+        self.generated += sum(int(item.get("predicted_n") or 0) for item in timings)
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
 
     @property
@@ -242,7 +250,7 @@ class MeasuredServer:
         return Baseline(
             at=time.time(), model=PurePath(path).name, engine=self.engine, context=cell.context,
             concurrency=cell.concurrency, decode_rate=rate.value, low=rate.low, high=rate.high, requests=requests,
-            model_bytes=size, gpu=self.gpu, decode_tokens=tokens, **more,
+            model_bytes=size, gpu=self.gpu, decode_tokens=tokens, others=self._others.share(), **more,
         )  # fmt: skip
 
     def _checked(self) -> Slots:
@@ -250,6 +258,13 @@ class MeasuredServer:
         if slots.drafting is None:
             raise RefusedError(f"{self.url} does not tell whether it speculates; a newer llama.cpp does")
         return slots
+
+
+def _others_meter(url: str) -> OthersMeter:
+    """What other programs take of the CPUs from one baseline to the next."""
+    from specdash.collect.host import OthersMeter
+
+    return OthersMeter(url)
 
 
 def gpu_names() -> str | None:
@@ -342,6 +357,7 @@ def measure_steps(
         keep(baseline)
         report.measured.append(baseline)
         on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
+    report.generated = server.generated
     return report
 
 

@@ -302,6 +302,11 @@ RETRY_AFTER_S = (5.0, 20.0)
 """A probe that was not answered in time is made again after so long: a model's first request reads it from the disk."""
 PATIENCE_S = 2.0
 """Where the first completion of the probe took longer, there is no second."""
+_COUNT_LOOKS, _COUNT_S = 10, 0.1
+_TOTALS = (
+    "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "predicted_tokens", "predicted_seconds", "decode_calls",
+    "draft_tokens", "accepted_tokens", "verification_steps",
+)  # fmt: skip
 _POLL_S = 0.01
 _SLOWEST_POLL_S = 0.25
 _SLOWER = 1.2
@@ -579,6 +584,7 @@ class StartWatch:
         )
         if self._stopped.is_set():
             return
+        found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
         self._verdicts.append(found)
         if self._engine is not None and found.probe_tokens and found.drafting in (Drafting.YES, Drafting.READY):
             self._measure(found, self._engine)
@@ -593,7 +599,29 @@ class StartWatch:
             tasks = known
 
         # Whatever comes of it, the server serves; `specdash baseline record` says why nothing was measured.
+        generated = 0
         with contextlib.suppress(SpecdashError, OSError):
-            measure_unasked(self._promise.url, self._promise.key, engine, cancel=self._cancel, on_tasks=note)
+            report = measure_unasked(self._promise.url, self._promise.key, engine, cancel=self._cancel, on_tasks=note)
+            generated = report.generated
         if tasks and not self._stopped.is_set():
-            self._verdicts.append(replace(check, probe_tasks=(*check.probe_tasks, *sorted(tasks))))
+            check = replace(check, probe_tasks=(*check.probe_tasks, *sorted(tasks)))
+            self._verdicts.append(self._counted(check, (check.probe_tokens or 0) + generated))
+
+    def _counted(self, check: StartCheck, generated: int) -> StartCheck:
+        """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
+        moment after its answer."""
+        promise = self._promise
+        for _ in range(_COUNT_LOOKS):
+            with contextlib.suppress(OSError, ParseError):
+                reply = ask(
+                    promise.url, "/metrics", headers=promise.headers, timeout=ANSWER_S, cancel=self._cancel,
+                    verified=False,
+                )  # fmt: skip
+                counters = parse_metrics(reply.body)
+                if reply.status == 200 and counters.predicted_tokens == generated:
+                    totals = {name: getattr(counters, name) for name in _TOTALS}
+                    known = tuple((name, float(value)) for name, value in totals.items() if value is not None)
+                    return replace(check, probe_totals=known, probe_positions=counters.accepted_per_position or ())
+            if self._stopped.wait(_COUNT_S):
+                break
+        return check

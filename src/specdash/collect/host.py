@@ -14,7 +14,7 @@ import psutil
 from specdash.core.config import JOURNAL
 from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
-from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
+from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source, others_share
 from specdash.core.target import local_port
 from specdash.system.processes import began, listening_pid, usage_of
 
@@ -68,7 +68,7 @@ class HostCollector:
         self._disks_at: float | None = None
         self._meminfo, self._vmstat = meminfo, vmstat
         self._swapped: tuple[float, int, int] | None = None
-        self._cpu: tuple[float, float] | None = None
+        self._cpu = CpuTimes()
         self._watch: ProcessWatch | None = None
         self._given_pid = target.pid
         self._sought_at: float | None = None
@@ -82,7 +82,7 @@ class HostCollector:
     def step(self, interval_s: float, *, at_rest: bool = False) -> float:
         """Publish one reading of the machine and one of the backend's process; of a server `at_rest` at every other
         step alone, unless its process was stopped, goes on or has ended."""
-        first = self._cpu is None
+        first = not self._cpu.seen
         self._is_left_out = at_rest and not first and not self._is_left_out
         if self._is_left_out and (self._watch is None or not self._watch.has_changed()):
             return interval_s
@@ -94,7 +94,7 @@ class HostCollector:
     def _host(self) -> Host:
         swap_in, swap_out = self._swap_rates()
         return Host(
-            cpu_utilisation=self._cpu_utilisation(),
+            cpu_utilisation=self._cpu.utilisation(),
             cpu_count=os.cpu_count(),
             load_1m=os.getloadavg()[0],
             disks=self._disks_now(),
@@ -119,17 +119,6 @@ class HostCollector:
             return None, None
         per_s = os.sysconf("SC_PAGE_SIZE") / (now - before[0])
         return max(0, self._swapped[1] - before[1]) * per_s, max(0, self._swapped[2] - before[2]) * per_s
-
-    def _cpu_utilisation(self) -> float | None:
-        times = psutil.cpu_times()
-        # Guest time is part of user time already.
-        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        idle = times.idle + getattr(times, "iowait", 0.0)
-        before, self._cpu = self._cpu, (total, idle)
-        if before is None or total <= before[0]:
-            return None
-        busy = 1.0 - (idle - before[1]) / (total - before[0])
-        return min(1.0, max(0.0, busy))
 
     def _process(self) -> Reading[ProcessTree]:
         if self._watch is None:
@@ -225,6 +214,46 @@ def swapped_pages(vmstat: Path = VMSTAT) -> tuple[int, int] | None:
         return int(counts[b"pswpin"]), int(counts[b"pswpout"])
     except (OSError, KeyError):
         return None
+
+
+class CpuTimes:
+    """How busy the machine's CPUs are, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None
+
+    @property
+    def seen(self) -> bool:
+        """Whether there was a look."""
+        return self._before is not None
+
+    def utilisation(self) -> float | None:
+        """Share of the time since the last look that they were busy; None at the first."""
+        times = psutil.cpu_times()
+        # Guest time is part of user time already.
+        total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        before, self._before = self._before, (total, idle)
+        if before is None or total <= before[0]:
+            return None
+        busy = 1.0 - (idle - before[1]) / (total - before[0])
+        return min(1.0, max(0.0, busy))
+
+
+class OthersMeter:
+    """Share of this machine's CPUs that other programs than the server at a URL take, from one look to the next."""
+
+    def __init__(self, url: str) -> None:
+        port = local_port(url)
+        pid = listening_pid(port) if port is not None else None
+        self._watch = _watch(pid, time.monotonic) if pid is not None else None
+        self._cpu = CpuTimes()
+        self.share()
+
+    def share(self) -> float | None:
+        """Since the last look; None at the first, and where the server's process is not seen."""
+        host = Host(cpu_utilisation=self._cpu.utilisation(), cpu_count=os.cpu_count())
+        return others_share(host, self._watch.sample() if self._watch is not None else None)
 
 
 def _watch(pid: int, clock: Callable[[], float]) -> ProcessWatch | None:

@@ -453,9 +453,11 @@ class ProcessTree:
 
 def others_share(host: Host | None, process: ProcessTree | None) -> float | None:
     """Share of the machine's CPUs, 0 to 1, that other programs than the server use; None where that is not known."""
-    if host is None or process is None or not host.cpu_count or host.cpu_utilisation is None:
+    if host is None or process is None or not host.cpu_count:
         return None
-    return min(1.0, max(0.0, host.cpu_utilisation - (process.cpu_cores or 0.0) / host.cpu_count))
+    if host.cpu_utilisation is None or process.cpu_cores is None:
+        return None
+    return min(1.0, max(0.0, host.cpu_utilisation - process.cpu_cores / host.cpu_count))
 
 
 @dataclass(frozen=True, slots=True)

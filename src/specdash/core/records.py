@@ -202,6 +202,11 @@ class StartCheck:
     probe_accepted: int | None = None
     probe_tasks: tuple[int, ...] = ()
     """Numbers of the probe's tasks in the server's log, where they could be learnt: no request of a user's."""
+    probe_totals: tuple[tuple[str, float], ...] = ()
+    """What /metrics counted when its own requests had ended and no client's had come, by field of `Counters`: what
+    clients had is what the server counts beyond that. Empty where it is not known."""
+    probe_positions: tuple[int, ...] = ()
+    """The same, of draft tokens accepted by position."""
     probe_problem: str = ""
     """Why the probe got no proper answer, or was not made; "" when it was answered."""
     pending: bool = False
@@ -302,6 +307,8 @@ class Baseline(JsonRecord):
     method: BaselineMethod = BaselineMethod.WITHOUT
     draft_token_s: float | None = None
     """Seconds that drafting one token took there; None where no draft was seen."""
+    others: float | None = None
+    """Share of the machine's CPUs, 0 to 1, that other programs took meanwhile; None where that is not known."""
 
     @property
     def key(self) -> tuple[object, ...]:

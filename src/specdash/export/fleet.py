@@ -94,7 +94,7 @@ def to_text(rows: Sequence[FleetRow]) -> list[str]:
         (
             clean(f"{row.name} ×{row.members}" if row.members else row.name, 60),
             clean(row.state, 20),
-            row.verdict.headline.partition(" (")[0] if row.verdict is not None else UNKNOWN,
+            row.verdict.short if row.verdict is not None else UNKNOWN,
             percent(row.acceptance.value),
             rate(row.decode.value),
             rate(row.prefill.value),

@@ -103,7 +103,7 @@ def _totals(summary: LogSummary) -> documents.LogTotals:
         "prompt_tokens": _sum(requests, "processed_tokens"),
         "prompt_tokens_per_second": _rate(requests, "processed_tokens", "prompt_ms", PREFILL),
         "decode_tokens": _sum(requests, "decode_tokens"),
-        "decode_tokens_per_second": _rate(requests, "decode_tokens", "decode_ms", DECODE),
+        "decode_tokens_per_second": _rate(requests, "decode_steps", "decode_ms", DECODE),
         "draft_generated": generated,
         "draft_accepted": accepted,
         "acceptance": share(accepted, generated),

@@ -16,7 +16,7 @@ from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import Rollback
 from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
-from specdash.insight.speedup.verdict import verdict
+from specdash.insight.speedup.verdict import paying_of, verdict
 from specdash.system.data import json_of
 from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
@@ -240,7 +240,7 @@ def speedup_json(picture: Picture) -> documents.SpeedupDocument:
         "low": speedup.low,
         "high": speedup.high,
         "basis": speedup.basis,
-        "verdict": speedup.verdict,
+        "verdict": paying_of(speedup),
         "verdict_text": judged.headline,
         "verdict_why": judged.because or None,
         "better": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import DECODE, speed
@@ -37,6 +37,7 @@ from specdash.insight.proxy import prefix_cache
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.speculation import checkpoints, drafter, drafting, speculation
 from specdash.insight.speedup import speedup
+from specdash.insight.speedup.verdict import VerdictKind, kind_of
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         applies=applies,
         experiment=state.experiments.card(applies),
         speedup=paying,
-        views=SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
+        views=_views_of_rules(state, now, wall, window_s, paying)
         if for_rules
         else _views(state, now, wall, window_s, paying),
         delay=state.value(Source.SCHEDULING),
@@ -247,7 +248,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
     verdict, reason = judge(_evidence(state, now))
     props: Props | None = state.value(Source.PROPS)
     scrape = state.counters.last
-    lifetime = lifetime_rates(scrape.counters) if scrape else (None, None)
+    life = state.counters.life
+    lifetime = lifetime_rates(*(scrape.counters for scrape in life)) if life is not None else (None, None)
     gauges = scrape.counters if scrape and state.totals_stale_s(now) is None else None
     process = _fresh(state, Source.PROCESS, now)
     return BackendPicture(
@@ -437,6 +439,17 @@ def _gpu(state: TargetState, now: float) -> GpuPicture:
         return GpuPicture((), why, ReadingStatus.UNKNOWN)
     failed = latest is not None and latest.failure is not None and reading.status is not ReadingStatus.KNOWN
     return GpuPicture(reading.value.gpus, str(latest.failure) if latest and failed else None, reading.status)
+
+
+def _views_of_rules(
+    state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture
+) -> SpeculationViews:
+    """Those that rules read: the drafter's only where speculation costs, and an alert names what would be better."""
+    found = SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
+    if kind_of(paying) is not VerdictKind.COSTS:
+        return found
+    way = checkpoints.derive(state, now, window_s).rollback
+    return replace(found, drafter=drafter.derive(state, now, window_s, paying, way))
 
 
 def _views(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:

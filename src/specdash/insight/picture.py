@@ -125,6 +125,10 @@ class DrafterPicture:
     None where unknown."""
     best_gain: float | None = None
     """How much faster than the present length that would be: 0.08 is 8 %."""
+    longer_gain: float | None = None
+    """What one token more would gain, were it accepted like the last one; None where that cannot be asked for."""
+    advised_length: int | None = None
+    """The draft length that the verdict advises; None where it advises another setting, or none."""
     verdict: str = ""
     """One sentence."""
 
@@ -341,7 +345,7 @@ class GroupFigures:
     acceptance: float | None = None
     mean_accepted_length: float | None = None
     decode_rate: float | None = None
-    """Median of one request."""
+    """Tokens over decode time, of one request."""
     speedup: float | None = None
 
 
@@ -388,6 +392,8 @@ class SpeedUpPicture:
     requests: int = 0
     """Finished requests that it rests on."""
     need: SpeedUpNeed = SpeedUpNeed.REQUESTS
+    others: float | None = None
+    """Share of the CPUs that other programs take, where that is more than at the baseline and so no figure holds."""
     baseline: Baseline | None = None
     """The recorded one nearest to them."""
     decode_rate: float | None = None
@@ -757,6 +763,8 @@ class SpeculationPicture:
     decodes."""
     problem: str = ""
     """Why it does not speculate although it was asked to, from the log."""
+    unseen: str = ""
+    """What is missing to see drafts at all: `--metrics or the server's log`."""
 
 
 @dataclass(frozen=True, slots=True)

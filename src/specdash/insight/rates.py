@@ -122,11 +122,13 @@ def counter_rates(first: Scrape, last: Scrape, busy: float | None) -> tuple[floa
     return prefill, decode * busy if decode is not None and busy is not None else None
 
 
-def lifetime_rates(counters: Counters) -> tuple[float | None, float | None]:
-    """The (prefill, decode) rates per request since the server's start."""
+def lifetime_rates(first: Counters, last: Counters) -> tuple[float | None, float | None]:
+    """The (prefill, decode) rates per request over a server's life (`CounterLog.life`)."""
     return (
-        _rate((0.0, counters.prompt_tokens), (0.0, counters.prompt_seconds), PREFILL),
-        _rate((0.0, counters.predicted_tokens), (0.0, counters.predicted_seconds), DECODE),
+        _rate((first.prompt_tokens, last.prompt_tokens), (first.prompt_seconds, last.prompt_seconds), PREFILL),
+        _rate(
+            (first.predicted_tokens, last.predicted_tokens), (first.predicted_seconds, last.predicted_seconds), DECODE
+        ),
     )
 
 

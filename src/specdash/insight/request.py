@@ -35,7 +35,7 @@ from specdash.core.readings import Source
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from typing import Any
 
     from specdash.core.proxy_events import RequestEvent
@@ -172,6 +172,12 @@ class DraftTotals:
         """Monotonic time of the newest entry."""
         return self._times[-1] if self._times else None
 
+    def take_back(self, at: float, drafts: DraftTally) -> None:
+        """Take out what was added with time `at`."""
+        self.total -= drafts
+        for place in range(bisect_left(self._times, at), len(self._totals)):
+            self._totals[place] -= drafts
+
     def since(self, moment: float) -> DraftTally:
         """What came from monotonic `moment` on."""
         place = bisect_left(self._times, moment) - 1
@@ -300,7 +306,13 @@ class ServedRequest:
     @property
     def decode_rate(self) -> float | None:
         """Generated tokens per second; None where they are too few to tell."""
-        return speed(self.decode_tokens, self.decode_ms, DECODE) if self.source is Source.LOG else self.told_rates[1]
+        of_log = self.source is Source.LOG
+        return speed(self.decode_steps, self.decode_ms, DECODE) if of_log else self.told_rates[1]
+
+    @property
+    def decode_steps(self) -> int | None:
+        """Tokens that decode made: all but the first, which is the prompt's and from which its time runs."""
+        return self.decode_tokens - 1 if self.decode_tokens else None
 
     @property
     def ttft_s(self) -> float | None:
@@ -309,7 +321,7 @@ class ServedRequest:
 
     @property
     def decode_s(self) -> float | None:
-        """From the first generated token to the last: the time of `decode_tokens` - 1 tokens."""
+        """From the first generated token to the last: the time of `decode_steps`."""
         return _seconds(self.decode_ms)
 
     @property
@@ -393,6 +405,8 @@ _values = attrgetter(*(dataclass_field.name for dataclass_field in fields(Served
 
 
 KEPT = 4096
+OWN_WITHIN_S = 120.0
+"""A check of the start and the baseline after it take less: later ones with the same task are another server's."""
 HELD_S = 0.05
 """A request that the proxy held longer waited for something else than the server."""
 
@@ -436,6 +450,17 @@ class Samples:
             del self.told[next(iter(self.told))]
         self.told[key] = of_event(event)
         self.version += 1
+
+    def leave_out(self, tasks: Collection[int], near: float) -> None:
+        """Take out requests of the log with these tasks that ended around Unix time `near`: they are no client's."""
+        kept = [
+            sample
+            for sample in self.logged
+            if sample.task not in tasks or sample.origin is not None or abs(sample.ended - near) > OWN_WITHIN_S
+        ]
+        if len(kept) < len(self.logged):
+            self.logged = deque(kept, maxlen=KEPT)
+            self.version += 1
 
     def date(self, now: float, wall: float) -> None:
         """Give the requests of the log that came since the last call their Unix times; `now` and `wall` are one moment.

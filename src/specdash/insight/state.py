@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
@@ -43,6 +44,7 @@ from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 from specdash.insight.speculation.speculation import longest_draft
+from specdash.insight.speedup.others import CpuOfOthers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -195,10 +197,13 @@ class TargetState:
         self.proxy = ProxyState()
         self._probes = _probes_of(target)
         """Tasks of the server that runs now with which its runner probed it."""
+        self.log.leave_out(self._probes)
+        self.counters.origin = _origin_of(target)
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
+        self.others = CpuOfOthers()
         self.memo = Memo()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
@@ -269,6 +274,9 @@ class TargetState:
             self._log(reading.at, value)
         elif isinstance(value, Host):
             self._point(Metric.CPU, reading.at, value.cpu_utilisation)
+            self.others.add(reading.at, value, self.value(Source.PROCESS), self.value(Source.GPU))
+        elif isinstance(value, ProcessTree):
+            self.others.add(reading.at, self.value(Source.HOST), value, self.value(Source.GPU))
         elif isinstance(value, Gpus):
             busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
             self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
@@ -301,13 +309,30 @@ class TargetState:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
         with self._lock:
             before, self.target = self.target, target
-            self._probes = _probes_of(target)
-            self.log.leave_out(self._probes)
+            self._leave_out_probes()
             if before.proxy_url != target.proxy_url:
                 self._forget(Source.PROXY)
             if before.proxy_log != target.proxy_log:
                 self._forget(Source.PROXY_EVENTS)
                 self.proxy = ProxyState()
+
+    def _leave_out_probes(self) -> None:
+        """Take the requests with which the server's runner checked it out of all counts."""
+        before = self._probes, self.counters.origin
+        self._probes = _probes_of(self.target)
+        self.counters.origin = _origin_of(self.target)
+        if before == (self._probes, self.counters.origin):
+            return
+        self.log.leave_out(self._probes)
+        check = self.target.start_check
+        if check is not None:
+            self.experiments.samples.leave_out(self._probes, check.checked)
+        if self.counters.is_unused or (self.counters.last is None and not self.log.finished):
+            # No client has asked for anything: what was fast or slow until now was nobody's.
+            self.prefill.clear()
+            self.decode.clear()
+            self.gain = None
+            self._gain_points.clear()
 
     def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
@@ -543,3 +568,18 @@ def _is_good(health: Reading[Health]) -> bool:
 
 def _probes_of(target: Target) -> frozenset[int]:
     return frozenset(target.start_check.probe_tasks) if target.start_check is not None else frozenset()
+
+
+def _origin_of(target: Target) -> Counters:
+    """What the server had counted before its first client; nothing where that is not known."""
+    check = target.start_check
+    if check is None:
+        return Counters()
+    if not check.probe_totals:
+        # A client came before they were read: the first completion is known by itself.
+        return Counters(
+            predicted_tokens=check.probe_tokens, draft_tokens=check.probe_drafted, accepted_tokens=check.probe_accepted
+        )
+    known = {field.name for field in fields(Counters)}
+    totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
+    return Counters(**totals, accepted_per_position=check.probe_positions or None)

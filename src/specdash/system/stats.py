@@ -133,6 +133,14 @@ def ratio(parts: Iterable[tuple[float, float]]) -> float | None:
     return over / under if under > 0 else None
 
 
+def wilson(share: float, trials: float, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's bounds of a share seen in so many trials: also of none or all of them."""
+    share = min(max(share, 0.0), 1.0)
+    spread = z * sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    middle, scale = share + z * z / (2 * trials), 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
 def mean_reach(values: Sequence[float], alpha: float = 0.05) -> float | None:
     """Half the width of the mean's interval, by Student; None of fewer than two values."""
     squared = variance(values)

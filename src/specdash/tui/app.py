@@ -287,14 +287,15 @@ class Dashboard(App[None]):
 
     def take_verdict(self) -> None:
         """Make what the verdict says would be faster pending on the tune screen."""
-        from specdash.insight.speedup.verdict import verdict
+        from specdash.insight.speedup.verdict import VerdictKind, verdict
         from specdash.tui.screens.tune import want_in_tune
 
         judged = verdict(self._view().picture)
         if judged.fix:
             want_in_tune(self, judged.fix)
         else:
-            self.notify("no faster setting is known right now", markup=False)
+            why = f": {judged.detail}" if judged.kind is VerdictKind.UNCLEAR and judged.detail else ""
+            self.notify(f"no faster setting is known right now{why}", markup=False)
 
     def action_toggle_screen(self, name: str) -> None:
         """Open a screen, or leave it. Those that stand above it give way; where it was under them, it is shown."""

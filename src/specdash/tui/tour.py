@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from specdash.insight.picture import ExperimentVerdict, MeasureName, Paying
+from specdash.insight.speedup.verdict import paying_of
 from specdash.system.data import dataclass
 from specdash.tui.action_table import TOUR_ACTIONS, FooterScreen
 from specdash.tui.arming import in_background
@@ -189,7 +190,7 @@ class Tour:
 def _is(*verdicts: Paying) -> Callable[[Tour], bool]:
     def seen(tour: Tour) -> bool:
         view = tour.dashboard.shown.view
-        return view is not None and view.picture.speedup.verdict in verdicts
+        return view is not None and paying_of(view.picture.speedup) in verdicts
 
     return seen
 

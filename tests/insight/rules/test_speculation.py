@@ -30,6 +30,7 @@ def speculating(kind: str) -> Slots:
 def totals(predicted: float, drafted: float, accepted: float, steps: float) -> Counters:
     return Counters(
         predicted_tokens=predicted,
+        predicted_seconds=predicted / 20.0,
         draft_tokens=drafted,
         accepted_tokens=accepted,
         verification_steps=steps,
@@ -67,6 +68,19 @@ def test_three_requests_without_one_accepted_token_say_that_the_drafter_is_broke
 )
 def test_less_than_that_says_nothing(requests: list[tuple[float, float, float, float]]) -> None:
     assert run("draft-simple", requests).raised() == set()
+
+
+@pytest.mark.parametrize(
+    ("accepted", "raised"), [(1.0, {"zero_acceptance"}), (3.0, {"zero_acceptance"}), (60.0, set())]
+)
+def test_next_to_none_is_none(accepted: float, raised: set[str]) -> None:
+    """One of 633 at each request, eleven times: 11 of 6,963. One in ten is another matter."""
+    found = run("draft-mtp", [(212.0, 633.0, accepted, 211.0)] * 11).raised() - {"speculation_hurting"}
+    assert found == raised
+
+
+def test_an_estimate_whose_best_case_is_a_loss_raises_the_alert_without_a_log() -> None:
+    assert "speculation_hurting" in run("draft-mtp", [(212.0, 633.0, 1.0, 211.0)] * 15).raised()
 
 
 def test_the_alert_is_over_with_the_first_accepted_token() -> None:

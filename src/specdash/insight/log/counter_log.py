@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Counters
@@ -40,6 +41,11 @@ def went_back(before: Counters, after: Counters) -> bool:
     return False
 
 
+def went_on(before: Counters, after: Counters) -> bool:
+    """True when a total is higher than before, an absent one being zero."""
+    return any((getattr(after, name) or 0.0) > (getattr(before, name) or 0.0) for name in _MONOTONE)
+
+
 class CounterLog:
     """Scrapes of one server process, thinned: a scrape equal to its neighbours only moves the time of the last one."""
 
@@ -47,6 +53,8 @@ class CounterLog:
         self._kept_s = kept_s
         self._apart_s = 0.0 if kept_s >= KEEP_S else kept_s / COARSE
         self._scrapes: list[Scrape] = []
+        self.origin = _ZERO
+        """What the server had counted before any client came: requests of specdash's own after its start."""
         self.restarted_at: float | None = None
         self.is_of_the_record = False
         """Whether all scrapes were remembered, and none was seen yet."""
@@ -105,13 +113,33 @@ class CounterLog:
         index = bisect_right(self._scrapes, now - window_s, key=lambda scrape: scrape.at) - 1
         first = self._scrapes[max(index, 0)]
         last = last or self._scrapes[-1]
-        return (first, last) if last.at > first.at else None
+        return (self._from_origin(first, last), last) if last.at > first.at else None
+
+    @property
+    def life(self) -> tuple[Scrape, Scrape] | None:
+        """From the server's start, without what was counted before any client came, to the newest scrape."""
+        last = self.last
+        return (self._from_origin(Scrape(-inf, _ZERO), last), last) if last is not None else None
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether the server has generated nothing but what specdash's own requests asked for."""
+        last = self.last
+        return last is not None and (last.counters.predicted_tokens or 0) <= (self.origin.predicted_tokens or 0)
+
+    def _from_origin(self, first: Scrape, last: Scrape) -> Scrape:
+        """`first`, or the origin where that is later; it holds for a server that has counted as much."""
+        origin = self.origin
+        if went_on(last.counters, origin) or not went_on(first.counters, origin):
+            return first
+        return Scrape(first.at, origin)
 
     @property
     def drafted(self) -> Scrape | None:
         """The newest scrape that saw drafts which the one before it had not; None where there is none."""
         for later, earlier in pairwise(reversed(self._scrapes)):
-            if (later.counters.draft_tokens or 0.0) > (earlier.counters.draft_tokens or 0.0):
+            before = self._from_origin(earlier, later).counters.draft_tokens or 0.0
+            if (later.counters.draft_tokens or 0.0) > before:
                 return later
         return None
 

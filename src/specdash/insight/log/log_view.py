@@ -326,6 +326,10 @@ BOUNDS = (64, 256, 1024, 4096)
 NAMES = ("0–64", "64–256", "256–1k", "1k–4k", "4k+")
 PERIOD_S = 60.0
 PERIODS_KEPT = 60
+ENDED_KEPT = 32
+"""Answers that can still be taken out: those of a check of the start, which is noted some seconds after them."""
+LEAST_TOKENS = 8
+"""A shorter answer tells nothing of speed."""
 
 
 @dataclass(slots=True)
@@ -338,14 +342,19 @@ class _Stretch:
 
 @dataclass(slots=True)
 class _Answer:
-    """One running answer. `traced` counts the tokens of its steps; a step without a draft leaves no trace, so the
-    progress lines' count overrules it."""
+    """One running answer, with what it adds to each stretch. `traced` counts the tokens of its steps; a step without a
+    draft leaves no trace, so the progress lines' count overrules it."""
 
     task: int
     traced: int = 0
     told: int = 0
     told_s: float = 0.0
-    reached: int = -1
+    parts: dict[int, _Stretch] = field(default_factory=dict)
+
+    @property
+    def is_speed(self) -> bool:
+        """Whether it is long enough to say anything of speed."""
+        return max(self.traced, self.told) >= LEAST_TOKENS
 
 
 @dataclass(slots=True)
@@ -355,43 +364,55 @@ class _Period:
 
 
 class AnswerProgress:
-    """Adds up per stretch of the answers, by minutes."""
+    """Adds up per stretch of the answers, by minutes: those that ended, and those that are made now."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[int | None, int | None], _Answer] = {}
         self._periods: deque[_Period] = deque(maxlen=PERIODS_KEPT)
+        self._ended: deque[tuple[_Answer, _Period]] = deque(maxlen=ENDED_KEPT)
 
     def note(self, at: float, fact: LogFact) -> None:
         """Take in a fact of monotonic `at`; others than those about decode are passed over."""
         if isinstance(fact, VerificationSteps):
-            answer = self._answer(fact.origin, fact.slot, fact.task)
+            answer = self._answer(at, fact.origin, fact.slot, fact.task)
             place = _place(max(answer.traced, answer.told))
             answer.traced += fact.accepted + fact.steps + fact.replays
-            stretch = self._stretch(at, place, answer)
-            stretch.drafts += DraftTally.of_steps(fact)
+            self._stretch(answer, place).drafts += DraftTally.of_steps(fact)
         elif isinstance(fact, DecodeProgress):
             if fact.tokens_per_second > 0:
-                self._told(at, self._answer(fact.origin, fact.slot, fact.task), fact.n_decoded, fact.tokens_per_second)
-        elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 0:
-            answer = self._answer(fact.origin, fact.slot, fact.task)
-            self._told(at, answer, fact.tokens, fact.tokens * 1000.0 / fact.ms)
-            self._answers.pop((fact.origin, fact.slot), None)
+                answer = self._answer(at, fact.origin, fact.slot, fact.task)
+                self._told(answer, fact.n_decoded, fact.tokens_per_second)
+        elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 1:
+            answer = self._answer(at, fact.origin, fact.slot, fact.task)
+            self._told(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
+            self._end(at, (fact.origin, fact.slot))
 
     def clear(self) -> None:
-        """Another server begins: its tasks count anew."""
+        """Another server begins: its answers are others."""
         self._answers.clear()
+        self._periods.clear()
+        self._ended.clear()
+
+    def leave_out(self, tasks: Collection[int]) -> None:
+        """Take out the answers of these tasks: they are no client's."""
+        for key in [key for key, answer in self._answers.items() if key[0] is None and answer.task in tasks]:
+            del self._answers[key]
+        for answer, period in [pair for pair in self._ended if pair[0].task in tasks]:
+            self._ended.remove((answer, period))
+            for place, part in answer.parts.items():
+                _add(period.stretches[place], part, -1)
 
     def figures(self, now: float, window_s: float) -> tuple[GroupFigures, ...]:
         """Per stretch that any answer of the window reached, shortest first."""
         sums = [_Stretch() for _ in NAMES]
         for period in self._periods:
-            if period.begin + PERIOD_S < now - window_s:
-                continue
-            for total, stretch in zip(sums, period.stretches, strict=True):
-                total.answers += stretch.answers
-                total.drafts += stretch.drafts
-                total.tokens += stretch.tokens
-                total.seconds += stretch.seconds
+            if period.begin + PERIOD_S >= now - window_s:
+                for total, stretch in zip(sums, period.stretches, strict=True):
+                    _add(total, stretch)
+        for answer in self._answers.values():
+            if answer.is_speed:
+                for place, part in answer.parts.items():
+                    _add(sums[place], part)
         return tuple(
             GroupFigures(
                 name=name,
@@ -404,35 +425,54 @@ class AnswerProgress:
             if stretch.answers
         )
 
-    def _answer(self, origin: int | None, slot: int | None, task: int | None) -> _Answer:
+    def _answer(self, at: float, origin: int | None, slot: int | None, task: int | None) -> _Answer:
         key = (origin, slot)
         found = self._answers.get(key)
         if found is None or found.task != task:
+            self._end(at, key)
             found = self._answers[key] = _Answer(task if task is not None else -1)
         return found
 
-    def _told(self, at: float, answer: _Answer, tokens: int, rate: float) -> None:
+    def _end(self, at: float, key: tuple[int | None, int | None]) -> None:
+        answer = self._answers.pop(key, None)
+        if answer is None or not answer.is_speed:
+            return
+        if not self._periods or at >= self._periods[-1].begin + PERIOD_S:
+            self._periods.append(_Period(at))
+        period = self._periods[-1]
+        for place, part in answer.parts.items():
+            _add(period.stretches[place], part)
+        if key[0] is None:
+            self._ended.append((answer, period))
+
+    def _told(self, answer: _Answer, tokens: int, rate: float) -> None:
         """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
-        spent = tokens / rate
-        grown, took = tokens - answer.told, spent - answer.told_s
+        spent = (tokens - 1) / rate
+        # The first token is the prompt's: no step of decode made it.
+        known = max(answer.told, 1)
+        grown, took = tokens - known, spent - answer.told_s
         if grown <= 0 or took <= 0:
             return
         for place in range(_place(answer.told), _place(tokens - 1) + 1):
-            first = max(answer.told, BOUNDS[place - 1] if place else 0)
+            first = max(known, BOUNDS[place - 1] if place else 0)
             last = min(tokens, BOUNDS[place]) if place < len(BOUNDS) else tokens
-            stretch = self._stretch(at, place, answer)
+            stretch = self._stretch(answer, place)
             stretch.tokens += last - first
             stretch.seconds += took * (last - first) / grown
         answer.told, answer.told_s = tokens, spent
 
-    def _stretch(self, at: float, place: int, answer: _Answer) -> _Stretch:
-        if not self._periods or at >= self._periods[-1].begin + PERIOD_S:
-            self._periods.append(_Period(at))
-        stretches = self._periods[-1].stretches
-        while answer.reached < place:
-            answer.reached += 1
-            stretches[answer.reached].answers += 1
-        return stretches[place]
+    def _stretch(self, answer: _Answer, place: int) -> _Stretch:
+        for reached in range(place + 1):
+            if reached not in answer.parts:
+                answer.parts[reached] = _Stretch(answers=1)
+        return answer.parts[place]
+
+
+def _add(total: _Stretch, part: _Stretch, sign: int = 1) -> None:
+    total.answers += sign * part.answers
+    total.drafts = total.drafts + part.drafts if sign > 0 else total.drafts - part.drafts
+    total.tokens += sign * part.tokens
+    total.seconds += sign * part.seconds
 
 
 def _place(tokens: int) -> int:
@@ -512,6 +552,8 @@ def _figures(name: str, facts: list[SpeculativeStatistics]) -> TypeFigures:
 
 RECENT_REQUESTS = 50
 TAIL_LINES = 5000
+ENDED_TASKS = 1024
+"""A baseline asks for some hundred short completions."""
 STEPS_GRAIN_S = 1.0
 FRESH_S = 5.0
 """A line this young when it is read happened now; an older one was in the file before we looked."""
@@ -568,7 +610,12 @@ class LogView:
         self.recent: deque[tuple[float, ServedRequest]] = deque(maxlen=RECENT_REQUESTS)
         self.lives = 0
         """How many servers began to write since the first line."""
-        self._of_this_life: deque[ServedRequest] = deque(maxlen=RECENT_REQUESTS)
+        self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
+        """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
+        self._accepted: deque[tuple[int | None, float, DraftTally]] = deque(maxlen=ENDED_TASKS)
+        """What `requests_exact` has of each task, and from when."""
+        self._own: frozenset[int] = frozenset()
+        """Tasks of the server that writes now that are no client's."""
         self.ended_here = 0
         """How many of the newest are of the server that writes now."""
         self.storms = StormBook()
@@ -652,7 +699,7 @@ class LogView:
         for fact in facts:
             age = _age(clock.get(fact.origin), fact.at_s)
             self._fact(at - age, fact)
-            if age == 0.0 and may_be_live:
+            if age == 0.0 and may_be_live and not self._is_own(fact.origin, getattr(fact, "task", None)):
                 _note(fresh, fact)
                 self._note_live(fact)
         for request in self._assembler.feed(facts):
@@ -681,6 +728,7 @@ class LogView:
     def forget_process(self, at: float) -> None:
         """The counters show that another server runs since monotonic `at`."""
         self.requests_exact.clear()
+        self._accepted.clear()
         self._live_since = at
 
     def whole(self, count: int) -> int | None:
@@ -694,26 +742,26 @@ class LogView:
             return self._tail_end, ()
         return self._tail_end, tuple(islice(self._tail, len(self._tail) - fresh, None))
 
-    def leave_out(self, tasks: Collection[int]) -> None:
-        """Take these tasks of the server that writes now from the finished requests: they are no user's."""
-        if not tasks:
+    def leave_out(self, tasks: frozenset[int]) -> None:
+        """Take these tasks of the server that writes now from all that is counted: they are no client's."""
+        if tasks == self._own:
             return
-        ours = [
-            logged_request
-            for logged_request in self._of_this_life
-            if logged_request.task in tasks and logged_request.origin is None
-        ]
-        for request in ours:
-            self._of_this_life.remove(request)
-            self.finished -= not request.cancelled
-            self.cancelled -= request.cancelled
-        if ours:
-            kept = [
-                (at, logged_request)
-                for at, logged_request in self.recent
-                if not any(logged_request is request for request in ours)
-            ]
-            self.recent = deque(kept, maxlen=RECENT_REQUESTS)
+        self._own = tasks
+        gone = [entry for entry in self._of_this_life if entry[0] in tasks]
+        self.cancelled -= sum(cancelled for _, cancelled in gone)
+        self.finished -= sum(not cancelled for _, cancelled in gone)
+        self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
+        for entry in [entry for entry in self._accepted if entry[0] in tasks]:
+            self.requests_exact.take_back(*entry[1:])
+            self._accepted.remove(entry)
+        here, former = list(islice(self.recent, self.ended_here)), list(islice(self.recent, self.ended_here, None))
+        kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
+        self.ended_here -= len(here) - len(kept)
+        self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
+        self.answers.leave_out(tasks)
+
+    def _is_own(self, origin: int | None, task: int | None) -> bool:
+        return origin is None and task in self._own
 
     def _new_server(self) -> None:
         self.lives += 1
@@ -721,6 +769,8 @@ class LogView:
             self._former.append(self._unwatched)
             self._unwatched = FormerServer()
         self._of_this_life.clear()
+        self._accepted.clear()
+        self._own = frozenset()
         self._assembler = RequestAssembler()
         self.newest_s = None
         self.ended_here = 0
@@ -747,12 +797,17 @@ class LogView:
         live.last_s = fact.at_s
 
     def _fact(self, at: float, fact: LogFact) -> None:
+        if self._own and self._is_own(fact.origin, getattr(fact, "task", None)):
+            return
         self.answers.note(at, fact)
         self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
-            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
+            drafts = DraftTally(fact.generated, fact.accepted, None)
+            self.requests_exact.add(at, drafts)
+            if fact.origin is None:
+                self._accepted.append((fact.task, at, drafts))
         elif isinstance(fact, SpeculativeStatistics):
             self.drafting.note(at, fact)
         elif isinstance(fact, PrefillProgress):
@@ -781,11 +836,12 @@ class LogView:
             self._live[fact.name] += 1
 
     def _finish(self, at: float, request: ServedRequest) -> None:
-        self.recent.appendleft((at, request))
-        self.ended_here += 1
-        self._of_this_life.append(request)
-        self.finished += not request.cancelled
-        self.cancelled += request.cancelled
+        if not self._is_own(request.origin, request.task):
+            self.recent.appendleft((at, request))
+            self.ended_here += 1
+            self._of_this_life.append((request.task if request.origin is None else None, request.cancelled))
+            self.finished += not request.cancelled
+            self.cancelled += request.cancelled
         if request.slot is not None:
             self.prefill.pop(request.slot, None)
 
@@ -832,6 +888,7 @@ def _note(fresh: LatestBatch, fact: LogFact) -> None:
     elif isinstance(fact, PromptTiming) and speed(fact.tokens, fact.ms, PREFILL):
         fresh.prompt_tokens += fact.tokens
         fresh.prompt_ms += fact.ms
-    elif isinstance(fact, DecodeTiming) and speed(fact.tokens, fact.ms, DECODE):
-        fresh.decode_tokens += fact.tokens
+    elif isinstance(fact, DecodeTiming) and speed(fact.tokens - 1, fact.ms, DECODE):
+        # The time begins with the first token, which is the prompt's.
+        fresh.decode_tokens += fact.tokens - 1
         fresh.decode_ms += fact.ms

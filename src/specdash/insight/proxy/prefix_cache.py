@@ -165,11 +165,13 @@ def _counted(state: TargetState, now: float, window_s: float) -> tuple[_Sums, fl
 
 
 def _lifetime_share(state: TargetState) -> float | None:
-    last = state.counters.last
-    if last is None or last.counters.prompt_tokens_cached is None or last.counters.prompt_tokens is None:
+    life = state.counters.life
+    if life is None:
         return None
-    cached, processed = last.counters.prompt_tokens_cached, last.counters.prompt_tokens
-    return share(cached, cached + processed)
+    first, last = life[0].counters, life[1].counters
+    cached = delta(first.prompt_tokens_cached, last.prompt_tokens_cached)
+    processed = delta(first.prompt_tokens, last.prompt_tokens)
+    return share(cached, cached + processed) if cached is not None and processed is not None else None
 
 
 def _ttft_basis(requests: Iterable[ServedRequest]) -> str:
@@ -258,8 +260,8 @@ def _prefill_rate(state: TargetState) -> float | None:
             and logged_request.prompt_ms
         ):
             tokens, ms = tokens + logged_request.processed_tokens, ms + logged_request.prompt_ms
-    last = state.counters.last
-    return speed(tokens, ms, PREFILL) or (lifetime_rates(last.counters)[0] if last is not None else None)
+    life = state.counters.life
+    return speed(tokens, ms, PREFILL) or (lifetime_rates(*(s.counters for s in life))[0] if life is not None else None)
 
 
 def _untold(state: TargetState) -> str:

@@ -15,6 +15,7 @@ from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, faster_settings, kind_of
 from specdash.system.data import dataclass
+from specdash.system.stats import wilson
 from specdash.system.text import UNKNOWN, number, percent
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def _rank_deficit(now: Sequence[float], then: Sequence[float]) -> tuple[float, f
 
 
 _CLOCKS_S = 2.0
+SURE = 3.5
+"""Standard deviations, of what is asked every second for days."""
 COMPARED = 256
 """The newest requests; older ones are another day's work."""
 
@@ -187,32 +190,80 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def speculation_hurting_is_over(scene: RuleScene) -> bool:
-    """The same figure says that it pays, or makes no difference: no warning may stand beside that."""
-    return kind_of(scene.picture.speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
+    """The same figure says that it pays, or makes no difference, or that others take the CPUs: no warning may stand
+    beside that."""
+    speedup = scene.picture.speedup
+    return speedup.others is not None or kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
 
 
 def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Drafts are made, and not one token of them is accepted: the sign of a drafter that computes NaN."""
+    """Drafts are made, and no token of them is accepted, or hardly any: the sign of a drafter that computes NaN."""
     samples = scene.past.since(scene.now - limits["window_s"])
-    live = grown_while_still(samples, _of_live("accepted"), _of_live("drafted"), _of_live("steps"))
-    ended = grown_while_still(
-        samples,
-        lambda picture_sample: picture_sample.exact_accepted,
-        _of_totals("draft_tokens"),
-        _of_totals("verification_steps"),
+    found = max(
+        (
+            _in_vain(samples, limits, (_of_live("drafted"), _of_live("accepted"), _of_live("steps"))),
+            _in_vain(samples, limits, (_of_totals("draft_tokens"), _exact_accepted, _of_totals("verification_steps"))),
+        ),
+        key=lambda vain: vain.drafts,
     )
-    tokens, drafts = max(live.totals, ended.totals)
     # Counters move when a request ends, so that every look at which they moved is another request.
-    several = ended.times >= limits["requests"] and ended.totals[1] >= limits["drafts"]
-    if not several and drafts < limits["drafts_of_one"]:
+    several = found.times >= limits["requests"] and found.drafts >= limits["drafts"]
+    if not several and found.drafts < limits["drafts_of_one"]:
         return
     guesses = _only_repeats(scene.picture.backend.speculation)
+    what = f"{found.accepted:.0f}" if found.accepted else "none"
     yield Symptom(
-        f"none of the last {tokens:.0f} draft tokens was accepted, in {drafts:.0f} drafts",
-        (("drafts", f"{drafts:.0f}"), ("draft tokens", f"{tokens:.0f}"), ("accepted", "0"), *_types(scene)),
+        f"{what} of the last {found.drafted:.0f} draft tokens was accepted, in {found.drafts:.0f} drafts"
+        if found.accepted <= 1
+        else f"{what} of the last {found.drafted:.0f} draft tokens were accepted, in {found.drafts:.0f} drafts",
+        (
+            ("drafts", f"{found.drafts:.0f}"),
+            ("draft tokens", f"{found.drafted:.0f}"),
+            ("accepted", f"{found.accepted:.0f}"),
+            *_types(scene),
+        ),
         fix=WITHOUT,
         severity=AlertSeverity.NOTICE if guesses else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Vain:
+    """The longest stretch up to now in which so few draft tokens were accepted that no drafter could pay."""
+
+    drafted: float = 0.0
+    accepted: float = 0.0
+    drafts: float = 0.0
+    times: int = 0
+
+
+def _in_vain(samples: Sequence[PictureSample], limits: Limits, totals: tuple[_Total, _Total, _Total]) -> _Vain:
+    """Back from now. None accepted is judged by how many drafts there were; a few by the upper bound of what was
+    accepted, which must lie below the least that a draft token can cost."""
+    found, drafted = _Vain(), totals[0]
+    if not samples or drafted(samples[0]) == drafted(samples[-1]):
+        return found
+    sums, times, after = (0.0, 0.0, 0.0), 0, samples[-1]
+    for before in reversed(samples[:-1]):
+        if before.totals is after.totals and before.live is after.live:
+            # Samples that share their tables saw nothing move.
+            after = before
+            continue
+        pairs = [(total(before), total(after)) for total in totals]
+        grown = [new - old for old, new in pairs if old is not None and new is not None and new >= old]
+        if len(grown) < len(pairs):
+            break
+        sums = (sums[0] + grown[0], sums[1] + grown[1], sums[2] + grown[2])
+        times += bool(grown[0])
+        after = before
+        if not sums[1] or (sums[0] and _most(sums[1] / sums[0], sums[2] or 1.0) < limits["acceptance"]):
+            found = _Vain(*sums, times)
+    return found
+
+
+def _most(share: float, drafts: float) -> float:
+    """The upper bound of an acceptance that was seen over so many drafts."""
+    return wilson(share, drafts, SURE)[1]
 
 
 def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -376,6 +427,10 @@ def _only_repeats(speculation: SpeculationPicture) -> bool:
 def _types(scene: RuleScene) -> Iterable[tuple[str, str]]:
     types = scene.picture.backend.speculation.types
     return (("types", ", ".join(types)),) if types else ()
+
+
+def _exact_accepted(sample: PictureSample) -> float | None:
+    return sample.exact_accepted
 
 
 def _of_totals(name: str) -> _Total:

@@ -199,8 +199,8 @@ def _window(state: TargetState, now: float, window_s: float) -> tuple[Counters, 
 
 
 def _life(state: TargetState) -> tuple[Counters, Counters] | None:
-    last = state.counters.last
-    return (_ZERO, last.counters) if last is not None else None
+    life = state.counters.life
+    return (life[0].counters, life[1].counters) if life is not None else None
 
 
 def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:

@@ -13,7 +13,9 @@ from specdash.core.speculation import Rollback, distance, nearest
 from specdash.insight.picture import Basis, DrafterPicture, PositionBin, ReferenceCurve
 from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
 from specdash.insight.speculation import acceptance, checkpoints, speculation
+from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.speedup import draft_costs_of, verify_costs_of
+from specdash.insight.speedup.verdict import WITHOUT, advice
 from specdash.system.data import dataclass
 from specdash.system.text import ordinal, percent
 
@@ -186,7 +188,7 @@ def derive(
         is_block=main.block_margin is not None,
     )
     judged = _judged(own, lengths, main, known)
-    return DrafterPicture(
+    found = DrafterPicture(
         type=main.name,
         asked_length=lengths.asked,
         block_size=lengths.block,
@@ -205,8 +207,15 @@ def derive(
         break_even_basis=judged.basis,
         best_length=judged.best_length,
         best_gain=judged.best_gain,
-        verdict=verdict_of(judged) if speculation.is_active(state) is not False else "It does not speculate.",
+        longer_gain=None if judged.is_limited else judged.longer_gain,
     )
+    if speculation.is_active(state) is False:
+        return replace(found, verdict="It does not speculate.")
+    # The sentence gives the advice that the verdict gives, and no other.
+    _, _, fix = advice(paying, found)
+    advised = next((int(value) for key, value in fix if key == "LLAMA_DRAFT_MAX" and value), None)
+    judged = replace(judged, is_advised=bool(fix), none_pays=fix == WITHOUT, unseen=unseen(state))
+    return replace(found, advised_length=advised, verdict=verdict_of(judged))
 
 
 def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType, ...], main: SpecType) -> _Own:
@@ -229,7 +238,8 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     done = acceptance.between(*bounds) if bounds is not None else None
     basis = "window"
     if done is None or not done.steps or not done.drafted:
-        done, basis = acceptance.since_start(last), "lifetime"
+        life = state.counters.life
+        done, basis = acceptance.between(*life) if life is not None else None, "lifetime"
     if done is None or not done.steps:
         return _Own(length=length)
     return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
@@ -415,12 +425,18 @@ class DrafterFigures:
     """Against no speculation, at the best length."""
     longer_gain: float | None = None
     """What one token more would gain, were it accepted like the last one."""
+    is_advised: bool = True
+    """Whether the verdict gives any advice; it gives none where others slow the server down."""
+    none_pays: bool = False
+    """Whether its advice is to draft nothing."""
+    unseen: str = ""
+    """What is missing to see drafts."""
 
 
 def verdict_of(told: DrafterFigures) -> str:
     """One sentence, "" where there is nothing to say."""
     if told.acceptance is None:
-        return "No draft was verified yet."
+        return f"Drafts cannot be seen: it needs {told.unseen}." if told.unseen else "No draft was verified yet."
     if told.acceptance == 0.0:
         return f"Not one of its draft tokens was accepted in {told.steps:,.0f} steps: the draft does not fit the model."
     paying = _paying(told)
@@ -435,7 +451,7 @@ def _paying(told: DrafterFigures) -> str:
     if told.break_even_length is None:
         return said
     if told.break_even_acceptance is None:
-        return f"{said}, and at this draft length not even all would pay"
+        return f"{said}; drafts of this length cost more than they save even when every token is accepted"
     needed = percent(told.break_even_acceptance, bounded=True)
     return f"{said}, {'' if told.basis == 'measured' else 'about '}{needed} needed to pay"
 
@@ -443,10 +459,12 @@ def _paying(told: DrafterFigures) -> str:
 def _length(told: DrafterFigures) -> str:
     """What another draft length would do."""
     best, gain = told.best_length, told.best_gain
+    if told.none_pays and told.longest is not None:
+        return f"no draft length up to {told.longest} would pay"
     if best is None or gain is None or told.longest is None:
         return _wasted(told)
-    if told.best_speed is not None and told.best_speed < 1.0 - LEAST_GAIN:
-        return f"no draft length up to {told.longest} would pay, {best} would lose least"
+    if not told.is_advised:
+        return f"no shorter draft would be faster than {told.longest}" if gain < LEAST_GAIN else ""
     if best < told.longest and gain >= LEAST_GAIN:
         share = told.shares[best]
         return (

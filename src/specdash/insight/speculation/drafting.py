@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specdash.core.masking import flags_of, speculation
-from specdash.core.readings import HealthStatus, Props, Slots, Source
+from specdash.core.readings import FailureKind, HealthStatus, Props, Slots, Source
 from specdash.core.records import SEE_LOG, Drafting, unexplained
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import DraftingPicture
 from specdash.insight.request import NO_DRAFTS
+from specdash.insight.speculation.acceptance import between
 from specdash.llama.start_failures import StartFailure, explain, unspoken
 from specdash.system.data import dataclass
 
@@ -47,6 +48,8 @@ class DraftingEvidence:
     """Why nothing can be said of it now: it does not answer, or loads its model."""
     hidden: str = ""
     """Why its slots cannot be seen."""
+    unseen: str = ""
+    """What is missing to see drafts."""
 
     @property
     def types(self) -> tuple[str, ...] | None:
@@ -69,9 +72,10 @@ def derive(state: TargetState, now: float, wall: float) -> DraftingPicture:
 def seen_of(state: TargetState, now: float) -> DraftingEvidence:
     """What the state has to judge by. The caller holds its lock."""
     slots = state.value(Source.SLOTS)
-    scrape = state.counters.last
-    drafted = int(scrape.counters.draft_tokens or 0) if scrape is not None else 0
-    accepted = int(scrape.counters.accepted_tokens or 0) if scrape is not None else None
+    life = state.counters.life
+    done = between(*life) if life is not None else None
+    drafted = int(done.drafted) if done is not None else 0
+    accepted = int(done.accepted) if done is not None else None
     if not drafted and state.log.slot_steps:
         live = sum((slot_steps.drafts for slot_steps in state.log.slot_steps.values()), NO_DRAFTS)
         drafted, accepted = round(live.drafted), round(live.accepted)
@@ -90,6 +94,7 @@ def seen_of(state: TargetState, now: float) -> DraftingEvidence:
         check=state.target.start_check,
         away=_away(state),
         hidden=_hidden(state),
+        unseen=unseen(state),
     )
 
 
@@ -105,11 +110,12 @@ def judge(seen: DraftingEvidence) -> DraftingPicture:
     if check is not None and (seen.slots is None or check.drafting in (Drafting.YES, Drafting.READY)):
         return DraftingPicture(check.drafting, check.because, check.fix)
     if seen.slots is not None:
-        return DraftingPicture(Drafting.READY, "its slots can draft; no draft seen yet")
+        why = f"whether they do cannot be seen without {seen.unseen}" if seen.unseen else "no draft seen yet"
+        return DraftingPicture(Drafting.READY, f"its slots can draft; {why}")
     failure = explained(seen.problems)
     if failure is not None:
         return DraftingPicture(Drafting.FAILED, failure.because, failure.fix)
-    if seen.types == () and seen.knows_parameters and unspoken(dict(seen.parameters)) is None:
+    if seen.types == () and seen.knows_parameters and unspoken(dict(seen.parameters)) is None and not seen.hidden:
         return DraftingPicture(Drafting.OFF, "no speculation type is set")
     return DraftingPicture(Drafting.UNKNOWN, seen.hidden or "no slot data yet")
 
@@ -142,6 +148,18 @@ def _drafts(seen: DraftingEvidence) -> str:
     if seen.accepted is None:
         return f"{chain}{seen.drafted} tokens drafted since its start"
     return f"{chain}{seen.accepted} of {seen.drafted} drafted tokens accepted since its start"
+
+
+def unseen(state: TargetState) -> str:
+    """What is missing to see requests and drafts, "" where something tells of them: /metrics, the log or the proxy."""
+    known, metrics = state.last_known, state.latest.get(Source.METRICS)
+    if metrics is None or metrics.value is not None or state.counters.last is not None:
+        return ""
+    if Source.LOG in known or Source.PROXY_EVENTS in known or metrics.failure is None:
+        return ""
+    if metrics.failure.kind is FailureKind.DISABLED:
+        return "--metrics or the server's log"
+    return f"/metrics ({metrics.failure.detail or metrics.failure.kind}) or the server's log"
 
 
 def _parameters(state: TargetState) -> tuple[tuple[tuple[str, str], ...], bool]:

@@ -9,7 +9,7 @@ from specdash.core.readings import ReadingStatus, Source
 from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
-from specdash.insight.speculation.drafting import PROBLEM_CLASSES
+from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     scrape = state.counters.last
     counters = scrape.counters if scrape else None
     drafted = _window(state, now, window_s)
-    lifetime = acceptance.since_start(counters) if counters else None
+    life = state.counters.life
+    lifetime = acceptance.between(*life) if life is not None else None
     bounds = state.window(now, window_s)
     counted = acceptance.between(*bounds) if bounds is not None else None
     lengths = drafted.window if drafted is not None and drafted.window.steps else lifetime
@@ -39,9 +40,9 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         active=active,
         types=types_of(state),
         parameters=state.target.parameters,
-        draft_tokens_total=counters.draft_tokens if counters else None,
-        accepted_tokens_total=acceptance.exact_accepted(counters) if counters else None,
-        verification_steps_total=counters.verification_steps if counters else None,
+        draft_tokens_total=lifetime.drafted if lifetime else None,
+        accepted_tokens_total=lifetime.accepted if lifetime else None,
+        verification_steps_total=lifetime.steps if lifetime else None,
         mean_accepted_length=lengths.mean_accepted_length if lengths else None,
         accepted_per_position=counters.accepted_per_position if counters else None,
         acceptance_per_position_window=counted.acceptance_per_position if counted else None,
@@ -53,6 +54,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         ),
         tokens_per_decode=_gain(state, now),
         problem="" if active else _problem(state, now),
+        unseen=unseen(state),
     )
 
 

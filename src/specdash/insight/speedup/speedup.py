@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.changes import ApplyOutcome
 from specdash.core.proxy_events import DECODE, speed
-from specdash.core.readings import Source, others_share
+from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
 from specdash.core.speculation import spec_type
 from specdash.insight.log.counter_log import delta
@@ -21,9 +21,10 @@ from specdash.insight.picture import Basis, GroupFigures, Paying, SpeedUpNeed, S
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
 from specdash.insight.speculation import speculation
 from specdash.insight.speculation.acceptance import between
-from specdash.insight.speedup.verdict import ENOUGH
+from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
 from specdash.system.data import dataclass
-from specdash.system.stats import Z_95, Interval, interval, median, ratio_of
+from specdash.system.stats import Z_95, Interval, interval, median, ratio_of, wilson
+from specdash.system.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Reversible, Sequence
@@ -348,11 +349,14 @@ def _between(low: ExpectedDecode, high: ExpectedDecode, share: float) -> Expecte
 VERIFY_COSTS = (0.0, 0.2, 0.8)
 """What each draft token adds to a step's verification, as a share of a token's decode: least, usual, most. Published: 0
 while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4."""
+LEAST_VERIFY_COST = 0.01
+"""Of a server that is watched: a draft token's logits and its sampling are never free, so a drafter that is hardly ever
+right costs something, however little."""
 VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
 """The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
-DRAFT_COSTS = (0.0, 0.1, 0.4)
-"""What a draft model adds a token, likewise, where the log does not tell."""
+DRAFT_COSTS = (0.02, 0.1, 0.4)
+"""What a draft model adds a token, likewise, where the log does not tell. Least: one layer of a model of fifty."""
 BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
 """What a draft of one block costs, however long it is. Usual: what the published break-even of about 25 % at block size
 16 leaves (marksverdhei/llama.cpp#53), when verifying a token costs 0.2."""
@@ -494,6 +498,19 @@ def from_own_steps(samples: Sequence[ServedRequest]) -> Interval | None:
     return Interval(value, value / share, value * share)
 
 
+def sampled(found: Interval, effort: DecodeTotals) -> Interval:
+    """The interval with what chance adds: so few steps may have been lucky, or unlucky, with their drafts.
+
+    Wilson's bounds of the acceptance, with a step as one trial: its tokens are accepted one after the other, and so not
+    each by itself.
+    """
+    steps, drafted, length = effort.drafts.steps, effort.drafts.drafted, effort.length
+    if not steps or drafted <= 0 or length is None:
+        return found
+    low, high = (1 + bound * drafted / steps for bound in wilson(effort.drafts.accepted / drafted, steps))
+    return Interval(found.value, found.low * min(1.0, low / length), found.high * max(1.0, high / length))
+
+
 def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[float, float | None]:
     """Tokens per step at which the speed-up is 1, and the acceptance that brings them, None where none would do."""
     needed = length / speedup
@@ -585,17 +602,12 @@ def _figures(
     effort = effort_of(own)
     pairs = [pair for index in indices if (pair := speedup(index)) is not None]
     took = sum(pair[1] for pair in pairs)
-    rates = [
-        ((request_sample.decode_tokens or 1) - 1) / request_sample.decode_s
-        for request_sample in own
-        if request_sample.decode_s and (request_sample.decode_tokens or 0) > 1
-    ]
     return GroupFigures(
         name=name,
         requests=len(own),
         acceptance=effort.drafts.acceptance,
         mean_accepted_length=effort.length,
-        decode_rate=median(rates),
+        decode_rate=effort.rate,
         speedup=sum(pair[0] for pair in pairs) / took if took > 0 else None,
     )
 
@@ -609,8 +621,12 @@ SETTLED_S = 5.0
 several a second would be reckoned anew at each look."""
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
-LEAST_GAIN = 0.02
-"""Two starts of one configuration differ by as much."""
+BUSIER = 0.2
+"""Share of the CPUs by which others may take more than at the baseline; beyond it decode is slowed by them as much as
+by anything that a setting does."""
+REQUEST_SPREAD = 0.5
+"""Standard deviation of the logarithm of one request's speed-up, where too few have ended to tell: what text and
+context make of it is less."""
 NARROW = 0.25
 """An interval that holds 1 and is no wider says that there is no clear gain; a wider one says nothing."""
 MOST_GAIN = 1.2
@@ -629,6 +645,10 @@ class _Pool:
     held: bool
     settled: bool = False
     """Whether those that ended just now wait."""
+    busier: frozenset[int] = frozenset()
+    """Indices of those chosen that ran while others took more of the CPUs than at the baseline."""
+    others: float | None = None
+    """That share, where it holds of now or of the newest request: what decode is like then tells nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -645,7 +665,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
     log = state.log
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
-    pool = _pool(state, now, wall, window_s)
+    pool = _with_others(state, _pool(state, now, wall, window_s), now, wall)
     # Of many requests the newest stand for each window that has them.
     is_full = pool.settled and len(pool.chosen) == MOST
     until = now - wall % SETTLED_S if pool.settled else now
@@ -659,7 +679,9 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         cost,
         state.baselines,
         # What is known of a speed grows less sure by the minute, and with what others use.
-        (int(wall / 60.0), round(_shared(state), 1)) if state.baselines else None,
+        (int(wall / 60.0), round(_shared(state, pool, now, wall), 1)) if state.baselines else None,
+        pool.busier,
+        round(pool.others, 2) if pool.others is not None else None,
         len(state.experiments.records),
         state.value(Source.PROPS),
         _counted(state, now, window_s) if not pool.chosen else None,
@@ -706,9 +728,39 @@ def _started(state: TargetState, now: float, wall: float) -> float:
     return max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=-inf)
 
 
-def _shared(state: TargetState) -> float:
-    """Share of the CPUs that others than the server use now; 0 where that is not known."""
-    return others_share(state.value(Source.HOST), state.value(Source.PROCESS)) or 0.0
+def _shared(state: TargetState, pool: _Pool, now: float, wall: float) -> float:
+    """Share of the CPUs that others took while these requests ran, else now; 0 where that is not known."""
+    quiet = [sample for index, sample in enumerate(pool.chosen) if index not in pool.busier]
+    if not quiet:
+        return state.others.now(now) or 0.0
+    return state.others.over(quiet[0].began - wall + now, quiet[-1].ended - wall + now) or 0.0
+
+
+def _with_others(state: TargetState, pool: _Pool, now: float, wall: float) -> _Pool:
+    """With those requests marked that ran while others took more of the CPUs than when the baseline was measured."""
+    if not state.baselines:
+        return pool
+    quiet = _others_then(state) + BUSIER
+    shares = [
+        state.others.over(sample.ended - (sample.decode_s or 0.0) - wall + now, sample.ended - wall + now) or 0.0
+        for sample in pool.chosen
+    ]
+    busier = frozenset(index for index, share in enumerate(shares) if share > quiet)
+    present = max(state.others.now(now) or 0.0, shares[-1] if shares else 0.0)
+    if present <= quiet and busier and len(pool.chosen) - len(busier) < ENOUGH:
+        # Too few are left to say anything, and it is others who left so few.
+        present = max(shares)
+    return replace(pool, busier=busier, others=present if present > quiet else None)
+
+
+def _others_then(state: TargetState) -> float:
+    """Share of the CPUs that others took when the baselines that hold were measured: the least, 0 of old ones."""
+    found, _ = state.memo.once(
+        "matching",
+        (state.baselines, _server(state), len(state.experiments.records)),
+        lambda: matching(state.baselines, _server(state), state.experiments.records),
+    )
+    return min((baseline.others or 0.0 for baseline in found), default=inf)
 
 
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
@@ -722,22 +774,32 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
         if counted is None:
             return SpeedUpPicture()
         effort, beside = counted, None
-    share = _draft_share(state, effort, cost, beside)
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
-    reference = Reference(baselines, wall, started if started > -inf else inf, _shared(state)) if baselines else None
+    shared = _shared(state, pool, now, wall)
+    reference = Reference(baselines, wall, started if started > -inf else inf, shared) if baselines else None
     pairs: list[_Pair | None] = [None] * len(pool.chosen)
     if reference is not None:
         unseen = _unseen(state, pool, wall - now)
         for index, request_sample in enumerate(pool.chosen):
-            if index not in unseen:
+            if index not in unseen and index not in pool.busier:
                 pairs[index] = _pair(reference, request_sample, *profiles[index])
         why_not = why_not or _why_uncovered(reference, pool, profiles)
     known = [pair for pair in pairs if pair is not None]
     if known and _too_good(known, [sample for sample, pair in zip(pool.chosen, pairs, strict=True) if pair]):
         known, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
+    if pool.others is not None and reference is not None:
+        then = min(baseline.others or 0.0 for baseline in baselines)
+        return _with_groups(_outrun(pool.others, then, effort), state, pool, [None] * len(pairs))
+    compared_to = pool
     if known and reference is not None:
-        picture = _measured(known, pool, reference)
+        # What is said beside the figure is of the same requests.
+        places = [index for index, pair in enumerate(pairs) if pair is not None]
+        compared_to = replace(pool, chosen=tuple(pool.chosen[place] for place in places))
+        effort, beside = effort_of(compared_to.chosen), _mean_count([profiles[place] for place in places])
+    share = _draft_share(state, effort, cost, beside)
+    if known and reference is not None:
+        picture = _measured(known, compared_to, reference, len(pool.chosen) - len(known))
     else:
         costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
         picture = _estimated(effort, share, pool, why_not, costs)
@@ -755,33 +817,57 @@ def _too_good(pairs: Sequence[_Pair], samples: Sequence[ServedRequest]) -> bool:
     return length is not None and gain > MOST_GAIN * length
 
 
-def _measured(pairs: Sequence[_Pair], pool: _Pool, reference: Reference) -> SpeedUpPicture:
+def _outrun(others: float, then: float, effort: DecodeTotals) -> SpeedUpPicture:
+    """Nothing but what was generated: others take the CPUs, and decode is slow because of that."""
+    why = f"other programs took {percent(then)} when the baseline was measured, and take {percent(others)} now"
+    return SpeedUpPicture(
+        why=f"{why}: how fast decode is now says nothing of speculation",
+        requests=effort.requests,
+        need=SpeedUpNeed.QUIET,
+        others=others,
+        decode_rate=effort.rate,
+        mean_accepted_length=effort.length,
+    )
+
+
+def _measured(pairs: Sequence[_Pair], pool: _Pool, reference: Reference, left_out: int) -> SpeedUpPicture:
+    """`pool` has the requests of the pairs; `left_out` could not be compared."""
     took = sum(pair.took for pair in pairs)
-    value = sum(pair.without for pair in pairs) / took
-    tokens = effort_of(pool.chosen).tokens
-    rate = tokens / sum(request_sample.decode_s or 0.0 for request_sample in pool.chosen)
+    without = sum(pair.without for pair in pairs)
+    value, tokens = without / took, effort_of(pool.chosen).tokens
     middle = sum(_middle(request_sample) for request_sample in pool.chosen) / len(pool.chosen)
     picture = SpeedUpPicture(
         value=value,
         basis=Basis.MEASURED,
         requests=len(pairs),
         baseline=reference.nearest(middle, 1.0 if 1 in reference.concurrencies else reference.concurrencies[0]),
-        decode_rate=rate,
-        baseline_rate=rate / value,
+        decode_rate=tokens / took,
+        baseline_rate=tokens / without,
     )
     words = f"{len(pairs)} requests against {_words(reference)}"
-    if len(pairs) < len(pool.chosen):
-        words += f"; {len(pool.chosen) - len(pairs)} more ran longer, or beside more others, than was recorded"
+    if left_out > len(pool.busier):
+        words += f"; {left_out - len(pool.busier)} more ran longer, or beside more others, than was recorded"
+    if pool.busier:
+        words += f"; {len(pool.busier)} more ran while other programs took the CPUs"
     if pool.held:
         words += "; the newest ones, for the window has too few"
     if len(pairs) < ENOUGH:
-        return replace(picture, why=f"{words}; {ENOUGH} are needed for an interval")
+        return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
     found = compared([(pair.without, pair.took, pair.deviation) for pair in pairs])
     need = picture.need
     if picture.baseline is not None and found.low > 0:
         need = reference.need(picture.baseline, found.low, found.high)
-    verdict = _verdict(found, len(pairs))
+    verdict = _verdict(found)
     return replace(picture, low=found.low, high=found.high, verdict=verdict, why=words, need=need)
+
+
+def _early(picture: SpeedUpPicture, pairs: Sequence[_Pair], words: str) -> SpeedUpPicture:
+    """Few requests have no interval of their own; but a loss that no spread of requests explains need not wait."""
+    value = picture.value or 0.0
+    reach = Z_95 * sqrt(REQUEST_SPREAD**2 / len(pairs) + max(pair.deviation for pair in pairs) ** 2)
+    if value * exp(reach) >= 1:
+        return replace(picture, why=words)
+    return replace(picture, low=value * exp(-reach), high=value * exp(reach), verdict=Paying.HURTING, why=words)
 
 
 def _estimated(
@@ -800,8 +886,11 @@ def _estimated(
         how = "from tokens per step"
         how += " and the time spent drafting" if share is not None else "; what drafting costs is assumed"
         how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
-    verdict = _verdict(found, effort.requests)
+    found = sampled(found, effort)
+    verdict = _verdict(found)
     if verdict is Paying.EVEN and found.high - found.low > NARROW:
+        verdict = Paying.UNKNOWN
+    if effort.requests < ENOUGH and verdict is not Paying.HURTING:
         verdict = Paying.UNKNOWN
     return SpeedUpPicture(
         value=found.value,
@@ -816,14 +905,12 @@ def _estimated(
     )
 
 
-def _verdict(found: Interval, requests: int) -> Paying:
-    if requests < ENOUGH:
-        return Paying.UNKNOWN
-    if found.low > 1 and found.value >= 1 + LEAST_GAIN:
+def _verdict(found: Interval) -> Paying:
+    """`judged`, as the picture keeps it: EVEN also where the interval is known and holds 1."""
+    kind = judged(found.low, found.high)
+    if kind is VerdictKind.PAYS:
         return Paying.PAYING
-    if found.high < 1 and found.value <= 1 - LEAST_GAIN:
-        return Paying.HURTING
-    return Paying.EVEN
+    return Paying.HURTING if kind is VerdictKind.COSTS else Paying.EVEN
 
 
 def _middle(sample: ServedRequest) -> float:
@@ -920,21 +1007,25 @@ def _known_types(state: TargetState) -> list[SpecType]:
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
     """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
     gpus: Gpus | None = state.value(Source.GPU)
-    return VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+    _, usual, most = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+    return LEAST_VERIFY_COST, usual, most
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
-    """What the counters tell of the window, for a server whose requests nobody logs."""
-    bounds = state.window(now, window_s)
-    if bounds is None:
+    """What the counters tell of the window, else of the server's life, for a server whose requests nobody logs."""
+    if state.totals_stale_s(now) is not None:
         return None
-    first, last = bounds[0].counters, bounds[1].counters
-    drafted = between(*bounds)
-    tokens = delta(first.predicted_tokens, last.predicted_tokens)
-    seconds = delta(first.predicted_seconds, last.predicted_seconds)
-    if drafted is None or not tokens or not seconds or drafted.accepted >= tokens:
-        return None
-    return DecodeTotals(0, tokens, seconds, DraftTally(drafted.drafted, drafted.accepted, tokens - drafted.accepted))
+    for bounds in (state.window(now, window_s), state.counters.life):
+        if bounds is None:
+            continue
+        first, last = bounds[0].counters, bounds[1].counters
+        drafted = between(*bounds)
+        tokens = delta(first.predicted_tokens, last.predicted_tokens)
+        seconds = delta(first.predicted_seconds, last.predicted_seconds)
+        if drafted is not None and tokens and seconds and drafted.drafted and drafted.accepted < tokens:
+            steps = tokens - drafted.accepted
+            return DecodeTotals(0, tokens, seconds, DraftTally(drafted.drafted, drafted.accepted, steps))
+    return None
 
 
 def _server(state: TargetState) -> DecodingServer:

@@ -5,9 +5,12 @@ What it rests on is `insight.speedup.speedup`; docs/speedup.md explains both.
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import BackendState, Basis, Paying, SpeedUpNeed
@@ -15,7 +18,7 @@ from specdash.system.data import dataclass
 from specdash.system.text import clean, percent, rate
 
 if TYPE_CHECKING:
-    from specdash.insight.picture import Picture, SpeedUpPicture
+    from specdash.insight.picture import DrafterPicture, Picture, SpeedUpPicture
     from specdash.insight.rules.known import Fix
 
 ENOUGH = 6
@@ -59,7 +62,7 @@ class Verdict:
 
     kind: VerdictKind
     headline: str
-    """`PAYS 1.6×`, `COSTS 23 %`, `CAN'T TELL YET (needs a baseline)`."""
+    """`PAYS 1.6×`, `COSTS 23 %`, `CAN'T TELL YET (needs a baseline)`, `CAN'T TELL: other programs take 71 % of …`."""
     because: str = ""
     """One sentence: why."""
     rates: str = ""
@@ -78,6 +81,16 @@ class Verdict:
         return self.kind in (VerdictKind.PAYS, VerdictKind.COSTS, VerdictKind.NO_DIFFERENCE)
 
     @property
+    def short(self) -> str:
+        """The headline without what it needs: `CAN'T TELL YET`."""
+        return _DETAIL.split(self.headline, 1)[0]
+
+    @property
+    def detail(self) -> str:
+        """What the short form leaves out: `needs a baseline`, `other programs take 71 % of the CPUs`."""
+        return self.headline[len(self.short) :].lstrip(": (").removesuffix(")")
+
+    @property
     def words(self) -> str:
         """All of it in a line: `COSTS 23 %. 41 % of draft tokens are accepted. Draft length 1 would be faster.`"""
         return " ".join(_sentence(text) for text in (self.headline, self.because, self.better) if text)
@@ -90,6 +103,7 @@ class Verdict:
         return COMMANDS.get(self.step, "")
 
 
+_DETAIL = re.compile(r": | \(")
 _AWAY = {
     BackendState.DOWN: "the server",
     BackendState.UNAUTHORIZED: "the API key",
@@ -109,9 +123,10 @@ def verdict(picture: Picture) -> Verdict:
         words = _sentence(drafting.because or "no speculation type is set")
         return Verdict(VerdictKind.OFF, "NOT SPECULATING", words, step=VerdictStep.TUNE)
     kind = kind_of(speedup)
-    if kind is VerdictKind.UNCLEAR or speedup.value is None:
-        return _not_clear(speedup)
     faster, gain, fix = faster_settings(picture)
+    if kind is VerdictKind.UNCLEAR or speedup.value is None:
+        found = _not_clear(picture)
+        return replace(found, better=faster, gain=gain, fix=fix, step=VerdictStep.CHANGE) if fix else found
     return Verdict(
         kind,
         headline(kind, speedup.value),
@@ -125,15 +140,34 @@ def verdict(picture: Picture) -> Verdict:
 
 
 def kind_of(speedup: SpeedUpPicture) -> VerdictKind:
-    """What the interval says: off 1, or all of it within 5 % of it; else nothing yet."""
-    low, high = speedup.low, speedup.high
-    if low is None or high is None or speedup.verdict is Paying.UNKNOWN:
+    """What can be said of this speed-up: nothing while it is not known well enough."""
+    if speedup.verdict is Paying.UNKNOWN:
+        return VerdictKind.UNCLEAR
+    return judged(speedup.low, speedup.high)
+
+
+def judged(low: float | None, high: float | None) -> VerdictKind:
+    """The one judgement of an interval: off 1, or all of it within 5 % of it; else it says nothing yet."""
+    if low is None or high is None:
         return VerdictKind.UNCLEAR
     if low >= 1 - SAME and high <= 1 + SAME:
         return VerdictKind.NO_DIFFERENCE
     if low > 1:
         return VerdictKind.PAYS
     return VerdictKind.COSTS if high < 1 else VerdictKind.UNCLEAR
+
+
+def paying_of(speedup: SpeedUpPicture) -> Paying:
+    """The same judgement, as JSON names it."""
+    names = {
+        VerdictKind.PAYS: Paying.PAYING,
+        VerdictKind.COSTS: Paying.HURTING,
+        VerdictKind.NO_DIFFERENCE: Paying.EVEN,
+    }
+    known = names.get(kind_of(speedup))
+    if known is not None:
+        return known
+    return Paying.EVEN if speedup.verdict is Paying.EVEN else Paying.UNKNOWN
 
 
 def headline(kind: VerdictKind, value: float) -> str:
@@ -166,12 +200,16 @@ def _unclear(needs: str) -> str:
     return f"CAN'T TELL YET (needs {needs})"
 
 
-def _not_clear(speedup: SpeedUpPicture) -> Verdict:
-    step = VerdictStep.NONE
+def _not_clear(picture: Picture) -> Verdict:
+    speedup, step = picture.speedup, VerdictStep.NONE
+    if speedup.others is not None:
+        words = f"CAN'T TELL: other programs take {percent(speedup.others)} of the CPUs"
+        return Verdict(VerdictKind.UNCLEAR, words, _sentence(speedup.why))
+    has_log = picture.log.status is ReadingStatus.KNOWN
     if speedup.value is None:
-        needs = "a finished request"
+        needs = picture.backend.speculation.unseen or "a finished request"
     elif speedup.requests == 0:
-        needs = "the server's log"
+        needs = "a finished request" if has_log else "the server's log"
     elif speedup.requests < ENOUGH:
         missing = ENOUGH - speedup.requests
         needs = f"{missing} more request{'s' if missing > 1 else ''}"
@@ -201,20 +239,33 @@ def _because(speedup: SpeedUpPicture) -> str:
 
 
 def faster_settings(picture: Picture) -> tuple[str, float | None, Fix]:
-    """The faster of a shorter draft and, where speculation costs, none: in words, by how much, and its settings. The
-    one home of a recommended draft length, for the verdict and for alerts; nothing where no change is known to pay."""
-    kind, value, drafter = kind_of(picture.speedup), picture.speedup.value, picture.views.drafter
-    if kind is VerdictKind.UNCLEAR or value is None:
+    """See `advice`."""
+    return advice(picture.speedup, picture.views.drafter)
+
+
+def advice(speedup: SpeedUpPicture, drafter: DrafterPicture) -> tuple[str, float | None, Fix]:
+    """What would be faster: in words, by how much, and its settings; nothing where no change is known to pay.
+
+    The one home of an advice on drafting, for the verdict, the drafter's sentence and alerts: no speculation where it
+    costs, a shorter draft, or one token more where the last one is still accepted; whichever gains most. None of it
+    while others take the CPUs: figures of such a time say nothing of a setting.
+    """
+    if speedup.others is not None:
         return "", None, ()
-    length, gain = drafter.best_length, drafter.best_gain
-    is_shorter = length is not None and (drafter.effective_length is None or length < drafter.effective_length)
-    gain = gain if gain is not None and is_shorter and gain >= WORTH else None
-    without = 1 / value - 1 if kind is VerdictKind.COSTS and value > 0 else None
-    if without is not None and without >= (gain or 0.0):
+    length, gain, now = drafter.best_length, drafter.best_gain, drafter.effective_length
+    costs = kind_of(speedup) is VerdictKind.COSTS and speedup.value is not None and speedup.value > 0
+    without = 1 / (speedup.value or 1.0) - 1 if costs else 0.0
+    shorter = gain if length is not None and gain is not None and (now is None or length < now) else 0.0
+    longer = drafter.longer_gain or 0.0 if now is not None and not costs else 0.0
+    if costs and without >= shorter:
         return f"without speculation it would be {percent(without)} faster", without, WITHOUT
-    if gain is None:
-        return "", None, ()
-    return f"draft length {length} would be {percent(gain)} faster", gain, (("LLAMA_DRAFT_MAX", str(length)),)
+    if shorter >= WORTH:
+        words = f"draft length {length} would be {percent(shorter)} faster"
+        return words, shorter, (("LLAMA_DRAFT_MAX", str(length)),)
+    if longer >= WORTH:
+        words = f"draft length {(now or 0) + 1} may be {percent(longer)} faster"
+        return words, longer, (("LLAMA_DRAFT_MAX", str((now or 0) + 1)),)
+    return "", None, ()
 
 
 def _sentence(text: str) -> str:

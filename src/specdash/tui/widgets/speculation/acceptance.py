@@ -96,7 +96,7 @@ def _stacked(blocks: Sequence[list[Line]], height: int) -> list[Line]:
 
 def _verdict_line(view: View, width: int) -> Line:
     speedup = view.picture.speedup
-    words, role = verdict(view.picture).headline.partition(" (")[0], f"{verdict_role(view)} bold"
+    words, role = verdict(view.picture).short, f"{verdict_role(view)} bold"
     if speedup.value is None:
         return ((fit(words, width).rstrip(), role),)
     is_measured = speedup.basis is Basis.MEASURED

@@ -379,8 +379,9 @@ def length_lines(picture: DrafterPicture, width: int) -> list[Line]:
     parts: list[Line] = [spans] if spans else []
     if picture.mean_accepted_length is not None:
         parts.append((("length ", "dim"), (number(picture.mean_accepted_length, 2), "text bold"), (" a step", "dim")))
-    if picture.best_length is not None:
-        settled = picture.best_length == picture.effective_length
+    settled = picture.best_length == picture.effective_length
+    # Another length only where it is what the verdict advises: two advices are none.
+    if picture.best_length is not None and (settled or picture.best_length == picture.advised_length):
         gain = f" +{percent(picture.best_gain)}" if picture.best_gain and not settled else ""
         told: Line = (("best length ", "dim"), (str(picture.best_length), "good bold" if settled else "gain bold"))
         parts.append((*told, (gain, "gain")))

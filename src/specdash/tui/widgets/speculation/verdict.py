@@ -85,11 +85,10 @@ def verdict_lines(view: View, width: int, height: int, *, brief: bool = False) -
     role = f"banner.{verdict_role(view)}"
     right = _rests_on(view.picture.speedup) if judged.rates else ""
     if height >= _ROOMY and width >= _WIDE and not view.glyphs.ascii_only and judged.because:
-        words, _, needs = judged.headline.partition(" (")
-        letters = large(words.removesuffix(" YET"))
+        letters, needs = large(judged.short.removesuffix(" YET")), judged.detail
         room = width - len(letters[0]) - _GAP - 2
         if room >= _LEAST_TEXT:
-            texts = [needs.removesuffix(")") or judged.rates, judged.because, _next(judged, view.keys)]
+            texts = [needs or judged.rates, judged.because, _next(judged, view.keys)]
             texts[0] = f"{texts[0]:<{room - len(right)}}{right}" if len(texts[0]) + len(right) < room else texts[0]
             return [
                 ((f" {row}{' ' * _GAP}{fit(text, room)} ", role),) for row, text in zip(letters, texts, strict=True)
