@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.errors import InputError
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS, keys_table
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
 from specdash.proxy.settings import ProxySettings, settings_from_env
 
 GUARDED = sorted(set(BY_KEY) - MUST_BE_RIGHT)
@@ -78,8 +77,3 @@ def test_the_prune_target_stays_below_the_threshold() -> None:
     settings = settings_from_env({"PROXY_CONTEXT_PRUNE_THRESHOLD": "0.5"})
     assert settings.context_prune_target_fraction < 0.5
     assert settings.problems
-
-
-def test_the_documented_table_is_the_catalogue() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "proxy.md").read_text(encoding="utf-8")
-    assert keys_table() in page, "run: python -m specdash.core.proxy_parameters, and put it between the keys marks"

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from specdash.core.parameters import Parameter, Scalar, ValueKind
-from specdash.system.text import markdown_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -192,32 +191,3 @@ NO_TLS: frozenset[str] = frozenset({"PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"}
 def no_tls(key: str) -> str:
     """Why such a key refuses the start, and what to do."""
     return f"{key} is set, but the proxy serves TLS no longer: remove it, and let Caddy, nginx or ssh do that in front"
-
-
-def keys_table() -> str:
-    """The table of docs/proxy.md, generated."""
-    rows = [("key", "value", "default", "", "meaning")]
-    for parameter in PARAMETERS:
-        default = "" if parameter.default is None else f"`{_shown(parameter.default)}`"
-        restart = "restart" if parameter.key in NEEDS_RESTART else ""
-        rows.append((f"`{parameter.key}`", _values(parameter), default, restart, parameter.meaning))
-    return markdown_table(rows)
-
-
-def _shown(value: Scalar) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _values(parameter: Parameter) -> str:
-    if parameter.choices:
-        return ", ".join(parameter.choices)
-    if parameter.minimum is None:
-        return parameter.form or str(parameter.kind)
-    most = "" if parameter.maximum is None else f"{parameter.maximum:.10g}"
-    return f"{parameter.kind}, {parameter.minimum:g}…{most}{' ' + parameter.unit if parameter.unit else ''}"
-
-
-if __name__ == "__main__":
-    print(keys_table())
