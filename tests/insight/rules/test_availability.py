@@ -16,7 +16,10 @@ from specdash.core.readings import (
     FailureKind,
     Health,
     HealthStatus,
+    ModelStatus,
     ProcessTree,
+    RouterModel,
+    RouterModels,
     SchedulingDelay,
     Slot,
     Slots,
@@ -386,6 +389,14 @@ def test_a_disabled_endpoint_is_told_with_its_fix(source: str, rule: str, key: s
     assert alert.fix == ((key, "1"),)
     watch.look(2, **seen)
     assert watch.raised() == set()
+
+
+def test_a_router_without_a_model_in_memory_lacks_nothing() -> None:
+    watch = Watch()
+    none = FailureKind.NO_MODEL
+    watch.look(120, health=OK, metrics=none, slots=none, router=RouterModels((RouterModel("a", ModelStatus.UNLOADED),)))
+    watch.look(60, health=OK, metrics=none, slots=none, router=FailureKind.TIMEOUT)
+    assert watch.heard.events == []
 
 
 COUNTED = Counters(prompt_tokens=9, predicted_tokens=9, draft_tokens=4, accepted_tokens=2, verification_steps=1)
