@@ -80,6 +80,10 @@ class FailureKind(StrEnum):
     """The means of observing are missing: no NVML, no such file, no such process."""
 
 
+OTHER_SERVERS = "; other servers of this machine: "
+"""In the detail of a refused connection, before the addresses of those, where nothing was ever seen at its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why there is no value. `detail` is for people and never holds a secret or prompt text."""
