@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import DECODE, speed
 from specdash.core.readings import (
+    OTHER_SERVERS,
     Counters,
     Failure,
     FailureKind,
@@ -109,6 +110,8 @@ def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]
     if failure.kind is FailureKind.UNAVAILABLE:
         # Nobody there to look: that says nothing of the server.
         return BackendState.UNKNOWN, failure.detail
+    if failure.kind is FailureKind.REFUSED and OTHER_SERVERS in failure.detail:
+        return BackendState.DOWN, failure.detail
     if failure.kind is FailureKind.REFUSED:
         return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
     if failure.kind is FailureKind.TIMEOUT:
@@ -274,7 +277,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         model=props.name if props else None,
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
-        uptime_s=state.uptime(now, wall),
+        uptime_s=state.uptime(now, wall) if verdict is not BackendState.DOWN or _lives(state) else None,
         prefill=_rate(state.prefill, now, lifetime[0]),
         decode=_rate(state.decode, now, lifetime[1]),
         requests_processing=gauges.requests_processing if gauges else None,
@@ -287,6 +290,12 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         counters=_totals(state),
         process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
     )
+
+
+def _lives(state: TargetState) -> bool:
+    """Whether the server's process was there at the last look."""
+    latest = state.latest.get(Source.PROCESS)
+    return latest is not None and latest.failure is None
 
 
 def _evidence(state: TargetState, now: float) -> Evidence:
