@@ -20,11 +20,11 @@ from specdash.collect.hub import Hub
 from specdash.core import paths
 from specdash.core.errors import UsageError
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, status_to_json, to_json
-from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
-from specdash.core.records import ProxyRecord
+from specdash.core.readings import OTHER_SERVERS, FailureKind, Reading, ReadingStatus, Source
+from specdash.core.records import ProxyRecord, RunRecord
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
-from support.fault_server import FaultServer, hangs, says
+from support.fault_server import FaultServer, free_port, hangs, says
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -320,3 +320,79 @@ def test_a_new_interval_reaches_all_collectors(server: FaultServer) -> None:
         seen.wait_for(Source.HEALTH, Source.HOST)
         hub.set_interval(0.25)
         until(lambda: min(len(seen.of(Source.HEALTH)), len(seen.of(Source.HOST))) >= 5)
+
+
+class Restarted:
+    """A server that writes a log, and leaves a run record that names it; both are of this very process."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self.env = {"HOME": str(home)}
+        self._home, self._url = home, url
+
+    def start(self, name: str, *lines: str) -> Path:
+        log = self._home / f"{name}.log"
+        log.write_text("".join(f"0.00.001.000 I srv  {name}: {line}\n" for line in lines), encoding="utf-8")
+        records = paths.run_records_dir(self.env)
+        records.mkdir(parents=True, exist_ok=True)
+        for old in records.glob("*.json"):
+            old.unlink()
+        record = RunRecord(os.getpid(), psutil.Process().create_time(), self._url, "llama.cpp", log=str(log))
+        (records / f"{name}.json").write_text(record.to_json(), encoding="utf-8")
+        return log
+
+
+def told_lines(seen: Seen) -> list[str]:
+    return [
+        line.rpartition("srv  ")[2] for reading in seen.of(Source.LOG) if reading.value for line in reading.value.tail
+    ]
+
+
+def test_the_log_of_a_server_that_was_restarted_with_another_one_is_followed(
+    server: FaultServer, tmp_path: Path
+) -> None:
+    backend, seen = Restarted(tmp_path, server.url), Seen()
+    first = backend.start("first", "one")
+    target = Target(server.url, log=str(first))
+    state = TargetState(target)
+    hub = Hub(target, [seen.take, state.apply], gpu=False, host=False, on_target=state.retarget, env=backend.env)
+    with hub:
+        until(lambda: told_lines(seen) == ["first: one"])
+        second = backend.start("second", "two")
+        until(lambda: told_lines(seen) == ["first: one", "second: two"])
+        assert state.picture(time.monotonic(), time.time()).log.path == str(second)
+        with second.open("a", encoding="utf-8") as file:
+            file.write("0.00.002.000 I srv  second: three\n")
+        until(lambda: told_lines(seen)[2:] == ["second: three"])
+
+
+def test_a_log_that_the_first_run_record_names_after_the_start_is_read(server: FaultServer, tmp_path: Path) -> None:
+    backend, seen = Restarted(tmp_path, server.url), Seen()
+    with Hub(Target(server.url), [seen.take], gpu=False, host=False, env=backend.env):
+        seen.wait_for(Source.LOG)
+        backend.start("late", "one")
+        until(lambda: told_lines(seen) == ["late: one"])
+
+
+def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, tmp_path: Path) -> None:
+    backend, seen = Restarted(tmp_path, server.url), Seen()
+    named = backend.start("named", "one")
+    learnt: list[Target] = []
+    target = Target(server.url, log=str(named), log_named=True)
+    with Hub(target, [seen.take], gpu=False, host=False, env=backend.env, on_target=learnt.append):
+        until(lambda: told_lines(seen) == ["named: one"])
+        backend.start("other", "two")
+        with named.open("a", encoding="utf-8") as file:
+            file.write("0.00.002.000 I srv  named: two\n")
+        until(lambda: len(told_lines(seen)) > 1 and learnt)
+        assert told_lines(seen) == ["named: one", "named: two"]
+        assert {target.log for target in learnt} == {str(named)}
+
+
+def test_where_nothing_was_ever_seen_alive_the_other_servers_are_named(tmp_path: Path) -> None:
+    backend, seen = Restarted(tmp_path, "http://127.0.0.1:9"), Seen()
+    backend.start("other")
+    with Hub(Target(f"http://127.0.0.1:{free_port()}"), [seen.take], gpu=False, host=False, env=backend.env):
+        seen.wait_for(Source.HEALTH)
+    (failure, *_) = (reading.failure for reading in seen.of(Source.HEALTH))
+    assert failure is not None
+    assert failure.detail.partition(OTHER_SERVERS)[2].split(", ")[0] == "http://127.0.0.1:9"

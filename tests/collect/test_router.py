@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from specdash.collect.hub import Hub
 from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
+from support.outside import ran
 from support.router import Router, running_router
 
 if TYPE_CHECKING:
@@ -55,9 +57,30 @@ def test_nothing_is_loaded_by_looking_and_the_reason_is_said(tmp_path: Path) -> 
             assert "router without a model in memory" in picture.backend.reason
             assert picture.views.router.any_means is None
             assert watched.statuses(picture) == dict.fromkeys(("alpha", "beta", "broken"), "unloaded")
+            assert {model.words for model in picture.views.router.models} == {"never loaded"}
             looks = watched.state.latest[Source.METRICS].at
             watched.until(lambda _: watched.state.latest[Source.METRICS].at > looks)
         assert set(router.states().values()) == {"unloaded"}
+
+
+def test_a_router_with_nothing_loaded_raises_no_alert(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        done = ran("check", "--url", router.url, "--for", "12", "--json")
+        assert (done.returncode, json.loads(done.stdout)["alerts"]) == (0, []), done.stdout
+        assert set(router.states().values()) == {"unloaded"}
+
+
+def test_a_model_that_was_unloaded_by_hand_and_one_that_crashed_are_not_the_same(tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        for model in ("alpha", "beta"):
+            router.use(model)
+        router.unload("alpha")
+        router.kill("beta")
+        watched = Watched(router)
+        with watched.hub:
+            picture = watched.until(lambda picture: watched.statuses(picture).get("beta") == "failed")
+            words = {model.id: model.words for model in picture.views.router.models}
+            assert words == {"alpha": "unloaded", "beta": "failed (exit code 1)", "broken": "never loaded"}
 
 
 def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tmp_path: Path) -> None:
@@ -78,7 +101,7 @@ def test_the_model_in_memory_is_looked_at_and_the_last_used_is_what_any_means(tm
             router.use("broken")
             picture = watched.until(lambda picture: watched.statuses(picture)["broken"] == "failed")
             failure = next(model.failure for model in picture.views.router.models if model.id == "broken")
-            assert failure == "its server ended at the start with exit code 1"
+            assert failure == "its server ended with exit code 1"
 
 
 def test_a_model_that_fell_asleep_is_not_woken(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+import lzma
 import math
 from typing import Any
 
@@ -169,6 +171,30 @@ def test_any_json_comes_back_from_columns_and_from_rows(data: Any) -> None:
 def test_what_differs_little_from_row_to_row_takes_little_room() -> None:
     rows = [{"counter": 10**9 + i // 3, "name": "llama-server", "slot": i % 2} for i in range(3000)]
     assert len(block.pack(rows)) < 2500
+
+
+def test_what_a_block_holds_lies_in_columns_by_the_keys_of_its_objects() -> None:
+    content = {
+        "a": 1,
+        "rows": [{"t": 1.5, "in": {"t": None, "in": []}}, {"t": "x", "in": [1, {}, [{"a": 2}]]}],
+        "e": [{}],
+    }
+    assert lzma.decompress(block.pack(content)).decode() == (
+        '[{"t":0},[[["a","rows","e"],1,[1],[{"t":[1,1]}],[{"t":[2]}]],'
+        '[["t","in"],3,[1.5,null,"x"],[{"t":1},[],[1,{"t":2},{"t":[3]}]]],[[],2],[["a"],1,[2]]]]'
+    )
+
+
+def test_packing_and_unpacking_leave_nothing_to_the_collector_of_cycles() -> None:
+    content = {"carried": [], "readings": [{"at": float(i), "value": {"slots": [{"id": i}]}} for i in range(100)]}
+    block.unpack(block.pack(content))
+    gc.collect()
+    gc.disable()
+    try:
+        block.unpack(block.pack(content))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @given(st.binary(max_size=200))

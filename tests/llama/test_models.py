@@ -17,7 +17,12 @@ ARGS = ["llama-server", "--port", "37271", "--spec-type", "ngram-mod,draft-simpl
 
 
 def row(**status: Any) -> dict[str, Any]:
-    return {"id": "alpha", "aliases": ["first"], "status": {"value": "loaded", "args": ARGS, **status}}
+    return {
+        "id": "alpha",
+        "aliases": ["first"],
+        "source": "preset",
+        "status": {"value": "loaded", "args": ARGS, **status},
+    }
 
 
 def only(entry: dict[str, Any]) -> RouterModel:
@@ -39,7 +44,43 @@ def test_a_port_is_known_only_while_a_child_has_it() -> None:
 def test_a_model_that_failed_to_load_says_so() -> None:
     found = only(row(value="unloaded", failed=True, exit_code=1))
     assert (found.status, found.resident) == (ModelStatus.FAILED, False)
-    assert found.failure == "its server ended at the start with exit code 1"
+    assert found.failure == "its server ended with exit code 1"
+
+
+def old_row(code: int) -> dict[str, Any]:
+    """A model that is not in memory, as builds describe it whose rows have no `source` yet (llama.cpp #23257)."""
+    return {"id": "a", "status": {"value": "unloaded", "args": ["llama-server"], "failed": True, "exit_code": code}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "status", "words"),
+    [
+        (row(), "loaded", "loaded"),
+        (row(value="sleeping"), "sleeping", "sleeping"),
+        (row(value="loading"), "loading", "loading"),
+        (
+            row(value="downloading", progress={"https://x/m.gguf": {"done": 1, "total": 9}}),
+            "downloading",
+            "downloading",
+        ),
+        (row(value="downloaded"), "downloaded", "downloaded"),
+        # Its port is chosen when its server is started, and stays in the arguments.
+        (row(value="unloaded", args=["llama-server", "--port", "0"]), "unloaded", "never loaded"),
+        (row(value="unloaded"), "unloaded", "unloaded"),
+        (row(value="unloaded", args=["llama-server"]), "unloaded", "unloaded"),
+        (row(value="unloaded", failed=True, exit_code=1), "failed", "failed (exit code 1)"),
+        (row(value="unloaded", failed=True, exit_code=10), "failed", "failed (exit code 10)"),
+        (row(value="unloaded", failed=True), "failed", "failed"),
+        (old_row(10), "unloaded", "never loaded"),
+        (old_row(1), "unloaded", "unloaded"),
+        (old_row(-6), "failed", "failed (exit code -6)"),
+        (old_row(139), "failed", "failed (exit code 139)"),
+    ],
+)
+def test_each_way_of_being_there_or_not_has_a_word_of_its_own(entry: dict[str, Any], status: str, words: str) -> None:
+    found = only(entry)
+    assert (found.status, found.words) == (status, words)
+    assert bool(found.failure) is (status == "failed")
 
 
 def test_a_state_of_a_newer_build_is_unknown_and_not_an_error() -> None:

@@ -9,10 +9,13 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from specdash.backend.launch import free_port
 from support.asking import ask
 from support.engines import llama_server_binary
 from support.tiny_models import write_llama
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +27,9 @@ _START_S = 30.0
 class Router:
     """A router that listens."""
 
-    def __init__(self, port: int, log: Path) -> None:
+    def __init__(self, port: int, log: Path, pid: int) -> None:
         self.port = port
+        self.pid = pid
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
 
@@ -42,6 +46,21 @@ class Router:
         body = {"model": model, "messages": [{"role": "user", "content": "the"}], "max_tokens": 4}
         with contextlib.suppress(urllib.error.HTTPError):
             ask(f"{self.url}/v1/chat/completions", body)
+
+    def unload(self, model: str) -> None:
+        """Have the router end a model's server, and wait until it has."""
+        ask(f"{self.url}/models/unload", {"model": model})
+        until(lambda: self.states()[model] == "unloaded")
+
+    def kill(self, model: str) -> None:
+        """Kill a model's server from outside, and wait until the router has seen it."""
+        (row,) = (row for row in self.get("/models")["data"] if row["id"] == model)
+        port = row["status"]["args"][row["status"]["args"].index("--port") + 1]
+        (child,) = (
+            child for child in psutil.Process(self.pid).children() if f"--port {port}" in " ".join(child.cmdline())
+        )
+        child.kill()
+        until(lambda: self.states()[model] == "unloaded")
 
 
 @contextlib.contextmanager
@@ -61,7 +80,7 @@ def running_router(directory: Path, *, sleep_s: int = -1) -> Iterator[Router]:
         process = subprocess.Popen(
             [*command, "--metrics"], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
-    router = Router(port, log)
+    router = Router(port, log, process.pid)
     try:
         _wait(process, router)
         yield router

@@ -143,6 +143,7 @@ def bare_target(settings: Mapping[str, Resolved]) -> Target:
         normalise_url(url),
         api_key=key,
         log=log,
+        log_named=log is not None,
         model=settings["model"].value,
         origin=origin,
         proxy_url=normalise_url(proxy.value) if proxy.value is not None else None,
@@ -335,6 +336,7 @@ def _with(found: Target, named: Target) -> Target:
         name: getattr(named, name)
         for name in (
             "log",
+            "log_named",
             "api_key",
             "model",
             "proxy_url",

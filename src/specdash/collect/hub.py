@@ -12,9 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from specdash.collect.discover import ProxySearch
+from specdash.collect.discover import ProxySearch, discover
 from specdash.core.log_facts import LogBatch
-from specdash.core.readings import STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Slots, Source
+from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Slots, Source
+from specdash.core.target import local_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -309,10 +310,12 @@ class SchedulingWatch:
 
 PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
 """What the proxy's watch knows of a target."""
-RECORD_FIELDS = ("pid", "engine", "parameters", "start_check")
+RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check")
 """What the run record's watch knows of it."""
 STOP_S = 0.9
 """How long `stop` may take in all."""
+OTHERS_S, OTHERS_NAMED = 30.0, 3
+"""Seconds between two looks for other servers while nothing was seen alive at the address, and how many are named."""
 SOON_S, SOON_LOOKS = 0.1, 5
 """A process that was killed takes a moment to end: so often it is looked at, and how long between two looks."""
 
@@ -351,6 +354,9 @@ class Hub:
         self._host_worker: Worker | None = None
         self._looks_soon = 0
         self._was_refused = self._is_at_rest = False
+        self._seen_alive = False
+        self._others: list[str] = []
+        self._others_due = 0.0
         self._log_after = log_after
         self._log_tail: LogTail | None = None
         self._agent = self._agent_watch() if target.ssh is not None else None
@@ -432,11 +438,21 @@ class Hub:
             detail = "no log file: start specdash with --log FILE"
             self.bus.publish(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, detail))
             return
+        self._read_log(path)
+
+    def _read_log(self, path: str) -> Worker:
         from specdash.collect.logs import LogCollector
         from specdash.collect.tail import LogTail
 
         tail = self._log_tail = LogTail(path, after=self._log_after)
-        self._work("log", LogCollector(path, self.bus.publish, tail=tail).step, Source.LOG)
+        return self._work("log", LogCollector(path, self.bus.publish, tail=tail).step, Source.LOG)
+
+    def _follow_log(self, path: str) -> None:
+        """The server was started again, and writes another log than before."""
+        if self._log_tail is not None:
+            self._log_tail.follow(path)
+        else:
+            self._read_log(path).start()
 
     def _watch_own_files(self) -> None:
         from specdash.collect.own_files import ApplyCollector, BaselineCollector, RecordWatch, TrialCollector
@@ -456,13 +472,38 @@ class Hub:
         """Whether a server that does not answer, or whose process is gone, is on trial is told first."""
         if reading.failure is not None and self._trials is not None:
             self._trials.step()
+        if reading.source is Source.HEALTH:
+            reading = self._with_others(reading)
         self.bus.publish(reading)
+
+    def _with_others(self, reading: Reading[Any]) -> Reading[Any]:
+        """Where nothing was ever seen alive at the address, it may be wrong: with the other servers there are."""
+        failure = reading.failure
+        if failure is None or failure.kind is not FailureKind.REFUSED:
+            self._seen_alive = self._seen_alive or failure is None
+            return reading
+        if self._seen_alive or local_port(self._target.url) is None:
+            return reading
+        if time.monotonic() >= self._others_due:
+            self._others = [found.url for found in discover(self._env, ports=()) if found.url != self._target.url]
+            self._others_due = time.monotonic() + OTHERS_S
+        if not self._others:
+            return reading
+        named = OTHER_SERVERS + ", ".join(self._others[:OTHERS_NAMED])
+        return Reading.unknown(reading.source, reading.at, failure.kind, failure.detail + named)
 
     def _learn(self, fields: tuple[str, ...], target: Target) -> None:
         """Take what `target` says in `fields`: two watches each know a part."""
         with self._knowing:
-            self._target = replace(self._target, **{name: getattr(target, name) for name in fields})
+            before, self._target = (
+                self._target,
+                replace(self._target, **{name: getattr(target, name) for name in fields}),
+            )
             self._on_target(self._target)
+        path = self._target.log
+        # An agent reads the log where it is.
+        if self._agent is None and path is not None and path != before.log:
+            self._follow_log(path)
 
     def _watch_host(self) -> None:
         from specdash.collect.host import HostCollector, written_places

@@ -275,6 +275,7 @@ class RecordWatch:
         known = replace(
             self._target,
             pid=found.pid,
+            log=self._target.log if self._target.log_named else found.log or self._target.log,
             engine=found.engine,
             parameters=found.parameters,
             start_check=found.start_check,

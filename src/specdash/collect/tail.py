@@ -72,6 +72,12 @@ class LogTail:
         """The next data is the first of another file, or of the same one begun anew."""
         self._followed_before = False
         self._missed_before = False
+        self._elsewhere = False
+        """The path is another one than that of the open file."""
+
+    def follow(self, path: str) -> None:
+        """Another path from now on; what the file before it still holds is read first."""
+        self.path, self._elsewhere = path, True
 
     def read(self, limit: int = MAX_READ_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes."""
@@ -134,12 +140,16 @@ class LogTail:
         if after is not None:
             self._followed_before = after[:2] != (status.st_dev, status.st_ino) or after[2] > status.st_size
             self._position = 0 if self._followed_before else after[2]
-        elif not self._followed_before and not self._missed_before and status.st_size >= self._whole_below:
+        elif self._is_first_look() and status.st_size >= self._whole_below:
             self._position = status.st_size - self._backfill
             self._to_line_start = True
         self._replaced = self._followed_before
-        self._followed_before = True
+        self._followed_before, self._elsewhere = True, False
         return None
+
+    def _is_first_look(self) -> bool:
+        """Whether what the file holds may be of long ago; a file that came while it was waited for is new."""
+        return self._elsewhere or not (self._followed_before or self._missed_before)
 
     def _begin(self) -> None:
         self._position = 0
@@ -187,13 +197,18 @@ class LogTail:
         """Nothing new in the open file: see whether the path still names it."""
         try:
             named = os.stat(self.path)  # noqa: PTH116
-        except FileNotFoundError:
+        except OSError as error:
+            if self._elsewhere:
+                return TailChunk(failure=_failure(self.path, error))
+            if not isinstance(error, FileNotFoundError):
+                raise
             # The writer may still hold the deleted file, so go on reading it too.
             return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} was deleted"))
         opened = os.fstat(fd)
         same = (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
         # A rotator may create the new file long before the server writes to it; llama-server never reopens its log.
         if same or named.st_size == 0:
+            self._elsewhere = self._elsewhere and not same
             return TailChunk()
         data = self._read(fd, limit)
         if data:

@@ -73,9 +73,15 @@ class FailureKind(StrEnum):
     TOO_LARGE = "too large"
     SLEEPING = "server asleep"
     """Not asked, because asking would wake the server."""
+    NO_MODEL = "no model in memory"
+    """A router has no child server to pass the question on to."""
     ERROR = "error"
     UNAVAILABLE = "unavailable"
     """The means of observing are missing: no NVML, no such file, no such process."""
+
+
+OTHER_SERVERS = "; other servers of this machine: "
+"""In the detail of a refused connection, before the addresses of those, where nothing was ever seen at its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,11 @@ class ModelStatus(StrEnum):
     LOADED = "loaded"
     SLEEPING = "sleeping"
     LOADING = "loading"
+    DOWNLOADING = "downloading"
+    DOWNLOADED = "downloaded"
     UNLOADED = "unloaded"
     FAILED = "failed"
+    """Its child server ended by itself: it did not load, or crashed."""
     UNKNOWN = "unknown"
 
 
@@ -157,6 +166,19 @@ class RouterModel:
     """Of its child server, while there is one: the log's lines of that child name it."""
     failure: str = ""
     """What the router says went wrong."""
+    never_loaded: bool = False
+    """It is not in memory and never was, since the router's start."""
+    exit_code: int | None = None
+    """Of its last child server, where that failed."""
+
+    @property
+    def words(self) -> str:
+        """Its state in full: of a model that is not in memory, why it is not."""
+        if self.status is ModelStatus.UNLOADED and self.never_loaded:
+            return "never loaded"
+        if self.status is ModelStatus.FAILED and self.exit_code is not None:
+            return f"{self.status} (exit code {self.exit_code})"
+        return str(self.status)
 
     @property
     def resident(self) -> bool:

@@ -428,6 +428,8 @@ class Symptom:
     severity: AlertSeverity | None = None
     names: tuple[tuple[str, str], ...] = ()
     """What the runbook's placeholders stand for here, where that is particular to the symptom: (placeholder, value)."""
+    remedy: str = ""
+    """What helps in this case, in place of the rule's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +454,8 @@ class Alert(JsonRecord):
     """What the placeholders of its runbook stand for, as far as it was known: (placeholder, value)."""
     refuted: bool = False
     """It is over, and what was seen since shows that it was never so; the evidence says what."""
+    remedy: str = ""
+    """What helps in this case, in place of the rule's own."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -143,6 +143,8 @@ class Target:
     key_is_recorded: bool = False
     """The key is that of a run record: it is sent only to a listener of our own user."""
     log: str | None = None
+    log_named: bool = False
+    """The user named the log: it stays the one, whichever the server writes."""
     pid: int | None = None
     model: str | None = None
     engine: str | None = None

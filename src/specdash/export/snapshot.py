@@ -471,7 +471,9 @@ def _prefix_cache(prefix: PrefixCachePicture) -> list[tuple[str, str]]:
 def _router(router: RouterPicture) -> list[tuple[str, str]]:
     if not router.models:
         return [("router", f"{UNKNOWN}  {router.reason}")] if router.reason else []
-    models = ", ".join(f"{'>' if model.watched else ''}{model.id} {model.status}" for model in router.models)
+    models = ", ".join(
+        f"{'>' if model.watched else ''}{model.id} {model.words or model.status}" for model in router.models
+    )
     return [("router", f"{models}  any: {router.any_means or 'no model is resident'}")]
 
 

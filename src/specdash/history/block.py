@@ -12,6 +12,7 @@ import hashlib
 import json
 import lzma
 import zlib
+from collections.abc import Iterator
 from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 """A reading as `codec.encode` makes it."""
+_Tables = dict[tuple[str, ...], tuple[int, list[list[Any]]]]
+"""While packing: number and rows of the table of objects with these keys."""
+_Waiting = list[tuple[Iterator[Row], list[str]]]
+"""While unpacking: of each table, the rows that are still to come, and the keys whose values are not plain."""
 _PLACES: Final = 4
 """Moments in blocks are kept to 0.1 ms."""
 _FILTERS: Final = ({"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "pb": 0, "dict_size": 1 << 16},)
@@ -73,47 +78,52 @@ def _columns(data: Any) -> list[Any]:
     """`[shape, tables]`: the data with each object replaced by `{"t": number of its table}`, a list of nothing but
     objects by `{"t": [numbers]}`; and each table as `[keys, column, column, ...]`. Objects are in their table in the
     order in which they are met, an outer one before those within it."""
-    tables: dict[tuple[str, ...], tuple[int, list[list[Any]]]] = {}
-
-    def shape(value: Any) -> Any:
-        if type(value) is dict:
-            number, rows = tables.setdefault(tuple(value), (len(tables), []))
-            row: list[Any] = []
-            rows.append(row)
-            row += [entry if type(entry) in _SCALARS else shape(entry) for entry in value.values()]
-            return {"t": number}
-        if isinstance(value, list | tuple):
-            shapes = [entry if type(entry) in _SCALARS else shape(entry) for entry in value]
-            numbers = [entry["t"] for entry in shapes if type(entry) is dict and type(entry["t"]) is int]
-            return {"t": numbers} if numbers and len(numbers) == len(shapes) else shapes
-        return value
-
-    first = shape(data)
+    tables: _Tables = {}
+    first = _shape(data, tables)
     return [first, [[list(keys), len(rows), *zip(*rows, strict=True)] for keys, (_, rows) in tables.items()]]
+
+
+# The tables are an argument and no closure's: a closure that calls itself is a cycle, and would keep each block's
+# megabyte until the collector of cycles comes by.
+
+
+def _shape(value: Any, tables: _Tables) -> Any:
+    if type(value) is dict:
+        number, rows = tables.setdefault(tuple(value), (len(tables), []))
+        row: list[Any] = []
+        rows.append(row)
+        row += [entry if type(entry) in _SCALARS else _shape(entry, tables) for entry in value.values()]
+        return {"t": number}
+    if isinstance(value, list | tuple):
+        shapes = [entry if type(entry) in _SCALARS else _shape(entry, tables) for entry in value]
+        numbers = [entry["t"] for entry in shapes if type(entry) is dict and type(entry["t"]) is int]
+        return {"t": numbers} if numbers and len(numbers) == len(shapes) else shapes
+    return value
 
 
 def _rows(shape: Any, tables: list[list[Any]]) -> Any:
     """What `_columns` was given."""
-    waiting = []
+    waiting: _Waiting = []
     for keys, count, *columns in tables:
         rows = zip(*columns, strict=True) if keys else repeat((), count)
         nested = [key for key, column in zip(keys, columns, strict=True) if not _SCALARS.issuperset(map(type, column))]
         waiting.append((iter([dict(zip(keys, row, strict=True)) for row in rows]), nested))
+    return _value(shape, waiting)
 
-    def row(number: int) -> Row:
-        rows, nested = waiting[number]
-        made = next(rows)
-        for key in nested:
-            made[key] = value(made[key])
-        return made
 
-    def value(shape: Any) -> Any:
-        if type(shape) is dict:
-            number = shape["t"]
-            return row(number) if type(number) is int else list(map(row, number))
-        return list(map(value, shape)) if type(shape) is list else shape
+def _row(number: int, waiting: _Waiting) -> Row:
+    rows, nested = waiting[number]
+    made = next(rows)
+    for key in nested:
+        made[key] = _value(made[key], waiting)
+    return made
 
-    return value(shape)
+
+def _value(shape: Any, waiting: _Waiting) -> Any:
+    if type(shape) is dict:
+        number = shape["t"]
+        return _row(number, waiting) if type(number) is int else [_row(each, waiting) for each in number]
+    return [_value(each, waiting) for each in shape] if type(shape) is list else shape
 
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, str})

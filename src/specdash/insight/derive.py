@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import DECODE, speed
 from specdash.core.readings import (
+    OTHER_SERVERS,
     Counters,
     Failure,
     FailureKind,
     Health,
     HealthStatus,
+    ModelStatus,
     Reading,
     ReadingStatus,
     Slots,
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 
 RESTARTED_FOR_S = 20.0
 """How long RESTARTED is shown after the counters went back."""
+_NAMED = 3
+"""So many of a router's models does a reason name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,8 @@ class Evidence:
     last_good: float | None = None
     """Monotonic time of the last known reading of any endpoint."""
     restarted_at: float | None = None
-    holds_no_model: bool = False
-    """A router without any model in memory."""
+    router: RouterModels | None = None
+    """The models behind the address, where it is a router's."""
     recovered_at: float | None = None
     """When /health turned good after it was not: what the other endpoints said before that was of another time."""
     refused_since: float | None = None
@@ -106,6 +110,8 @@ def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]
     if failure.kind is FailureKind.UNAVAILABLE:
         # Nobody there to look: that says nothing of the server.
         return BackendState.UNKNOWN, failure.detail
+    if failure.kind is FailureKind.REFUSED and OTHER_SERVERS in failure.detail:
+        return BackendState.DOWN, failure.detail
     if failure.kind is FailureKind.REFUSED:
         return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
     if failure.kind is FailureKind.TIMEOUT:
@@ -157,11 +163,22 @@ def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
         return BackendState.RESTARTED, f"counters went back {evidence.now - evidence.restarted_at:.0f} s ago"
     if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
         return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
-    if failures and evidence.holds_no_model:
-        return BackendState.LIVE, "a router without a model in memory; the first request for one loads it"
+    if failures and evidence.router is not None and evidence.router.holds_none:
+        return BackendState.LIVE, _without_model(evidence.router)
+    if kinds == {FailureKind.NO_MODEL}:
+        return BackendState.LIVE, "a router, and the model that is watched is not in memory; a request for it loads it"
     if failures:
         return BackendState.LIVE, "; ".join(f"{name} {failure}" for name, failure in failures)
     return BackendState.LIVE, ""
+
+
+def _without_model(found: RouterModels) -> str:
+    coming = [model for model in found.models if model.status in (ModelStatus.LOADING, ModelStatus.DOWNLOADING)]
+    failed = [model for model in found.models if model.status is ModelStatus.FAILED]
+    named = [f"{model.id}: {model.words}" for model in (*coming, *failed)][:_NAMED]
+    return "; ".join(
+        ["a router without a model in memory", *([] if coming else ["the first request for one loads it"]), *named]
+    )
 
 
 # One line of time out of alerts, applies, restarts and changes of state.
@@ -260,7 +277,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         model=props.name if props else None,
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
-        uptime_s=state.uptime(now, wall),
+        uptime_s=state.uptime(now, wall) if verdict is not BackendState.DOWN or _lives(state) else None,
         prefill=_rate(state.prefill, now, lifetime[0]),
         decode=_rate(state.decode, now, lifetime[1]),
         requests_processing=gauges.requests_processing if gauges else None,
@@ -275,13 +292,19 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
     )
 
 
+def _lives(state: TargetState) -> bool:
+    """Whether the server's process was there at the last look."""
+    latest = state.latest.get(Source.PROCESS)
+    return latest is not None and latest.failure is None
+
+
 def _evidence(state: TargetState, now: float) -> Evidence:
     good = [
         state.last_known[source].at
         for source in (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
         if source in state.last_known
     ]
-    router: RouterModels | None = state.value(Source.ROUTER)
+    models: RouterModels | None = state.value(Source.ROUTER)
     delay: SchedulingDelay | None = state.value(Source.SCHEDULING)
     return Evidence(
         now=now,
@@ -290,7 +313,7 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         slots=state.latest.get(Source.SLOTS),
         last_good=max(good, default=None),
         restarted_at=state.counters.restarted_at,
-        holds_no_model=router is not None and router.holds_none,
+        router=models,
         recovered_at=state.recovered_at,
         refused_since=max(
             (at for source, at in state.refused_since.items() if source in (Source.METRICS, Source.SLOTS)), default=None

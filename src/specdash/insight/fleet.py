@@ -159,7 +159,7 @@ def _model_row(own: FleetRow, name: str, model: RouterModelPicture) -> FleetRow:
         own.url,
         model.id,
         model.status,
-        reason=model.failure,
+        reason=model.failure or (model.words if model.words != model.status else ""),
         group=own.group,
         router_model=model.id,
     )

@@ -288,6 +288,8 @@ class RouterModelPicture:
     watched: bool = False
     """The one that this picture is of."""
     failure: str = ""
+    words: str = ""
+    """The status in full: of a model that is not in memory, whether it ever was, or how its server ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ def derive(state: TargetState, now: float, wall: float) -> RouterPicture:
                 spec_types=model.spec_types,
                 watched=model.id == watched or (watched is not None and watched in model.aliases),
                 failure=model.failure,
+                words=model.words,
             )
             for model in models
         ),

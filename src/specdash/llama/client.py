@@ -489,6 +489,10 @@ KIND_OF_STATUS: dict[int, FailureKind] = {
     HTTPStatus.NOT_IMPLEMENTED: FailureKind.DISABLED,
 }
 
+NO_MODEL_MESSAGES = ("model name is missing", "model is not loaded")
+"""How a router's answer begins to a question that only a model's own server can answer: where no model is named, and
+where the named one is not in memory."""
+
 
 class LlamaClient:
     """Asks one llama-server. Not shared between event loops; close it with `aclose`."""
@@ -584,6 +588,8 @@ class LlamaClient:
         message = self._scrubbed(error_message(answer.body))
         if is_loading(status, answer.body):
             return Failure(FailureKind.LOADING, message)
+        if status == HTTPStatus.BAD_REQUEST and message.lower().startswith(NO_MODEL_MESSAGES):
+            return Failure(FailureKind.NO_MODEL, message)
         if (kind := KIND_OF_STATUS.get(status)) is not None:
             return Failure(kind, message or f"HTTP {status}")
         return Failure(FailureKind.ERROR, f"HTTP {status}{': ' if message else ''}{message}")

@@ -214,6 +214,10 @@ def _speculative_types(value: object) -> tuple[str, ...] | None:
 
 _STATES = {model_status.value: model_status for model_status in ModelStatus}
 _SPEC_TYPE, _DRAFT, _PORT = "llama_spec_type", "spec-draft-model", "port"
+_NEVER_STARTED = 10
+_OLD_EXIT_CODES = frozenset({_NEVER_STARTED, 1})
+"""Builds whose rows have no `source` yet say `failed` of models that are merely not loaded, too: with the first of
+these codes where there never was a child server, with the other where it was asked to end (llama.cpp #23257)."""
 
 
 def parse_models(body: bytes | str) -> RouterModels:
@@ -235,12 +239,13 @@ def _id(row: dict[str, Any]) -> str | None:
 def _model(row: dict[str, Any]) -> RouterModel:
     said = mapping(row.get("status"))
     status = _STATES.get(str(said.get("value")), ModelStatus.UNKNOWN)
-    failure = ""
-    if said.get("failed") is True:
-        status = ModelStatus.FAILED
-        code = integer(said.get("exit_code"))
-        failure = "its server ended at the start" + (f" with exit code {code}" if code is not None else "")
     values = _values(said.get("args"))
+    code = integer(said.get("exit_code"))
+    failed = said.get("failed") is True and not (code in _OLD_EXIT_CODES and "source" not in row)
+    if failed:
+        status = ModelStatus.FAILED
+    # A child server gets its port when it is started, and the port stays in the arguments after its end.
+    never_started = code == _NEVER_STARTED if said.get("failed") is True else (values or {}).get(_PORT) == "0"
     aliases = row.get("aliases")
     used = natural(row.get("last_used_ms"))
     return RouterModel(
@@ -251,7 +256,9 @@ def _model(row: dict[str, Any]) -> RouterModel:
         spec_types=_types(values),
         draft_model=values.get(_DRAFT) if values is not None else None,
         port=_port(values) if status in RESIDENT else None,
-        failure=failure,
+        failure="its server ended" + (f" with exit code {code}" if code is not None else "") if failed else "",
+        never_loaded=status is ModelStatus.UNLOADED and never_started,
+        exit_code=code if failed else None,
     )
 
 

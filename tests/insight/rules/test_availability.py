@@ -12,11 +12,16 @@ from hypothesis import strategies as st
 from insight.experiment_data import record
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, working
 from specdash.core.readings import (
+    OTHER_SERVERS,
     Counters,
     FailureKind,
     Health,
     HealthStatus,
+    ModelStatus,
     ProcessTree,
+    Reading,
+    RouterModel,
+    RouterModels,
     SchedulingDelay,
     Slot,
     Slots,
@@ -24,7 +29,7 @@ from specdash.core.readings import (
 )
 from specdash.core.records import Alert, AlertSeverity
 from specdash.insight.rules.book import likely_cause
-from specdash.insight.rules.catalogue import shipped
+from specdash.insight.rules.catalogue import runbook, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -388,6 +393,14 @@ def test_a_disabled_endpoint_is_told_with_its_fix(source: str, rule: str, key: s
     assert watch.raised() == set()
 
 
+def test_a_router_without_a_model_in_memory_lacks_nothing() -> None:
+    watch = Watch()
+    none = FailureKind.NO_MODEL
+    watch.look(120, health=OK, metrics=none, slots=none, router=RouterModels((RouterModel("a", ModelStatus.UNLOADED),)))
+    watch.look(60, health=OK, metrics=none, slots=none, router=FailureKind.TIMEOUT)
+    assert watch.heard.events == []
+
+
 COUNTED = Counters(prompt_tokens=9, predicted_tokens=9, draft_tokens=4, accepted_tokens=2, verification_steps=1)
 
 
@@ -443,3 +456,41 @@ def test_a_runner_whose_child_is_another_one_is_a_restart_and_no_reset() -> None
     watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=runner)
     watch.look(25, health=OK, metrics=counters(1), slots=IDLE, process=runner)
     assert {event.alert.rule for event in watch.heard.events} == {"restarted"}
+
+
+def test_a_server_that_is_gone_is_up_for_no_time() -> None:
+    watch = live()
+    assert watch.state.picture(watch.at, WALL + watch.at).backend.uptime_s == 1000.0 + watch.at
+    watch.look(5, health=REFUSED, process=ENDED)
+    backend = watch.state.picture(watch.at, WALL + watch.at).backend
+    assert (backend.state, backend.uptime_s) == ("down", None)
+
+
+def test_a_process_that_lives_behind_a_closed_port_is_still_up() -> None:
+    watch = live()
+    watch.look(5, health=REFUSED, process=process())
+    assert watch.state.picture(watch.at, WALL + watch.at).backend.uptime_s == 1000.0 + watch.at
+
+
+def remedy_of(watch: Watch) -> str:
+    alert = watch.alert("backend_down")
+    assert alert is not None
+    spec = next(rule.spec for rule in shipped() if rule.spec.id == "backend_down")
+    return runbook(spec, alert).remedy
+
+
+def test_where_nothing_was_ever_seen_alive_the_address_is_in_doubt_and_the_others_are_named() -> None:
+    watch = Watch()
+    for _ in range(3):
+        watch.at += 1.0
+        detail = f"nothing listens there{OTHER_SERVERS}http://127.0.0.1:8081"
+        watch.state.apply(Reading.unknown(Source.HEALTH, watch.at, REFUSED, detail))
+    assert "http://127.0.0.1:8081" in remedy_of(watch)
+    assert "services start" not in remedy_of(watch)
+    assert "http://127.0.0.1:8081" in watch.state.picture(watch.at, WALL).backend.reason
+
+
+def test_a_server_that_was_alive_a_moment_ago_is_to_be_started_again() -> None:
+    watch = live()
+    watch.look(5, health=REFUSED, process=ENDED)
+    assert "specdash services start backend" in remedy_of(watch)

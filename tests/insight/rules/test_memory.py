@@ -182,3 +182,26 @@ def test_every_fix_names_a_setting_of_the_backend() -> None:
         assert alert is not None
         assert alert.fix == (("LLAMA_CTX_SIZE", "16384"),)
         assert {key for key, _ in alert.fix} <= known
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "flags", "fix"),
+    [
+        (8192, (), {"LLAMA_PARALLEL": "4", "LLAMA_CTX_SIZE": str(4 * 8192)}),
+        (8192, ("--kv-unified",), {"LLAMA_PARALLEL": "4"}),
+        (None, (), {}),
+    ],
+)
+def test_more_slots_are_advised_with_the_context_that_they_need(
+    n_ctx: int | None, flags: tuple[str, ...], fix: dict[str, str]
+) -> None:
+    watch = Watch(OWN)
+    watch.at = 200.0
+    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
+    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(talks(4, cached=False))))
+    some = Slots(tuple(Slot(number, is_processing=False, n_ctx=n_ctx) for number in range(2)))
+    run = replace(process(started=WALL), command=("llama-server", *flags))
+    watch.look(15, process=run, slots=some, health=OK)
+    alert = watch.alert("slot_thrash")
+    assert alert is not None
+    assert dict(alert.fix) == fix

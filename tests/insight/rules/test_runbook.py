@@ -7,11 +7,13 @@ import re
 import pytest
 
 from insight.rules.judging import IDLE, OK, WALL, Watch, counters, only, process
+from specdash.core.config import Resolved
 from specdash.core.readings import FailureKind
 from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
 from specdash.export.check_report import as_json, report, verdict
 from specdash.insight.rules.catalogue import PLACEHOLDERS, runbook, shipped
+from specdash.tui.action_table import read_keys
 from specdash.tui.view import View
 from specdash.tui.widgets.alerts import detail_lines
 
@@ -99,3 +101,19 @@ def test_a_stranger_at_the_port_is_looked_for_there() -> None:
     assert alert is not None
     checks = runbook(SPECS["port_taken"], alert).checks
     assert checks[:2] == ("ss -ltnp | grep :8080", "curl -i http://127.0.0.1:8080/health")
+
+
+def test_the_doctor_is_sent_to_the_server_that_the_alert_is_of() -> None:
+    texts = [text for rule in shipped() for text in (*rule.spec.checks, rule.spec.remedy) if "specdash doctor" in text]
+    assert texts
+    assert all("specdash doctor --url {url}" in text for text in texts)
+
+
+def test_the_key_that_takes_a_fix_is_the_one_of_the_action_table() -> None:
+    alert = Alert("metrics_disabled", "t", AlertSeverity.WARNING, "s", WALL, WALL, WALL, fix=(("LLAMA_METRICS", "1"),))
+    for keys, shown in (({}, "V: to the tune screen"), ({"take": "f8"}, "f8: to the tune screen")):
+        table = read_keys(Resolved(keys, "test"))
+        watch = hung()
+        view = View(watch.state.picture(watch.at, WALL + watch.at, 60.0), watch.state, keys=table)
+        lines = ["".join(text for text, _ in line) for line in detail_lines(alert, None, view, 100)]
+        assert any(line.endswith(shown) for line in lines), lines

@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
+from insight.experiment_data import record
 from insight.rules.judging import OK, Watch, process
 from insight.speedup_data import baseline, row_of, state
+from specdash.core.changes import Change, Role
+from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import Counters, Reading, Slot, Slots, Source
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import shipped
+from specdash.insight.rules.catalogue import runbook, shipped
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.rules.speculation import speculation_hurting, speculation_hurting_is_over
 
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "speculation")
 LIMITS = {rule.spec.id: rule.spec.limits for rule in OWN}
+JUDGED = 1_800_000_000.0
+"""Unix time of monotonic time 0 of a `Watch`."""
 NOW, WALL = 5000.0, 1_790_000_000.0
 
 
@@ -147,3 +152,55 @@ def test_decode_faster_than_its_baseline_is_no_trouble() -> None:
 @pytest.mark.parametrize(("rate", "over"), [(30.0, False), (90.0, True)])
 def test_its_alert_is_over_as_soon_as_the_verdict_says_the_contrary(rate: float, over: bool) -> None:
     assert speculation_hurting_is_over(decoding(rate, accepted=150)) is over
+
+
+def test_what_was_wrong_with_drafts_is_over_when_speculation_is_switched_off() -> None:
+    watch = run("draft-dflash", [IN_VAIN] * 3)
+    assert watch.raised() == {"zero_acceptance"}
+    off = Slots((Slot(0, is_processing=False, speculative=False),))
+    watch.state.retarget(replace(watch.state.target, engine="llama.cpp", pid=10))
+    watch.look(2, slots=off, process=process(), health=OK, metrics=Counters(predicted_tokens=5.0))
+    assert watch.state.picture(watch.at, WALL).views.drafting.state == "off"
+    assert watch.raised() == set()
+
+
+def drafted(at: float, accepted: int) -> RequestEvent:
+    return RequestEvent(
+        JUDGED + at, "s", f"r{at}", prompt_tokens=500, completion_tokens=100, duration_s=1.0,
+        draft_tokens=100, accepted_tokens=accepted,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        ((Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "16"),), (("LLAMA_DRAFT_MAX", "4"),)),
+        (
+            (
+                Change(Role.BACKEND, "LLAMA_DRAFT_P_MIN", None, "0.1"),
+                Change(Role.BACKEND, "LLAMA_API_KEY", "***", "***"),
+            ),
+            (("LLAMA_DRAFT_P_MIN", None),),
+        ),
+        ((Change(Role.PROXY, "PROXY_PORT", "1", "2"),), ()),
+        ((), ()),
+    ],
+)
+def test_a_collapse_after_an_apply_names_it_and_what_takes_it_back(
+    changes: tuple[Change, ...], fix: tuple[tuple[str, str | None], ...]
+) -> None:
+    watch = Watch(OWN)
+    watch.at = 300.0
+    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
+    events = [drafted(3.0 * at, 78 + at % 5) for at in range(60)] + [
+        drafted(200.0 + 5 * at, 9 + at % 4) for at in range(12)
+    ]
+    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
+    if changes:
+        watch.tell(Source.APPLIES, (record(7, JUDGED + 185.0, changes=changes, step_seconds={}),))
+    watch.look(3, process=process(started=JUDGED), health=OK)
+    alert = watch.alert("acceptance_collapse")
+    assert alert is not None
+    assert alert.fix == fix
+    spec = next(rule.spec for rule in OWN if rule.spec.id == alert.rule)
+    assert ("apply 7" in alert.summary, "specdash rollback 7" in runbook(spec, alert).remedy) == (bool(fix),) * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import FailureKind, ReadingStatus, Source
+from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.rules.known import must_see
@@ -51,10 +51,21 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     evidence = [("address", backend.url), ("/health", why)]
     owner = scene.past.starts.owner
     gone = owner is not None and _has_ended(scene)
+    remedy = ""
+    if owner is None and not any(sample.state in _SERVING for sample in scene.past.backwards()):
+        others = why.partition(OTHER_SERVERS)[2]
+        evidence.append(("seen alive", "never since specdash looks"))
+        remedy = (
+            f"Nothing was ever seen alive at this address. Servers of this machine: {others}; name one with --url."
+            if others
+            else "Nothing was ever seen alive at this address: is it right? --url names another one. "
+            "A server that has not been started yet: specdash services start backend."
+        )
     if owner is not None:
         evidence.append(("process", f"{owner} has ended" if gone else f"{owner}"))
-    summary = f"process {owner} has ended and nothing listens" if gone else f"nothing answers: {why}"
-    yield Symptom(f"{summary} at {backend.url}", tuple(evidence))
+    said, _, others = why.partition(OTHER_SERVERS)
+    summary = f"process {owner} has ended and nothing listens" if gone else f"nothing answers: {said}"
+    yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:

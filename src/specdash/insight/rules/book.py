@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
-from specdash.core.records import Alert, AlertEvent, AlertSeverity, Transition
+from specdash.core.records import Alert, AlertEvent, AlertSeverity, Drafting, Transition
 from specdash.insight.rules.catalogue import UnjudgeableError
 from specdash.system.data import dataclass
 
@@ -153,6 +153,9 @@ class AlertBook:
         events: list[AlertEvent] = []
         unjudged: list[Unjudged] = []
         for rule in self.rules:
+            if rule.spec.of_drafts and scene.picture.views.drafting.state is Drafting.OFF:
+                events += self._ended_by_choice(rule.spec, scene)
+                continue
             if rule.spec.ends_with_server:
                 events += self._ended_with_server(rule.spec, scene)
             why = self._why_not(rule.spec, scene)
@@ -222,6 +225,7 @@ class AlertBook:
                 fix=symptom.fix,
                 chart=spec.chart,
                 names=names,
+                remedy=symptom.remedy,
             )
             seen.as_bad = now
             return AlertEvent(Transition.RAISED, seen.alert, wall)
@@ -237,6 +241,7 @@ class AlertBook:
             evidence=symptom.evidence,
             fix=symptom.fix,
             names=names,
+            remedy=symptom.remedy,
             last=wall,
         )
         return AlertEvent(Transition.CHANGED, seen.alert, wall) if severity is not before else None
@@ -246,6 +251,10 @@ class AlertBook:
         began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
         past = [key for key, seen in self._seen.items() if key[0] == spec.id and seen.last < began]
         return [event for key in past for event in self._end(key, scene)]
+
+    def _ended_by_choice(self, spec: RuleSpec, scene: RuleScene) -> list[AlertEvent]:
+        """The server does not speculate, and shall not: what was wrong with its drafts is over."""
+        return [event for key in [key for key in self._seen if key[0] == spec.id] for event in self._end(key, scene)]
 
     def _frozen(self, spec: RuleSpec, scene: RuleScene) -> list[AlertEvent]:
         """A rule that cannot be judged neither holds nor ends: its alerts stay, and are forgotten in the end."""

@@ -51,7 +51,8 @@ class Runbook:
 def runbook(spec: RuleSpec, alert: Alert | None = None) -> Runbook:
     """The rule's runbook, for this alert or in general."""
     names = alert.names if alert is not None else ()
-    return Runbook(spec.meaning, tuple(filled(check, names) for check in spec.checks), filled(spec.remedy, names))
+    remedy = alert.remedy if alert is not None and alert.remedy else filled(spec.remedy, names)
+    return Runbook(spec.meaning, tuple(filled(check, names) for check in spec.checks), remedy)
 
 
 def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
@@ -104,6 +105,8 @@ class RuleSpec:
     judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
     ends_with_server: bool = False
     """Whether what it tells of is a server's own doing: its alerts are over when another is started, trials apart."""
+    of_drafts: bool = False
+    """Whether it tells of drafts: its alerts are over where the server is seen not to speculate."""
     while_idle: bool = True
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()

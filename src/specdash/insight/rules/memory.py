@@ -209,9 +209,7 @@ def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     window = limits["window_s"]
     slots = scene.picture.backend.slots or ()
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
-    fix: Fix = ()
-    if slots:
-        fix = (("LLAMA_PARALLEL", str(max(len(slots) + 1, sessions.conversations))),)
+    fix = _slots_of_the_same_size(scene, max(len(slots) + 1, sessions.conversations))
     if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
         yield Symptom(
             f"{sessions.conversations} conversations share {len(slots)} slots: {sessions.requests} of {sessions.of} "
@@ -232,6 +230,18 @@ def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             (("prompts", f"{taken.requests} of {taken.of}"), ("tokens", str(taken.tokens)), ("slots", str(len(slots)))),
             severity=AlertSeverity.NOTICE,
         )
+
+
+def _slots_of_the_same_size(scene: RuleScene, count: int) -> Fix:
+    """So many slots, and the context that they need; nothing where its size is not known: slots share the context, so
+    that more of them alone make each smaller."""
+    sizes = [slot.n_ctx for slot in scene.picture.backend.slots or ()]
+    if not sizes or None in sizes:
+        return ()
+    parallel: Fix = (("LLAMA_PARALLEL", str(count)),)
+    if flag(scene, "-kvu", "--kv-unified") is not None:
+        return parallel
+    return (*parallel, ("LLAMA_CTX_SIZE", str(count * max(size or 0 for size in sizes))))
 
 
 def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:

@@ -8,8 +8,11 @@ from math import sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from specdash.core.changes import ApplyOutcome, Role
+from specdash.core.masking import MASK
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity, Drafting, Symptom
+from specdash.insight.picture import BackendState
 from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
@@ -21,7 +24,8 @@ from specdash.system.text import UNKNOWN, number, percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from specdash.insight.picture import SpeculationPicture
+    from specdash.core.changes import Change
+    from specdash.insight.picture import ApplyMark, SpeculationPicture
     from specdash.insight.request import DraftTally, ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import PictureSample, RuleScene
@@ -153,17 +157,45 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
-    yield Symptom(
+    apply = _apply_between(scene, ended[-len(recent) - 1].ended, recent[-1].ended)
+    summary = (
         f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
-        f"{percent(found.expected)} expected from the {found.before} before",
+        f"{percent(found.expected)} expected from the {found.before} before"
+    )
+    changes = apply.record.changes if apply is not None else ()
+    yield Symptom(
+        summary if apply is None else f"{summary}; apply {apply.record.number} came between them: {apply.text}",
         (
+            *((f"apply {apply.record.number}", _changed(change)) for change in changes if apply is not None),
             ("acceptance", percent(found.acceptance)),
             ("expected", percent(found.expected)),
             ("below by", f"{found.sigma:.1f} standard deviations"),
             ("draft tokens", str(found.drafted)),
             ("kinds of work compared", str(len(found.strata))),
         ),
+        fix=tuple(
+            (change.key, change.before) for change in changes if change.role is Role.BACKEND and change.before != MASK
+        ),
+        remedy=f"Take apply {apply.record.number} back: specdash rollback {apply.record.number}, or the settings above."
+        if apply is not None
+        else "",
     )
+
+
+def _apply_between(scene: RuleScene, before: float, after: float) -> ApplyMark | None:
+    """The newest apply that changed the server's settings between the requests that are compared."""
+    changed = (
+        mark
+        for mark in reversed(scene.picture.applies)
+        if mark.record.outcome is ApplyOutcome.APPLIED
+        and any(change.role is Role.BACKEND for change in mark.record.changes)
+    )
+    return next((mark for mark in changed if before - _CLOCKS_S <= mark.wall <= after), None)
+
+
+def _changed(change: Change) -> str:
+    before, after = (value if value is not None else "unset" for value in (change.before, change.after))
+    return f"{change.key}: {before} to {after}"
 
 
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -404,6 +436,8 @@ def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
 
 def _ended_here(scene: RuleScene) -> list[ServedRequest]:
     uptime = scene.picture.backend.uptime_s
+    if uptime is None and scene.picture.backend.state is BackendState.DOWN:
+        return []
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
     told, logged = (
         sorted(

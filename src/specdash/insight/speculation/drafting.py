@@ -185,6 +185,9 @@ def _away(state: TargetState) -> str:
         return "the server does not answer"
     if reading.value.status is HealthStatus.LOADING:
         return "it loads its model"
+    slots = state.latest.get(Source.SLOTS)
+    if slots is not None and slots.failure is not None and slots.failure.kind is FailureKind.NO_MODEL:
+        return "a router, and no model in memory to look at"
     return ""
 
 

@@ -271,7 +271,7 @@ def detail_lines(alert: Alert, spec: RuleSpec | None, view: View, width: int) ->
     lines.append(((f"since {since}, {lasting}, {ends}", "dim"),))
     for index, (key, value) in enumerate(alert.fix):
         wanted = f"= {clean(value, 60)}" if value is not None else "removed"
-        hint = "   f: to the tune screen" if index == 0 else ""
+        hint = f"   {view.keys['take']}: to the tune screen" if index == 0 else ""
         lines.append(
             (
                 (fit("fix" if index == 0 else "", _LABEL), "good"),

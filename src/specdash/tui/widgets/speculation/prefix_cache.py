@@ -304,6 +304,7 @@ _ROLES = {
     ModelStatus.LOADED: "good bold",
     ModelStatus.SLEEPING: "accent",
     ModelStatus.LOADING: "warn",
+    ModelStatus.DOWNLOADING: "warn",
     ModelStatus.UNLOADED: "dim",
     ModelStatus.FAILED: "bad bold",
 }
@@ -374,13 +375,14 @@ class RouterTable(RowsPanel[RouterModelPicture]):
             ModelStatus.LOADED: glyphs.live,
             ModelStatus.SLEEPING: glyphs.stale,
             ModelStatus.LOADING: glyphs.loading,
+            ModelStatus.DOWNLOADING: glyphs.loading,
             ModelStatus.FAILED: glyphs.down,
             ModelStatus.UNKNOWN: glyphs.unknown,
         }
 
         def status(picture: RouterModelPicture) -> Span:
             known = _status(picture)
-            return (f"{shapes.get(known, ' ')} {clean(picture.status, 12)}", _ROLES.get(known, "dim"))
+            return (f"{shapes.get(known, ' ')} {clean(_shown(picture), 12)}", _ROLES.get(known, "dim"))
 
         def types(picture: RouterModelPicture) -> Span:
             if picture.failure:
@@ -396,7 +398,7 @@ class RouterTable(RowsPanel[RouterModelPicture]):
         name = next((cells for least, cells in _NAMES if self.size.width >= least), _NAMES[-1][1])
         return (
             Column("model", name, lambda m: (middle(m.id, name), "text bold" if m.watched else "text"), 0, right=False),
-            Column("status", 10, status, rank=0, right=False),
+            Column("status", 14, status, rank=0, right=False),
             Column("used", 5, lambda m: _used(m.last_used_age_s), rank=2),
             Column("speculates with", 15, types, rank=1, right=False, stretch=True),
         )
@@ -404,6 +406,11 @@ class RouterTable(RowsPanel[RouterModelPicture]):
 
 def _used(seconds: float | None) -> Span:
     return (age(seconds), "dim" if seconds is None else "text")
+
+
+def _shown(picture: RouterModelPicture) -> str:
+    """The exit code stands in the failure."""
+    return picture.words.partition(" (")[0] or picture.status
 
 
 def _status(picture: RouterModelPicture) -> ModelStatus:
