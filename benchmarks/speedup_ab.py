@@ -10,8 +10,6 @@ snapshot` of the speculating server prints after that, from its log and its base
 The measure of the machine is `on_cpu` and `off_cpu`, CPU time over wall time of either engine as it decoded: where they
 differ, or are far from 1, others had the CPUs. `--rows` keeps each row as a line of JSON as soon as it is known, and
 leaves out the cells that the file has already, so that a run can be cut into pieces.
-
-`compare` is the other direct A/B, with a baseline recorded on the server without speculation; the GPU kit uses it.
 """
 
 from __future__ import annotations
@@ -21,13 +19,12 @@ import itertools
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,15 +32,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+sys.path.insert(0, str(HERE.parent))
 
-from specdash.backend.baseline import (  # noqa: E402
-    BaselineCell,
-    BaselineEffort,
-    BaselineReport,
-    MeasuredServer,
-    add_baseline,
-)
 from specdash.backend.child import Child  # noqa: E402
 from specdash.backend.demo import (  # noqa: E402
     DRAFT_MODEL,
@@ -55,65 +45,28 @@ from specdash.backend.demo import (  # noqa: E402
 )
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
 from specdash.backend.workload import PHASES  # noqa: E402
-from specdash.bench.baseline import measure, rate_of  # noqa: E402
-from specdash.collect.hub import Hub  # noqa: E402
 from specdash.control.apply.steps import healthy  # noqa: E402
-from specdash.core.target import Target  # noqa: E402
-from specdash.insight.state import TargetState  # noqa: E402
 from specdash.llama.gguf import GgufHeader  # noqa: E402
 from specdash.llama.widening import Dimensions, resize  # noqa: E402
 from specdash.system.http import ask  # noqa: E402
-from specdash.system.stats import interval, median_of, ratio_of  # noqa: E402
+from specdash.system.stats import interval, ratio_of  # noqa: E402
 from specdash.system.text import markdown_table  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from specdash.insight.picture import SpeedUpPicture
-
-    WriteEnv = Callable[[Path, tuple[str, ...]], Path]
+    from collections.abc import Iterator
 
 KINDS = ("draft-simple", "ngram-mod", "ruined")
 """A draft model, n-grams, and the same draft model whose words are all other words."""
 LENGTHS = (1, 2, 4, 8)
-EFFORT = BaselineEffort((64, 512, 2048), (1,), rounds=5, tokens=192)
 START_S = 60.0
 BASELINE_S = 25.0
 """How long a server gets for its check and its baseline after the start."""
-SEEN_S = 2.5
-"""How long the hub gets to read the last lines of the log."""
 ROWS = 20_480
 """Feed-forward rows of the target: some 5 ms a token on one core."""
 LONGEST_PROMPT = 400
 """Characters. A longer one takes seconds to read, and it is decode that is compared."""
 TARGET_ERROR = 10.0
 """Per cent by which none may be off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """One server under test."""
-
-    url: str
-    log: Path
-    engine: str
-    parameters: tuple[tuple[str, str], ...]
-
-
-def start(stack: ExitStack, directory: Path, chain: tuple[str, ...], write_env: WriteEnv) -> Running:
-    """A server of that env, until the stack ends."""
-    directory.mkdir()
-    log = directory / "server.log"
-    plan = plan_from_file(str(write_env(directory, chain)))
-    output = stack.enter_context(log.open("wb"))
-    child = Child.start(plan.argv, plan.environment(), output=output)
-    stack.callback(child.stop, 5.0)
-    deadline = time.monotonic() + START_S
-    while not healthy(plan.settings.url):
-        if child.exited() or time.monotonic() > deadline:
-            raise RuntimeError(f"the server with {','.join(chain)} does not start: {log.read_text()[-400:]}")
-        time.sleep(0.05)
-    return Running(plan.settings.url, log, plan.engine.words, plan.speculation)
 
 
 def prompts(count: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -139,76 +92,6 @@ def decode(url: str, body: dict[str, Any]) -> tuple[int, float]:
         raise OSError(f"{url} answered {reply.status}: {reply.body[:500]!r}")
     timings = reply.json["timings"]
     return timings["predicted_n"] - 1, timings["predicted_ms"] / 1000.0
-
-
-def compare(
-    chain: tuple[str, ...],
-    write_env: WriteEnv,
-    bodies: Iterable[dict[str, Any]],
-    directory: Path,
-    effort: BaselineEffort = EFFORT,
-) -> dict[str, Any]:
-    """One round: the direct figure, and the dashboard's. `write_env` writes a chain's env file into a directory."""
-    env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-    with ExitStack() as stack:
-        off = start(stack, directory / "off", ("none",), write_env)
-        on = start(stack, directory / "on", chain, write_env)
-        warm = next(prompts(1, -1))
-        for backend in (off, on):
-            decode(backend.url, warm)
-        server = stack.enter_context(MeasuredServer(off.url, engine=off.engine))
-        measure(server, effort, lambda baseline: add_baseline(baseline, env))
-        target = Target(on.url, log=str(on.log), engine=on.engine, parameters=on.parameters)
-        state = TargetState(target, rules=())
-        hub = Hub(target, [state.apply], gpu=False, host=False, env=env)
-        spent = {off.url: [0, 0.0], on.url: [0, 0.0]}
-        between: dict[BaselineCell, list[float]] = {}
-        cells = server.cells(effort, BaselineReport())
-        for body in bodies:
-            for place, url in enumerate((off.url, on.url, on.url, off.url)):
-                tokens, seconds = decode(url, body)
-                spent[url][0] += tokens
-                spent[url][1] += seconds
-                if place < len(cells):
-                    prompt = server.prompt(cells[place].context, 0)
-                    server.generate(0, prompt, 2)
-                    between.setdefault(cells[place], []).append(rate_of(server.generate(0, prompt, effort.tokens)))
-        stack.enter_context(hub)
-        time.sleep(SEEN_S)
-        before = state.picture(time.monotonic(), time.time(), 3600.0).speedup
-        for cell, values in between.items():
-            mean = statistics.harmonic_mean(values)
-            made = server.baseline(cell, interval(median_of(values)), len(values), effort.tokens)
-            add_baseline(replace(made, decode_rate=mean, low=min(made.low, mean), high=max(made.high, mean)), env)
-        time.sleep(SEEN_S)
-        told = state.picture(time.monotonic(), time.time(), 3600.0).speedup
-    return row(chain, spent[off.url], spent[on.url], told, before)
-
-
-def row(
-    chain: tuple[str, ...], off: list[float], on: list[float], told: SpeedUpPicture, before: SpeedUpPicture
-) -> dict[str, Any]:
-    """The figures of one round."""
-    direct = (off[1] / off[0]) / (on[1] / on[0])
-    value = told.value or float("nan")
-    return {
-        "spec_type": ",".join(chain),
-        "off_tok_s": round(off[0] / off[1], 1),
-        "on_tok_s": round(on[0] / on[1], 1),
-        "direct": round(direct, 3),
-        "dashboard": round(value, 3),
-        "low": round(told.low or 0.0, 3),
-        "high": round(told.high or 0.0, 3),
-        "basis": str(told.basis),
-        "verdict": str(told.verdict),
-        "requests": told.requests,
-        "baseline_tok_s": round(told.baseline_rate or 0.0, 1),
-        "error_percent": round((value / direct - 1) * 100, 2),
-        "error_percent_before": round(((before.value or float("nan")) / direct - 1) * 100, 2),
-    }
-
-
-# The cells.
 
 
 @dataclass(slots=True)
