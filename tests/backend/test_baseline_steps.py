@@ -156,7 +156,7 @@ def test_a_server_that_drafts_one_token_has_a_baseline_and_a_factor_with_its_int
             report = measure_steps(server, effort, kept.append)
         assert len(kept) == 2, report.left_out
         assert all(entry.draft_token_s is not None and entry.pair_share for entry in kept)
-        for _ in range(ENOUGH):
+        for _ in range(2 * ENOUGH):
             ask(backend.url, "/completion", body={"prompt": "one two", "n_predict": 64, "ignore_eos": True}, timeout=60)
         state = {"XDG_STATE_HOME": str(tmp_path / "state")}
         for entry in kept:
@@ -164,7 +164,7 @@ def test_a_server_that_drafts_one_token_has_a_baseline_and_a_factor_with_its_int
         target = Target(backend.url, log=str(backend.log))
         watched = TargetState(target, rules=())
         with Hub(target, [watched.apply], gpu=False, host=False, env={**os.environ, **state}):
-            until(lambda: shown(watched).requests == ENOUGH)
+            until(lambda: shown(watched).requests >= ENOUGH)
             found = shown(watched)
     assert found.mean_accepted_length is not None
     assert found.mean_accepted_length <= int(length) + 1
