@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 import urllib.request
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.baseline import BaselineEffort, MeasuredServer, StepTimes, measure_steps, step_of
+from specdash.backend.baseline import (
+    BaselineEffort,
+    MeasuredServer,
+    StepTimes,
+    add_baseline,
+    measure_steps,
+    step_of,
+)
+from specdash.collect.hub import Hub
 from specdash.core.errors import InputError, RefusedError
 from specdash.core.records import Baseline, BaselineMethod
+from specdash.core.target import Target
+from specdash.insight.speedup.verdict import ENOUGH
+from specdash.insight.state import TargetState
+from specdash.system.http import ask
 from support import tiny_models as tiny
 from support.engines import engine_env, running_backend
 from support.start_checks import drafting
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from specdash.insight.picture import SpeedUpPicture
     from support.engines import RunningBackend
 
 EFFORT = BaselineEffort((64, 700), (1, 2), rounds=6, limit_s=60.0, widest=1000.0)
 
 
-def times(**more: list[float]) -> StepTimes:
-    """Steps of 10 ms, and of 15 ms with a draft of one token, whose reading takes 2 ms."""
-    given = {"plain": [10.0] * 9, "drafting": [15.0] * 9, "read_one": [11.0] * 9, "read_two": [13.0] * 9, **more}
-    return StepTimes(**given, rounds=9)
+def times(
+    plain: list[float] | None = None, *, took: float | None = 15.0, more_ms: float = 2.0, accepted: bool = True
+) -> StepTimes:
+    """Steps of 10 ms, and of 15 ms with a draft of one token, whose verification takes 2 ms."""
+    made = StepTimes(plain=plain or [10.0] * 9, rounds=9)
+    for _ in range(9 if took is not None else 0):
+        made.draft(took or 0.0, plain=10.0, more_ms=more_ms, accepted=accepted)
+    return made
 
 
 def test_a_step_of_an_n_gram_type_is_a_decode_step() -> None:
@@ -46,25 +66,46 @@ def test_of_a_draft_model_its_own_pass_is_taken_off_and_the_interval_holds_nothi
     assert found.high == pytest.approx(10.0, abs=0.05)
 
 
+def test_where_two_tokens_are_read_faster_than_one_the_draft_model_costs_what_that_hides() -> None:
+    found = times(took=11.0, more_ms=-2.0)
+    # The step with a draft took 1 ms more than one without, and its two tokens 2 ms less than one.
+    assert found.own_token is not None
+    assert found.own_token.value == pytest.approx(3.0)
+    step = step_of(found, reads_along=True)
+    assert step is not None
+    assert step.value == pytest.approx(8.65)
+
+
 def test_a_rejected_draft_is_followed_by_a_step_of_its_own() -> None:
-    assert times(drafting=[], rejected=[25.0] * 9).own_token == times().own_token
+    assert times(took=25.0, accepted=False).own_token == times().own_token
 
 
 def test_without_any_draft_what_the_draft_model_costs_is_not_known() -> None:
-    found = step_of(times(drafting=[]), reads_along=True)
+    found = step_of(times(took=None), reads_along=True)
     assert found is not None
     assert (found.value, found.low, found.high) == (10.0, 8.0, 12.0)
 
 
 def test_a_stall_widens_the_interval_and_counts_no_more_than_three_steps() -> None:
-    found = step_of(times(plain=[10.0] * 8 + [5000.0]), reads_along=False)
+    found = step_of(times([10.0] * 8 + [5000.0]), reads_along=False)
     assert found is not None
     assert found.value == pytest.approx(110 / 9)
     assert found.high > found.value * 1.2
 
 
+def test_a_machine_that_grows_slower_is_in_all_parts_of_a_round() -> None:
+    made = StepTimes()
+    for place in range(12):
+        slower = 1 + place / 10
+        made.plain.append(10.0 * slower)
+        made.draft(15.0 * slower, plain=10.0 * slower, more_ms=2.0 * slower, accepted=True)
+    assert made.own_token is not None
+    # 3 ms at first, 6.3 ms at last; the parts on their own differ by 10 ms.
+    assert 3.0 <= made.own_token.low <= made.own_token.high <= 6.3
+
+
 def test_few_steps_tell_nothing() -> None:
-    assert step_of(times(plain=[10.0] * 5), reads_along=False) is None
+    assert step_of(times([10.0] * 5), reads_along=False) is None
 
 
 def test_a_record_of_before_the_methods_was_made_without_speculation() -> None:
@@ -93,10 +134,42 @@ def test_each_context_and_concurrency_is_measured_and_every_task_is_named(
         assert [(entry.context, entry.concurrency) for entry in kept] == [(64, 1), (64, 2), (700, 1), (700, 2)], report
         assert {entry.method for entry in kept} == {BaselineMethod.TWO_TOKENS}
         assert all((entry.draft_token_s is None) is (types == "ngram-mod") for entry in kept)
+        assert all(entry.pair_share for entry in kept)
         assert {entry.model for entry in kept} == {models["target"].name}
         assert {slot.task for slot in server.look().slots} <= tasks[-1]
         counted = [line for line in backend.log.read_text().splitlines() if "n_predict" in line]
         assert not [line for line in counted if "truncated = 1" in line]
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("length", ["1", "2"])
+def test_a_server_that_drafts_one_token_has_a_baseline_and_a_factor_with_its_interval(
+    models: dict[str, Path], length: str, tmp_path: Path
+) -> None:
+    env = drafting(models, LLAMA_DRAFT_MAX=length, LLAMA_START_PROBE="0", **engine_env("xllamacpp"))
+    kept: list[Baseline] = []
+    with running_backend(env, tmp_path) as backend:
+        with MeasuredServer(backend.url) as server:
+            effort = replace(EFFORT, contexts=(64, 700), concurrencies=(1,))
+            report = measure_steps(server, effort, kept.append)
+        assert len(kept) == 2, report.left_out
+        assert all(entry.draft_token_s is not None and entry.pair_share for entry in kept)
+        for _ in range(2 * ENOUGH):
+            ask(backend.url, "/completion", body={"prompt": "one two", "n_predict": 64, "ignore_eos": True}, timeout=60)
+        state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        for entry in kept:
+            add_baseline(entry, state)
+        target = Target(backend.url, log=str(backend.log))
+        watched = TargetState(target, rules=())
+        with Hub(target, [watched.apply], gpu=False, host=False, env={**os.environ, **state}):
+            until(lambda: shown(watched).requests >= ENOUGH)
+            found = shown(watched)
+    assert found.mean_accepted_length is not None
+    assert found.mean_accepted_length <= int(length) + 1
+    assert found.low is not None
+    assert found.high is not None
 
 
 @pytest.mark.engine
@@ -138,6 +211,11 @@ def test_a_model_with_recurrent_states_is_refused_because_its_steps_save_them(tm
         pytest.raises(RefusedError, match="recurrent states"),
     ):
         measure_steps(server, EFFORT, lambda _: None)
+
+
+def shown(state: TargetState) -> SpeedUpPicture:
+    """The speed-up of this moment."""
+    return state.picture(time.monotonic(), time.time(), 300.0).speedup
 
 
 def endless(backend: RunningBackend, stop: threading.Event) -> None:

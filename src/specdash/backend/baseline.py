@@ -284,7 +284,9 @@ NARROW = 0.01
 _PIECES = (32, 512)
 """Tokens of a prompt that are read at once, at least and at most: whoever comes meanwhile waits for these alone."""
 _PIECE_S = 0.4
-_GROWTH = 8 * STEP_ROUNDS
+_MOST_TRIES = 2
+"""Times as many rounds as were asked for, where their interval is too wide to keep."""
+_GROWTH = 8 * STEP_ROUNDS * _MOST_TRIES
 """Tokens by which a prompt grows while it is measured."""
 BY_ITSELF = BaselineEffort(
     (64, 1024, 8192), rounds=STEP_ROUNDS, tokens=2, limit_s=8.0, prompt_s=2.0, idle_s=2.0, frugal=True
@@ -337,13 +339,21 @@ def measure_steps(
             continue
         sums = StepTimes()
         deadline = time.monotonic() + max(left / (len(cells) - number), 0.5)
-        while sums.rounds < effort.rounds and not (sums.rounds >= LEAST_ROUNDS and time.monotonic() > deadline):
-            asking.round(cell, sums, drafts=asking.reads_draft_model is not False)
-            if sums.rounds >= LEAST_ROUNDS and sums.rounds % 3 == 0:
-                known = step_of(sums, reads_along=asking.reads_draft_model is not False)
-                if known is not None and sqrt(known.high / known.low) - 1 < NARROW:
-                    break
-        step = step_of(sums, reads_along=asking.reads_draft_model is not False)
+        along = asking.reads_draft_model is not False
+        while sums.rounds < _MOST_TRIES * effort.rounds and not (
+            sums.rounds >= LEAST_ROUNDS and time.monotonic() > deadline
+        ):
+            asking.round(cell, sums, drafts=along)
+            enough = sums.rounds >= effort.rounds
+            if not enough and (sums.rounds < LEAST_ROUNDS or sums.rounds % 3):
+                continue
+            known = step_of(sums, reads_along=along)
+            if known is not None and sqrt(known.high / known.low) - 1 < NARROW:
+                break
+            # While it is too wide to keep, and there is time, more of them may make it narrow.
+            if enough and (known is None or known.high <= effort.widest * known.low):
+                break
+        step = step_of(sums, reads_along=along)
         if step is None:
             report.left_out.append(f"{cell.words}: the server is in use, or drafts in two tokens")
             continue
@@ -352,8 +362,9 @@ def measure_steps(
             continue
         rate = Interval(1000 / step.value, 1000 / step.high, 1000 / step.low)
         baseline = server.baseline(
-            cell, rate, sums.rounds, 2, method=BaselineMethod.TWO_TOKENS, draft_token_s=sums.draft_token_s
-        )
+            cell, rate, sums.rounds, 2, method=BaselineMethod.TWO_TOKENS, draft_token_s=sums.draft_token_s,
+            pair_share=median(sums.pairs),
+        )  # fmt: skip
         keep(baseline)
         report.measured.append(baseline)
         on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
@@ -389,27 +400,25 @@ class StepTimes:
 
     plain: list[float] = field(default_factory=list)
     """Steps without a draft."""
-    drafting: list[float] = field(default_factory=list)
-    """Steps with a draft of one token, and a step without where that was rejected (`rejected`)."""
-    rejected: list[float] = field(default_factory=list)
-    read_one: list[float] = field(default_factory=list)
-    """Reading one token of a prompt."""
-    read_two: list[float] = field(default_factory=list)
+    own: list[float] = field(default_factory=list)
+    """What drafting one token took, each of one round, so that a machine that grows slower is in all parts of it."""
+    pairs: list[float] = field(default_factory=list)
+    """What two tokens of a prompt took to be read, as a share of what one of the same round took."""
     rounds: int = 0
+
+    def draft(self, took: float, *, plain: float, more_ms: float, accepted: bool) -> None:
+        """A round in which a draft of one token was verified in one batch with the token before it; was it rejected, a
+        step without a draft followed. `more_ms` is what such a batch takes more than one token: less than nothing where
+        it has a faster kernel, and the step then hides what its draft costs."""
+        self.own.append((took if accepted else took - plain) - plain - more_ms)
 
     @property
     def own_token(self) -> Interval | None:
-        """What drafting one token takes, with its interval; None where no draft was seen."""
-        step = median(self.plain)
-        tried = self.drafting or [value - (step or 0.0) for value in self.rejected]
-        if step is None or len(tried) < 3 or not self.read_two:
+        """What drafting one token takes, with its interval; None of too few drafts."""
+        if len(self.own) < 3:
             return None
-        parts = [interval(median_of(values)) for values in (tried, self.plain, self.read_two, self.read_one)]
-        drafting, plain, read_two, read_one = parts
-        most = drafting.value - plain.value
-        value = min(max(most - (read_two.value - read_one.value), 0.0), max(most, 0.0))
-        error = sqrt(sum(((part.high - part.low) / 2) ** 2 for part in parts))
-        return Interval(value, max(value - error, 0.0), value + error)
+        found = interval(median_of(self.own))
+        return Interval(max(found.value, 0.0), max(found.low, 0.0), max(found.high, 0.0))
 
     @property
     def draft_token_s(self) -> float | None:
@@ -500,26 +509,28 @@ class StepAsking:
         return "" if kept else "the server does not keep a prompt in its slot"
 
     def round(self, cell: BaselineCell, times: StepTimes, *, drafts: bool) -> None:
-        """A completion of two tokens in each slot of the cell, and of three where `drafts` are of interest."""
+        """A completion of two tokens in each slot of the cell, then one of a prompt with one token more: of two tokens
+        again, or of three where `drafts` are of interest."""
         times.rounds += 1
         plain = self._ask(cell, 2)
-        if plain is not None and not any(timings.get("draft_n") for timings in plain):
-            times.plain.append(min(_figure(timings, "predicted_ms") for timings in plain))
-            times.read_one.append(min(_figure(timings, "prompt_ms") for timings in plain))
-        if not drafts:
+        if plain is None or any(timings.get("draft_n") for timings in plain):
             return
+        step, read_one = (min(_figure(timings, name) for timings in plain) for name in ("predicted_ms", "prompt_ms"))
+        times.plain.append(step)
         for slot in self._slots[: cell.concurrency]:
             self._texts[slot] += self._server.prompt(1, slot + times.rounds)
-        drafted = self._ask(cell, 3)
-        if drafted is None:
+        second = self._ask(cell, 3 if drafts else 2)
+        if second is None:
             return
-        times.read_two.append(min(_figure(timings, "prompt_ms") for timings in drafted))
-        tried = [timings for timings in drafted if timings.get("draft_n")]
-        accepted = [_figure(timings, "predicted_ms") for timings in tried if timings.get("draft_n_accepted")]
-        if accepted:
-            times.drafting.append(min(accepted))
-        elif tried:
-            times.rejected.append(min(_figure(timings, "predicted_ms") for timings in tried))
+        read_two = min(_figure(timings, "prompt_ms") for timings in second)
+        times.pairs.append(read_two / max(read_one, 1e-6))
+        tried = [timings for timings in second if timings.get("draft_n")]
+        accepted = [timings for timings in tried if timings.get("draft_n_accepted")]
+        took = min(_figure(timings, "predicted_ms") for timings in accepted or tried or second)
+        if tried:
+            times.draft(took, plain=step, more_ms=read_two - read_one, accepted=bool(accepted))
+        elif not drafts:
+            times.plain.append(took)
 
     def _ask(self, cell: BaselineCell, tokens: int) -> list[dict[str, Any]] | None:
         """The timings of one answer in each slot; None where others used the server meanwhile."""

@@ -255,6 +255,10 @@ class Reference:
         """Those recorded, ascending."""
         self.reach = max(1.5 * points[-1][0] + 512 for points in self._lines.values())
         """The longest context for which it holds."""
+        shares = [baseline.pair_share for baseline in self.baselines if baseline.pair_share]
+        assumed = 1.0 if any(baseline.gpu for baseline in self.baselines) else LEAST_PAIR
+        self.pair_share = max(median(shares) or assumed, 0.5)
+        """What a batch of two tokens takes, as a share of one of a single token."""
 
     def need(self, baseline: Baseline, low: float, high: float) -> SpeedUpNeed:
         """What would narrow an interval most that rests on this baseline, where one thing is half of its variance."""
@@ -355,6 +359,9 @@ right costs something, however little."""
 VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
 """The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
+LEAST_PAIR = 0.75
+"""What a batch of two takes, as a share of one of a single token, at least, where no NVIDIA GPU is seen and no baseline
+has it: on some CPUs it has a kernel of its own, and is the faster of both. A batch of three or four is not."""
 DRAFT_COSTS = (0.02, 0.1, 0.4)
 """What a draft model adds a token, likewise, where the log does not tell. Least: one layer of a model of fifty."""
 BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
@@ -450,11 +457,13 @@ def leviathan(
     draft_share: float | None,
     verify_costs: tuple[float, ...] = VERIFY_COSTS,
     draft_costs: tuple[float, ...] = DRAFT_COSTS,
+    least_pair: float = 1.0,
 ) -> Interval:
     """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
 
     `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
-    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds.
+    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds, and a batch of two
+    takes at least `least_pair` of one of a single token.
     """
     drafted = max(drafted_per_step, 0.0)
     if draft_share is not None:
@@ -463,6 +472,9 @@ def leviathan(
     else:
         costs = zip(verify_costs, draft_costs, strict=True)
         best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
+    if best > 1:
+        # A gain may be greater by what a batch of two saves; what would be a loss with free verification is one.
+        best /= 1 - (1 - least_pair) * max(0.0, 1 - abs(drafted - 1))
     return Interval(usual, worst, best)
 
 
@@ -631,7 +643,8 @@ NARROW = 0.25
 """An interval that holds 1 and is no wider says that there is no clear gain; a wider one says nothing."""
 MOST_GAIN = 1.2
 """A step brings so many tokens and takes no less time than a plain one, so the gain is at most that many; with this
-much more for chance, the baseline is of a machine that had other things to do."""
+much more for chance, the baseline is of a machine that had other things to do. Where a batch of two tokens is the
+faster one, a step that verifies one is, too."""
 TOO_GOOD = f"by the baseline, a step with a draft would take less time than one without; record it again with {RECORD}"
 OFF = "the server does not speculate"
 
@@ -786,7 +799,8 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
                 pairs[index] = _pair(reference, request_sample, *profiles[index])
         why_not = why_not or _why_uncovered(reference, pool, profiles)
     known = [pair for pair in pairs if pair is not None]
-    if known and _too_good(known, [sample for sample, pair in zip(pool.chosen, pairs, strict=True) if pair]):
+    compared_ones = [sample for sample, pair in zip(pool.chosen, pairs, strict=True) if pair]
+    if known and reference is not None and _too_good(known, compared_ones, reference):
         known, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
     if pool.others is not None and reference is not None:
         then = min(baseline.others or 0.0 for baseline in baselines)
@@ -801,7 +815,9 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     if known and reference is not None:
         picture = _measured(known, compared_to, reference, len(pool.chosen) - len(known))
     else:
-        costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
+        costs = (
+            verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step), _least_pair(state)
+        )  # fmt: skip
         picture = _estimated(effort, share, pool, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
@@ -810,11 +826,11 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     return _with_groups(picture, state, pool, pairs)
 
 
-def _too_good(pairs: Sequence[_Pair], samples: Sequence[ServedRequest]) -> bool:
-    """Whether the baseline would have a step that verifies a draft take less time than one that does not."""
+def _too_good(pairs: Sequence[_Pair], samples: Sequence[ServedRequest], reference: Reference) -> bool:
+    """Whether the baseline would have a step that verifies a draft take less time than any batch does."""
     length = effort_of(samples).length
     gain = sum(pair.without for pair in pairs) / sum(pair.took for pair in pairs)
-    return length is not None and gain > MOST_GAIN * length
+    return length is not None and gain > MOST_GAIN * length / min(1.0, reference.pair_share)
 
 
 def _outrun(others: float, then: float, effort: DecodeTotals) -> SpeedUpPicture:
@@ -875,7 +891,7 @@ def _estimated(
     share: float | None,
     pool: _Pool,
     why_not: str,
-    costs: tuple[tuple[float, ...], tuple[float, ...]],
+    costs: tuple[tuple[float, ...], tuple[float, ...], float],
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
@@ -1006,9 +1022,17 @@ def _known_types(state: TargetState) -> list[SpecType]:
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
     """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
-    gpus: Gpus | None = state.value(Source.GPU)
-    _, usual, most = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+    _, usual, most = VERIFY_COSTS if _has_gpu(state) else VERIFY_COSTS_ANYWHERE
     return LEAST_VERIFY_COST, usual, most
+
+
+def _least_pair(state: TargetState) -> float:
+    return 1.0 if _has_gpu(state) else LEAST_PAIR
+
+
+def _has_gpu(state: TargetState) -> bool:
+    gpus: Gpus | None = state.value(Source.GPU)
+    return gpus is not None and bool(gpus.gpus)
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
