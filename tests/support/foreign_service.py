@@ -1,4 +1,4 @@
-"""A backend that somebody made without specdash, in a container or in a cluster, and specdash beside it."""
+"""A backend that somebody made without specdash, in a container, and specdash beside it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from specdash.cli.options import add_actions, add_settings, one_target, print_an
 from specdash.control.services import installation
 from specdash.control.services.containers import ContainerManager
 from specdash.control.services.deployment import OTHERS, find_deployment
-from specdash.control.services.kubernetes import KubernetesManager
 from specdash.control.services.services import ServiceState
 from specdash.control.services.systemd import Systemctl, SystemdManager, available
 from specdash.control.services.units import UNIT_OF, UNITS_OF
@@ -347,8 +346,6 @@ def _env_file(named: str | None, role: Role) -> Path:
 def _asked_manager(args: argparse.Namespace) -> str:
     """The manager that was asked for. Raises `UsageError` for one that specdash sets nothing up with."""
     asked = str(resolved_settings(args)["manager"].value)
-    if asked == "kubectl":
-        raise UsageError("a Deployment is made with `kubectl apply`, and changed from here (kubernetes.md)")
     if asked in SCHEMES:
         raise UsageError(
             f"containers are made with `{asked} run --env-file FILE`, and changed from here (containers.md)"
@@ -492,10 +489,6 @@ def show_logs(services: list[ManagedService], lines: int, *, follow: bool) -> in
 
 def _follow(services: list[ManagedService], lines: int) -> int:
     for service in services:
-        if isinstance(service.manager, KubernetesManager):
-            if len(services) > 1:
-                raise ServiceError("one of them runs in a pod; name the one to follow")
-            return _follow_command(service.manager.follow(lines), os.environ, subprocess.STDOUT)
         if isinstance(service.manager, ContainerManager):
             if len(services) > 1:
                 raise ServiceError("one of the services runs in a container; name the one to follow")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,8 +60,6 @@ def service_promise(
 ) -> ServerPromise:
     """What a service promises when its env file holds `values`."""
     promised = promise(running_values(service, values), base)
-    if service.elsewhere:
-        promised = replace(promised, log=None)
     ports = service.ports
     port = port_of(promised.url)
     if ports is None or port is None or port not in ports:
@@ -82,26 +80,16 @@ class ServingEngine:
     recorded: bool = False
     own_network: bool = False
     """Whether it listens in a network of its own, a container's: which process does is not to be seen there."""
-    elsewhere: ManagedService | None = field(default=None, repr=False, compare=False)
-    """The service whose manager tells whether it is still there, where it may run on another machine: its `pid` is 0
-    then, and `instance` tells it from others."""
-    instance: str | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it is still there, and no zombie."""
-        if self.elsewhere is None:
-            return same_process(self.pid, self.started)
-        return self.elsewhere.status().instance == self.instance
+        return same_process(self.pid, self.started)
 
     @property
     def name(self) -> str:
         """What it is called."""
-        return self.instance or f"process {self.pid}"
-
-    def is_same(self, engine: ServingEngine) -> bool:
-        """Whether both are one process."""
-        return (self.pid, self.instance) == (engine.pid, engine.instance)
+        return f"process {self.pid}"
 
 
 def recorded_engine(
@@ -137,23 +125,9 @@ def running_engine(
 
 def main_engine(service: ManagedService, status: ServiceStatus, expected_url: str) -> ServingEngine | None:
     """The listening process of the service."""
-    if service.elsewhere:
-        return _engine_elsewhere(service, status, expected_url)
     if service.replacing is not None or status.pid is None:
         return container_engine(service, status, expected_url)
     return listening_engine(status.pid, expected_url)
-
-
-def _engine_elsewhere(service: ManagedService, status: ServiceStatus, expected_url: str) -> ServingEngine | None:
-    """What runs on another machine, behind a port of this one that leads there."""
-    if (
-        status.instance is None
-        or service.replacing is None
-        or port_of(expected_url) not in (service.ports or {}).values()
-    ):
-        return None
-    digest = service.replacing.version(service.name)
-    return ServingEngine(0, 0.0, expected_url, digest, own_network=True, elsewhere=service, instance=status.instance)
 
 
 def listening_engine(main_pid: int, expected_url: str) -> ServingEngine | None:

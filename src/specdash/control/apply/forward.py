@@ -88,9 +88,6 @@ def start_backend(work: Transaction, edit: Edit, *, new: bool) -> EngineSwap:
     if old is not None:
         work.down(swap.asked_at)
     restart(work, edit, alive=status.alive, new=new)
-    if old is not None and service.elsewhere and old.digest == digest and old.alive:
-        # Its pod had that version already.
-        swap.old = None
     swap.watch_main()
     return swap
 
@@ -148,7 +145,7 @@ def bring_proxy(work: Transaction, edit: Edit, *, new: bool, may_reload: bool = 
 def _see_what_proxy_runs(work: Transaction, edit: Edit) -> None:
     """Raise `StepFailedError` where a proxy that is not ours was not started with the change."""
     service = work.services[edit.role]
-    listening = main_engine(service, service.status(), proxy_url(service, edit.values(new=True)))
+    listening = main_engine(service, service.status(), proxy_url(edit.values(new=True)))
     found = _started_with(service, listening) if listening is not None else None
     if listening is None or found is None:
         work.warn(f"whether the change reached {service.name} cannot be seen")
@@ -160,7 +157,7 @@ def _see_what_proxy_runs(work: Transaction, edit: Edit) -> None:
 
 def _started_with(service: ManagedService, engine: ServingEngine) -> tuple[list[str], dict[str, str]] | None:
     """Arguments and environment of what serves, where the system or its manager tells them. Hold secrets."""
-    seen = started_with(engine.pid) if engine.instance is None else None
+    seen = started_with(engine.pid)
     return seen or (service.replacing.started_with(service.name) if service.replacing is not None else None)
 
 
@@ -193,7 +190,7 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
         url = record.url
     else:
         status = service.status()
-        url = proxy_url(service, edit.values(new=new))
+        url = proxy_url(edit.values(new=new))
         listening = main_engine(service, status, url)
         if listening is None or listening.pid == not_pid:
             return False
@@ -204,11 +201,9 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
     return True
 
 
-def proxy_url(service: ManagedService, values: Mapping[str, str]) -> str:
-    """Where a proxy that leaves no record here is asked from this machine, by its env."""
+def proxy_url(values: Mapping[str, str]) -> str:
+    """Where a proxy that leaves no record is asked, by its env."""
     host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
-    if service.elsewhere and port.isdigit():
-        return f"http://127.0.0.1:{(service.ports or {}).get(int(port), port)}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://{host}:{port}"
 
@@ -370,7 +365,7 @@ def _asked_proxy(work: Transaction) -> tuple[str, str | None] | str:
             return "its key is not known"
     else:
         environment = proxy.command.variables(proxy.env_file, values) if proxy.command is not None else values
-        url, key = proxy_url(proxy, values), environment.get("PROXY_API_KEY")
+        url, key = proxy_url(values), environment.get("PROXY_API_KEY")
         upstream = values.get("LLAMA_CPP_BASE") or "http://127.0.0.1:8080/v1"
     return _why_not_asked(work, upstream) or (url, key)
 

@@ -375,7 +375,7 @@ class EngineSwap:
         return found
 
     def _is_old(self, found: ServingEngine) -> bool:
-        return self.old is not None and found.is_same(self.old) and self.old.alive
+        return self.old is not None and found.pid == self.old.pid and self.old.alive
 
     def _identified(self) -> ServingEngine | None:
         """The engine that gave the healthy answer, when it is the service's own and of the wanted version."""

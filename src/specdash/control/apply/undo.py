@@ -187,7 +187,7 @@ def _as_before(work: Transaction, edit: Edit) -> bool:
     if Role.BACKEND in work.journal.touched:
         return False
     # Not asked to restart yet: the same process is proof enough, where no record tells the version.
-    same = engine.pid == edit.before.engine_pid and engine.instance is None
+    same = engine.pid == edit.before.engine_pid
     return same and (engine.digest is None or engine.digest == edit.before.digest)
 
 

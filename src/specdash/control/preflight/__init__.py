@@ -44,21 +44,18 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
     read = read_values(runs, context, out)
     if read.settings is not None:
         subject = BackendSubject(runs, context, read.settings, read.dropped)
-        if not context.elsewhere:
-            check_engine(subject, out)
-            subject = check_decisions(check_files(subject, out), out)
-            check_models(subject, out)
+        check_engine(subject, out)
+        subject = check_decisions(check_files(subject, out), out)
+        check_models(subject, out)
         check_speculation(subject, out)
         check_synthetic(subject, out)
-        if not context.elsewhere:
-            check_draft(subject, out)
-            check_sizes(subject, out)
-            check_memory(subject, out)
+        check_draft(subject, out)
+        check_sizes(subject, out)
+        check_memory(subject, out)
         check_listening(subject, out)
         if context.other is not None:
             check_pair(runs, context.other, context, out)
-        log = None if context.elsewhere else read.settings.log_file
-        check_disk(context, out, log=log, key="LLAMA_LOG_FILE")
+        check_disk(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
     else:
         check_disk(context, out)
     check_restart(Role.BACKEND, context, out)

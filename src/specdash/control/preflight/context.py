@@ -91,11 +91,6 @@ class PreflightContext:
     ports_here: bool = True
     """Whether it listens on this machine itself, and not in a network of its own."""
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine: what this one has says nothing."""
-        return self.service is not None and self.service.elsewhere
-
 
 class Findings:
     """Collects findings: each once, without secrets, errors first."""

@@ -258,8 +258,6 @@ def check_listening(subject: BackendSubject, out: Findings) -> None:
 
 def check_place(host: str, port: int, host_key: str, port_key: str, context: PreflightContext, out: Findings) -> None:
     """Add what is to be said of listening on `host` and `port`; 0 is a port the system chooses."""
-    if context.elsewhere:
-        return
     if host.endswith(_SOCKET_FILE):
         folder = Path(host).expanduser().parent
         if not os.access(folder, os.W_OK | os.X_OK):

@@ -217,9 +217,8 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     _listening(checked, context, out)
     _upstream(checked, context, out)
     _relations(checked, context, out)
-    if not context.elsewhere:
-        _files(checked, out)
-    log = (checked.text("PROXY_LOG_FILE") or None) if not context.elsewhere else None
+    _files(checked, out)
+    log = checked.text("PROXY_LOG_FILE") or None
     check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
     check_restart(Role.PROXY, context, out)
     return out.sorted()

@@ -70,8 +70,7 @@ _OWNERS = {
     "change the file there and run `compose up -d`",
     "io.podman.compose.project": "compose made it (project {value}), and would make it again from its own file: "
     "change the file there and run `compose up -d`",
-    "io.kubernetes.pod.name": "it belongs to the pod {value} of Kubernetes: name its Deployment instead, "
-    "kubectl:NAMESPACE/NAME",
+    "io.kubernetes.pod.name": "it belongs to the pod {value} of Kubernetes",
 }
 """Labels of those who make a container themselves, and what to do instead."""
 

@@ -15,7 +15,6 @@ from specdash.control.services.containers import (
     env_files_of,
     why_fixed,
 )
-from specdash.control.services.kubernetes import DeploymentName, KubernetesManager
 from specdash.control.services.service_command import ServiceCommand, is_ours, option_of
 from specdash.control.services.services import Deployment, ManagedService, ServiceProblem
 from specdash.control.services.systemd import Systemctl, SystemdManager
@@ -59,7 +58,7 @@ class _Candidate:
 def find_deployment(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> Deployment:
     """The services of both roles. Asks systemd one question; never fails: `problems` say why a service is not there.
 
-    What the settings name comes first, a container, a Deployment or a unit, then specdash's own unit, then UAP's, then
+    What the settings name comes first, a container or a unit, then specdash's own unit, then UAP's, then
     the built-in supervisor's services.
     """
     return _Search(settings, env).deployment()
@@ -80,10 +79,7 @@ class _Search:
         }
 
     def deployment(self) -> Deployment:
-        found = {
-            role: self._in_cluster(role, name) if scheme == "kubectl" else self._in_container(role, scheme, name)
-            for role, (scheme, name) in self.containers.items()
-        }
+        found = {role: self._in_container(role, scheme, name) for role, (scheme, name) in self.containers.items()}
         elsewhere = [role for role in Role if role not in found]
         units = self._units() if elsewhere and self.wanted in ("auto", "systemd") else {}
         found |= {role: self._in_systemd(role, units) for role in elsewhere}
@@ -121,26 +117,6 @@ class _Search:
                         f'`backend_service = "{container}"` lets it be changed from here (docs/containers.md)'
                     )
         return _INSTALL[role]
-
-    def _in_cluster(self, role: Role, name: str) -> ManagedService | None:
-        """The Deployment of that name, with the working copy of its ConfigMap, or the env file that makes it."""
-        try:
-            manager = KubernetesManager(DeploymentName.parse(name), self.env, self._chosen(role))
-            manager.refresh()
-            command = manager.command()
-        except ServiceError as error:
-            self._say(role, f"{role}_service = kubectl:{name}: {error}")
-            return None
-        return ManagedService(
-            role,
-            str(manager.name),
-            manager,
-            manager.env_file,
-            reloads=False,
-            origin=_short(self.settings[f"{role}_service"].origin),
-            command=command,
-            replacing=manager,
-        )
 
     def _chosen(self, role: Role) -> Path | None:
         """The env file that the settings name."""
@@ -328,7 +304,7 @@ class _Search:
 
 
 def declared(name: str, manager: str) -> tuple[str, str] | None:
-    """The scheme and the name of a container or a Deployment that a setting names: `podman:NAME`, or NAME where the
+    """The scheme and the name of a container that a setting names: `podman:NAME`, or NAME where the
     manager is podman; None for a unit."""
     scheme, colon, rest = name.partition(":")
     if colon and scheme in SCHEMES:

@@ -71,11 +71,6 @@ class ContainerView:
             return port
         return next((inside for inside, here in self.ports.items() if here == port), None)
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine, whose files, ports and processes are not to be seen from here."""
-        return False
-
     def why_given(self, key: str, place: str) -> tuple[str, str]:
         """Why a variable of its own stands in the way of its env file, and what to do."""
         return f"{place} was made with -e {key}, which wins", f"make it again without -e {key}"
@@ -339,7 +334,7 @@ def findings(
 
 def _quoted(command: ServiceCommand, change: Change) -> _Unread | None:
     container = command.container
-    if container is None or container.elsewhere or change.after is None or quote(change.after) == change.after:
+    if container is None or change.after is None or quote(change.after) == change.after:
         return None
     what = f"{command.file} would get the quotes of its env file as a part of the value"
     return _Unread(what, "choose a value that needs no quotes")

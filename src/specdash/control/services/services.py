@@ -1,5 +1,5 @@
 """What the rest of specdash may ask of whatever runs the services: systemd's user manager, our own supervisor,
-an engine of containers, or Kubernetes."""
+or an engine of containers."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ class ServiceStatus:
     detail: str = ""
     since: float | None = None
     """Unix time of the last change of `state`, where the manager tells."""
-    instance: str | None = None
-    """What runs, in words that no later run of it has, where that may be on another machine: it has no `pid` here."""
 
     @property
     def alive(self) -> bool:
@@ -59,7 +57,7 @@ class ServiceManager(Protocol):
 
     @property
     def kind(self) -> str:
-        """`systemd`, `supervisor`, `podman`, `docker` or `kubectl`."""
+        """`systemd`, `supervisor`, `podman` or `docker`."""
 
     def bring_up(self) -> None:
         """Make sure that it can be asked, before something is changed: the built-in supervisor is started where it does
@@ -145,11 +143,6 @@ class ManagedService:
         """Ports in a network of its own, a container's, to those here; None where they are the same."""
         view = self.command.container if self.command is not None else None
         return view.ports if view is not None else None
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine; see `ContainerView.elsewhere`."""
-        return self.command is not None and self.command.container is not None and self.command.container.elsewhere
 
     def status(self) -> ServiceStatus:
         """Shorthand for asking the manager."""

@@ -1,0 +1,62 @@
+"""Commands, options and settings of earlier versions, each with what to use instead.
+
+A removed command or option ends the program with that line (exit code 2). A removed setting in config.toml or the
+environment is ignored, with that line as a warning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EVERY_COMMAND = ""
+"""In the place of a command's name: the option is removed from all of them."""
+
+_KUBERNETES = (
+    "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
+    "contrib/kubernetes has manifests"
+)
+
+REMOVED_COMMANDS: Mapping[str, str] = {}
+"""By name, with the action where only that is removed (`env set`)."""
+
+REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {}
+"""By command and option."""
+
+REMOVED_SETTINGS: Mapping[str, str] = {}
+"""By key of config.toml or of the proxy's env file (`PROXY_*`)."""
+
+REMOVED_VALUES: Mapping[tuple[str, str], str] = {
+    ("manager", "kubectl"): _KUBERNETES,
+    ("backend_service", "kubectl:"): _KUBERNETES,
+    ("proxy_service", "kubectl:"): _KUBERNETES,
+}
+"""By key of config.toml and what its value begins with."""
+
+
+def removed_command(words: Sequence[str]) -> str | None:
+    """What to use instead of a command line that names a removed command or option; None for any other."""
+    name = words[0] if words else ""
+    for called in (name, " ".join(words[:2])):
+        if called in REMOVED_COMMANDS:
+            return f"`specdash {called}` was removed: {REMOVED_COMMANDS[called]}"
+    for word in words[1:]:
+        if word == "--":
+            break
+        option = word.partition("=")[0]
+        remedy = REMOVED_OPTIONS.get((name, option)) or REMOVED_OPTIONS.get((EVERY_COMMAND, option))
+        if remedy is not None:
+            return f"{option} was removed: {remedy}"
+    return None
+
+
+def removed_setting(key: str, value: object) -> str | None:
+    """What to use instead of a removed setting, or of a setting's removed value; None for any other."""
+    if key in REMOVED_SETTINGS:
+        return f"{key} was removed and is ignored: {REMOVED_SETTINGS[key]}"
+    for (name, beginning), remedy in REMOVED_VALUES.items():
+        if key == name and isinstance(value, str) and value.startswith(beginning):
+            return f"{key} = {value!r} was removed and is ignored: {remedy}"
+    return None
