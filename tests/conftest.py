@@ -135,7 +135,6 @@ LONGEST = (
     "cli/test_tune.py",
     "control/test_apply.py",
     "e2e/test_speculation_matrix.py",
-    "control/test_containers.py",
     "cli/test_bench_ab.py",
     "e2e/test_apply_over_ssh.py",
     "e2e/test_tune.py",

@@ -31,9 +31,7 @@ NAMES_OF_TARGET = ("name", "group")
 KEYS_OF_TABLE = (*NAMES_OF_TARGET, "gpu_host")
 """What only a table [[target]] may say."""
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
-SCHEMES = ("podman", "docker")
-"""What stands before the colon in the name of a service that is a container."""
-_MANAGERS = ("auto", "systemd", "supervisor", *SCHEMES)
+_MANAGERS = ("auto", "systemd", "supervisor")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -264,9 +262,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
     Setting("layout", _text, None, "layout to start with (default: as you left it)", "NAME"),
     Setting("manager", _manager, "auto", f"what runs the services: {', '.join(_MANAGERS)}", "NAME"),
-    Setting("backend_service", _text, None, "the backend: a systemd unit, or podman:NAME", "UNIT"),
+    Setting("backend_service", _text, None, "the backend's systemd unit", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy: a systemd unit, or podman:NAME", "UNIT"),
+    Setting("proxy_service", _text, None, "the proxy's systemd unit", "UNIT"),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting(
         "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"

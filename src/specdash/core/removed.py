@@ -18,6 +18,10 @@ _KUBERNETES = (
     "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
     "contrib/kubernetes has manifests"
 )
+_CONTAINERS = (
+    "specdash no longer makes containers again: run `specdash backend run --env-file FILE` in place of llama-server, "
+    "or make the container yourself with another --env-file; it is still watched"
+)
 
 REMOVED_COMMANDS: Mapping[str, str] = {}
 """By name, with the action where only that is removed (`env set`)."""
@@ -29,6 +33,12 @@ REMOVED_SETTINGS: Mapping[str, str] = {}
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
 
 REMOVED_VALUES: Mapping[tuple[str, str], str] = {
+    **{("manager", engine): _CONTAINERS for engine in ("podman", "docker")},
+    **{
+        (f"{role}_service", f"{engine}:"): _CONTAINERS
+        for role in ("backend", "proxy")
+        for engine in ("podman", "docker")
+    },
     ("manager", "kubectl"): _KUBERNETES,
     ("backend_service", "kubectl:"): _KUBERNETES,
     ("proxy_service", "kubectl:"): _KUBERNETES,

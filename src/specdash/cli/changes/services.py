@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING
 from specdash.cli.changes.over_ssh import add_far_options, carry_over, far_machine
 from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
 from specdash.control.services import installation
-from specdash.control.services.containers import ContainerManager
 from specdash.control.services.deployment import OTHERS, find_deployment
 from specdash.control.services.services import ServiceState
 from specdash.control.services.systemd import Systemctl, SystemdManager, available
 from specdash.control.services.units import UNIT_OF, UNITS_OF
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.config import SCHEMES, SERVICE_SETTINGS, Resolved
+from specdash.core.config import SERVICE_SETTINGS, Resolved
 from specdash.core.errors import (
     ConflictError,
     ExitCode,
     RefusedError,
     ServiceError,
     SpecdashError,
-    UsageError,
     errors,
 )
 from specdash.system.data import json_of
@@ -318,7 +316,7 @@ def install(args: argparse.Namespace) -> int:
 
 def uninstall(args: argparse.Namespace) -> int:
     """Remove what specdash installed, from every manager or the one asked for."""
-    env, asked = os.environ, _asked_manager(args)
+    env, asked = os.environ, resolved_settings(args)["manager"].value
     gone: list[str] = []
     if asked != "supervisor":
         ours, others = installation.installed(env)
@@ -343,19 +341,9 @@ def _env_file(named: str | None, role: Role) -> Path:
     return Path(named).expanduser().absolute()
 
 
-def _asked_manager(args: argparse.Namespace) -> str:
-    """The manager that was asked for. Raises `UsageError` for one that specdash sets nothing up with."""
-    asked = str(resolved_settings(args)["manager"].value)
-    if asked in SCHEMES:
-        raise UsageError(
-            f"containers are made with `{asked} run --env-file FILE`, and changed from here (containers.md)"
-        )
-    return asked
-
-
 def _manager(args: argparse.Namespace) -> tuple[str, str | None]:
     """Which manager to use, and why not systemd where it was left open."""
-    asked = _asked_manager(args)
+    asked = resolved_settings(args)["manager"].value
     if asked == "supervisor":
         return asked, None
     why_not = available(os.environ)
@@ -488,12 +476,6 @@ def show_logs(services: list[ManagedService], lines: int, *, follow: bool) -> in
 
 
 def _follow(services: list[ManagedService], lines: int) -> int:
-    for service in services:
-        if isinstance(service.manager, ContainerManager):
-            if len(services) > 1:
-                raise ServiceError("one of the services runs in a container; name the one to follow")
-            # A container's own stderr comes as that of its engine's command.
-            return _follow_command(service.manager.follow(service.name, lines), os.environ, subprocess.STDOUT)
     files = {service.name: _file(service) for service in services}
     in_journal = [name for name, file in files.items() if file is None]
     if in_journal and len(in_journal) < len(files):
@@ -526,9 +508,9 @@ def _follow_journal(names: list[str], lines: int) -> int:
     return _follow_command(command, Systemctl().environment)
 
 
-def _follow_command(command: list[str], env: Mapping[str, str], stderr: int | None = None) -> int:
+def _follow_command(command: list[str], env: Mapping[str, str]) -> int:
     try:
-        ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stderr=stderr, check=False)
+        ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
         raise ServiceError(f"{command[0]} cannot be run: {error.strerror or error}") from None
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE

@@ -383,7 +383,7 @@ class EngineSwap:
             found = self._recorded()
         else:
             status = self.service.status()
-            found = main_engine(self.service, status, self.promise.url)
+            found = main_engine(status, self.promise.url)
             if found is not None and (self._is_old(found) or place(found.url) != place(self.promise.url)):
                 found = None
         if found is not None and owns_port(found) is not False:

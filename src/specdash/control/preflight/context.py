@@ -86,10 +86,7 @@ class PreflightContext:
     gpus: Callable[[], Gpus | None] = nvml_gpus
     """What the GPUs say; None where there are none."""
     probe_engine: bool = True
-    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait, and for a
-    binary inside of a container."""
-    ports_here: bool = True
-    """Whether it listens on this machine itself, and not in a network of its own."""
+    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait."""
 
 
 class Findings:

@@ -272,7 +272,7 @@ def check_place(host: str, port: int, host_key: str, port_key: str, context: Pre
     if port and not _may_bind(port):
         said = f"{port_key}={port}: not permitted for this user"
         out.error("privileged-port", said, key=port_key, fix=f"set {port_key} above 1023")
-    if port and context.ports_here:
+    if port:
         _owner(host, port, port_key, context, out)
 
 

@@ -1,4 +1,4 @@
-"""The commands of service managers and container engines."""
+"""The commands of service managers."""
 
 from __future__ import annotations
 
