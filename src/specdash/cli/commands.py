@@ -62,7 +62,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("simulate", "simulate", "UAP's simulation of that formula: a circular model"),
     Command("tune", "bench.tune", "find the fastest way to speculate by measuring, on the real service"),
     Command("keys", "keys", "list the keys of the dashboard, and the ids that change them"),
-    Command("schema", "schema", "print the JSON Schema of what a command prints, or of a file that you write"),
     Command("config", "config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings
 from specdash.core.config import TARGET_SETTINGS
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from specdash.backend.devices import EngineCheck, GpuCheckup
     from specdash.collect.checkup import Checkup, LogCheck, ProxyCheck
     from specdash.collect.gpu import Driver
-    from specdash.export import documents
 
 SCHEMA: Final = 1
 
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
 
 
-def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> documents.DoctorDocument:
+def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> dict[str, Any]:
     """The findings as JSON; unknown values are null."""
     return {
         "schema": SCHEMA,
@@ -94,7 +93,7 @@ def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
     return "\n".join(lines)
 
 
-def _gpu_json(driver: Driver) -> documents.DriverDocument:
+def _gpu_json(driver: Driver) -> dict[str, Any]:
     return {
         "count": len(driver.gpus),
         "unavailable": driver.detail or None,
@@ -112,9 +111,9 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
     return ".".join(map(str, version)) if version is not None else None
 
 
-def _engine_json(engine_check: EngineCheck) -> documents.EngineDocument:
+def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
     build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    told: documents.EngineDocument = json_of(
+    told: dict[str, Any] = json_of(
         engine_check, f"kind version path chosen reason {build} devices uses_gpu=usable verdict"
     )
     return told

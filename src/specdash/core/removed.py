@@ -23,7 +23,9 @@ _CONTAINERS = (
     "or make the container yourself with another --env-file; it is still watched"
 )
 
-REMOVED_COMMANDS: Mapping[str, str] = {}
+REMOVED_COMMANDS: Mapping[str, str] = {
+    "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
+}
 """By name, with the action where only that is removed (`env set`)."""
 
 REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.export.snapshot import rate_json
 from specdash.insight.fleet import grouped, worst_first
@@ -13,7 +13,6 @@ from specdash.system.text import UNKNOWN, clean, number, percent, rate, table, t
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.export import documents
     from specdash.export.from_prometheus import HistoryRange, ServerHistory
     from specdash.insight.fleet import FleetGrouping, FleetRow
 
@@ -37,7 +36,7 @@ _HEADINGS = [
 
 def to_json(
     rows: Sequence[FleetRow], wall: float, window_s: float, grouping: FleetGrouping | None = None
-) -> documents.FleetDocument:
+) -> dict[str, Any]:
     """The rows in their order, with `grouping` also their groups; unknown values are null."""
     return {
         "schema": SCHEMA,
@@ -55,8 +54,8 @@ def groups(rows: Sequence[FleetRow], grouping: FleetGrouping) -> list[tuple[Flee
     return sorted(known, key=lambda pair: ranks[pair[0].name])
 
 
-def _group(group: FleetRow, members: Sequence[FleetRow]) -> documents.FleetGroupDocument:
-    document: documents.FleetGroupDocument = json_of(
+def _group(group: FleetRow, members: Sequence[FleetRow]) -> dict[str, Any]:
+    document: dict[str, Any] = json_of(
         group,
         "key=name state acceptance=acceptance.value decode_tokens_per_second=decode.value "
         "prefill_tokens_per_second=prefill.value slots_busy=busy slots requests_deferred=queue",
@@ -67,12 +66,12 @@ def _group(group: FleetRow, members: Sequence[FleetRow]) -> documents.FleetGroup
     return document
 
 
-def _alerts(row: FleetRow) -> documents.FleetAlerts:
+def _alerts(row: FleetRow) -> dict[str, Any]:
     return {"critical": row.critical, "warning": row.warnings, "notice": row.notices}
 
 
-def _row(row: FleetRow) -> documents.FleetRowDocument:
-    document: documents.FleetRowDocument = json_of(
+def _row(row: FleetRow) -> dict[str, Any]:
+    document: dict[str, Any] = json_of(
         row,
         "name url model router_model state reason? answers acceptance=acceptance.value "
         "acceptance_basis=acceptance.basis? context_used context_size gpu_utilisation=gpu "
@@ -126,7 +125,7 @@ _HISTORY_HEADINGS = [
 ]
 
 
-def history_json(asked: HistoryRange, histories: Sequence[tuple[str, ServerHistory]]) -> documents.FleetHistoryDocument:
+def history_json(asked: HistoryRange, histories: Sequence[tuple[str, ServerHistory]]) -> dict[str, Any]:
     """The histories by name, in their order; a gap is null."""
     return {
         "schema": HISTORY_SCHEMA,
@@ -138,7 +137,7 @@ def history_json(asked: HistoryRange, histories: Sequence[tuple[str, ServerHisto
     }
 
 
-def _history(name: str, history: ServerHistory) -> documents.ServerHistoryDocument:
+def _history(name: str, history: ServerHistory) -> dict[str, Any]:
     figures = {figure: list(values) for figure, values in history.figures.items()}
     stale = history.stale_since
     return {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.cli.changes.over_ssh import add_far_options, carry_over, far_machine
 from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from specdash.control.services.installation import UnitChange
     from specdash.control.services.services import Deployment, ManagedService, ServiceStatus
     from specdash.core.target import Target
-    from specdash.export import documents
 
 _ACTIONS = {
     "adopt": "write an env file from a llama-server that was started by hand, and explain how a service takes over",
@@ -180,20 +179,20 @@ def _shows_up(service: ManagedService, status: ServiceStatus) -> bool:
 
 def _status(deployment: Deployment, *, as_json: bool) -> int:
     rows = [_row(service) for role in Role if (service := deployment.service(role)) is not None]
-    document: documents.ServicesDocument = {"services": rows, "problems": list(deployment.problems)}
+    document: dict[str, Any] = {"services": rows, "problems": list(deployment.problems)}
     print_answer(document, _table(rows, deployment.problems), as_json=as_json)
     if not rows or any(row["error"] is not None for row in rows):
         return ExitCode.SERVICE
     return ExitCode.OK if all(row["state"] == "running" for row in rows) else ExitCode.FAILED
 
 
-def _row(service: ManagedService) -> documents.ServiceDocument:
+def _row(service: ManagedService) -> dict[str, Any]:
     status, error = None, None
     try:
         status = service.status()
     except ServiceError as failure:
         error = str(failure)
-    row: documents.ServiceDocument = json_of(
+    row: dict[str, Any] = json_of(
         service,
         "role name manager=manager.kind origin env_file reloads socket",
         env_file_exists=service.env_file.is_file(),
@@ -204,7 +203,7 @@ def _row(service: ManagedService) -> documents.ServiceDocument:
     return row
 
 
-def _table(rows: list[documents.ServiceDocument], problems: tuple[str, ...]) -> str:
+def _table(rows: list[dict[str, Any]], problems: tuple[str, ...]) -> str:
     head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "MANAGER", "ORIGIN", "ENV FILE")
     cells = [head] + [
         (
