@@ -32,7 +32,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("snapshot", "picture.snapshot", "print what the dashboard knows, as text or JSON"),
     Command("export", "picture.export", "Prometheus metrics of the server, on a port or printed once"),
     Command("mcp", "picture.mcp", "let agents ask: a read-only MCP server on standard input and output"),
-    Command("web", "web", "the dashboard in a browser of this machine, read-only"),
     Command("status", "picture.status", "print one line for a status bar: does speculation pay?"),
     Command("doctor", "doctor", "show what is reachable, and which server flags enable the missing panels"),
     Command("parse-log", "parse_log", "say everything a llama-server log file can tell"),

@@ -24,6 +24,7 @@ _CONTAINERS = (
 )
 
 REMOVED_COMMANDS: Mapping[str, str] = {
+    "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
     "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
 }
 """By name, with the action where only that is removed (`env set`)."""
