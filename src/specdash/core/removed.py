@@ -18,6 +18,9 @@ _KUBERNETES = (
     "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
     "contrib/kubernetes has manifests"
 )
+_FLEET_HISTORY = (
+    "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
+)
 _CONTAINERS = (
     "specdash no longer makes containers again: run `specdash backend run --env-file FILE` in place of llama-server, "
     "or make the container yourself with another --env-file; it is still watched"
@@ -29,7 +32,12 @@ REMOVED_COMMANDS: Mapping[str, str] = {
 }
 """By name, with the action where only that is removed (`env set`)."""
 
-REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {}
+REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
+    ("fleet", "--since"): _FLEET_HISTORY,
+    ("fleet", "--until"): _FLEET_HISTORY,
+    ("fleet", "--step"): _FLEET_HISTORY,
+    ("fleet", "--server"): _FLEET_HISTORY,
+}
 """By command and option."""
 
 REMOVED_SETTINGS: Mapping[str, str] = {}
