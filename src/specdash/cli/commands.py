@@ -43,7 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("recover", "changes.recover", "finish or roll back an apply that was cut short"),
     Command("preflight", "changes.preflight", "check settings before anything stops"),
     Command("env", "changes.env", "show, change and compare the env files of the services"),
-    Command("profile", "changes.profile", "named sets of settings: list, show, save, compare"),
+    Command("profile", "changes.profile", "named sets of settings: list and show"),
     Command("services", "changes.services", "install, start, stop and watch the backend and proxy services"),
     Command("check", "check", "judge the server once, or for a while; exit codes as Nagios wants them"),
     Command("baseline", "baseline", "measure decode without speculation, to know what speculation gains"),

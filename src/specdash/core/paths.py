@@ -107,7 +107,7 @@ def supervisor_socket(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """The user's own profiles, one TOML file each."""
+    """The user's own profiles, an env file each."""
     return config_dir(env) / "profiles"
 
 

@@ -27,6 +27,8 @@ _CONTAINERS = (
 )
 
 REMOVED_COMMANDS: Mapping[str, str] = {
+    "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
+    "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
     "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
     "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
 }
