@@ -42,7 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("applies", "changes.applies", "list the changes that were applied, and how each ended"),
     Command("recover", "changes.recover", "finish or roll back an apply that was cut short"),
     Command("preflight", "changes.preflight", "check settings before anything stops"),
-    Command("env", "changes.env", "show, change and compare the env files of the services"),
+    Command("env", "changes.env", "show and explain the env files of the services, and their versions"),
     Command("profile", "changes.profile", "named sets of settings: list and show"),
     Command("services", "changes.services", "install, start, stop and watch the backend and proxy services"),
     Command("check", "check", "judge the server once, or for a while; exit codes as Nagios wants them"),

@@ -444,7 +444,7 @@ class Collecting:
                     [
                         state.apply,
                         self._look_for_news,
-                        *([notes.on_reading] if notes is not None else []),
+                        notes.on_reading,
                         *([recorder.on_reading] if recorder is not None else []),
                     ],
                     interval_s=self._interval_s,

@@ -197,7 +197,7 @@ def remarks(role: Role, file: EnvFile) -> dict[int, tuple[str, ...]]:
 
 
 def check_value(role: Role, key: str, value: str) -> None:
-    """Raise `InputError` when the value of a known key cannot be meant. The message tells no secret."""
+    """Raise `InputError` when the value of a known key cannot be meant. The message holds no secret."""
     if (wrong := _wrong_value(role, key, value)) is not None:
         before, what = wrong
         raise InputError(f"{before}{what}", key=key)

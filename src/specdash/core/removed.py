@@ -18,6 +18,7 @@ _KUBERNETES = (
     "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
     "contrib/kubernetes has manifests"
 )
+_ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
 _FLEET_HISTORY = (
     "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
 )
@@ -27,12 +28,16 @@ _CONTAINERS = (
 )
 
 REMOVED_COMMANDS: Mapping[str, str] = {
+    "env set": _ENV_CHANGE,
+    "env unset": _ENV_CHANGE,
+    "env get": "`specdash env show` prints every key; a secret is in the file itself",
+    "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
     "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
     "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
     "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
     "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
 }
-"""By name, with the action where only that is removed (`env set`)."""
+"""By name, with the action where only that is removed (`profile save`)."""
 
 REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--since"): _FLEET_HISTORY,

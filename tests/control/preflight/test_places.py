@@ -181,7 +181,7 @@ def test_no_apply_moves_a_socket_that_a_manager_keeps_open(
     found = proxy(wanted, service=service, changed=frozenset({key}))
     said = found.one("socket-unit")
     assert (said.severity, said.key) == ("error", key)
-    assert f"`specdash env set {key}=" in said.fix
+    assert f"write {key}=" in said.fix
     assert ("specdash services install" in said.fix) is (manager == "systemd")
     assert found.one("port-owner").severity == "error"
 

@@ -134,4 +134,4 @@ class Findings:
 
 def unread(role: Role, key: str) -> str:
     """What to do about a key that stands in the env file of the service that does not read it."""
-    return f"run `specdash env unset --service {role} {key}`, which leaves the other service's own alone"
+    return f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"

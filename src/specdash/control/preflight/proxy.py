@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import PreflightContext
+    from specdash.control.services.services import ManagedService
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
@@ -253,17 +254,17 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
         moved = [key for key in _PLACE if key in context.changed]
         for key in moved:
             said = f"{key}={checked.text(key)}: the service's manager keeps its socket open, and no apply moves that"
-            out.error("socket-unit", said, key=key, fix=_moving(key, checked.text(key), service.manager.kind))
+            out.error("socket-unit", said, key=key, fix=_moving(f"{key}={checked.text(key)}", service))
         if not moved:
             return
     if checked.good(*_PLACE):
         check_place(host, port, *_PLACE, context, out)
 
 
-def _moving(key: str, value: str, manager: str) -> str:
-    install = ("services install",) if manager == "systemd" else ()
-    steps = (f"env set {key}={value}", *install, "services stop proxy", "services start proxy")
-    return f"run {', '.join(f'`specdash {step}`' for step in steps)}"
+def _moving(line: str, service: ManagedService) -> str:
+    install = ("services install",) if service.manager.kind == "systemd" else ()
+    steps = ", ".join(f"`specdash {step}`" for step in (*install, "services stop proxy", "services start proxy"))
+    return f"write {line} into {service.env_file}, then run {steps}"
 
 
 def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> None:
