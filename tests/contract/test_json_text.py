@@ -78,7 +78,7 @@ def test_baseline_list(snapshot: SnapshotAssertion) -> None:
     "words",
     [
         ("check", "--list-rules"),
-        ("targets",),
+        ("profile", "list"),
         ("keys",),
         ("config", "show"),
         ("autotune",),

@@ -116,11 +116,6 @@ def baselines_file(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "baselines.jsonl"
 
 
-def saved_slots_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The slots that were saved from here, one JSON object a line (see `control.slot_files`)."""
-    return state_dir(env) / "saved-slots.jsonl"
-
-
 def history_file(env: Mapping[str, str] = os.environ) -> Path:
     """The recorder's database."""
     return state_dir(env) / "history.db"
