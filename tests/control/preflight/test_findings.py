@@ -51,8 +51,6 @@ BACKEND: list[Row] = [
      "LLAMA_DRAFT_MAX sets it for the types in force"),
     ("LLAMA_SPEC_TYPE=none LLAMA_DRAFT_MAX=8", "no-effect", "warning", _LONGEST, "", "set LLAMA_SPEC_TYPE"),
     ("PROXY_PORT=1", "unknown-key", "warning", "PROXY_PORT", "is the proxy's", "--service backend --unset PROXY_PORT"),
-    ("LLAMA_ALIAS=$HOME/x", "env-value", "warning", "LLAMA_ALIAS", "expands no variables", "write it out"),
-    ("LLAMA_ALIAS=x|#|the|small", "env-value", "warning", "LLAMA_ALIAS", "a comment", "put the comment"),
     ("LLAMA_DRAFT_MODEL=%other-word LLAMA_SPEC_TYPE=draft-simple", "vocabulary", "error", _DRAFT,
      "token 280 is '▁zebra', in the model '▁large'; the server would run without speculation", ""),
     (_SWAPPED, "draft-size", "warning", _DRAFT, "", "exchange LLAMA_DRAFT_MODEL and LLAMA_MODEL"),
@@ -93,8 +91,6 @@ PROXY: list[Row] = [
     ("LLAMA_MODEL=x", "unknown-key", "warning", "LLAMA_MODEL", "is the backend's", "--unset LLAMA_MODEL"),
     (_PRUNE, "relation", "warning", None, "PROXY_CONTEXT_PRUNE_TARGET_FRACTION=0.8", ""),
     ("PROXY_HOLD_LIMIT=0", "relation", "warning", None, "", ""),
-    ("PROXY_PING_INTERVAL=600 PROXY_READ_TIMEOUT=600", "relation", "warning", None, "", ""),
-    ("PROXY_GENERATION_TIMEOUT=5 PROXY_CONNECT_TIMEOUT=10", "relation", "warning", None, "", ""),
     ("PROXY_TOOL_NARROWING=on PROXY_TOOL_NARROWING_KEEP=12", "relation", "warning", None, "", ""),
     *((f"LLAMA_CPP_BASE={base}", "upstream", "error", None, "is no URL", "use one such as")
       for base in ("localhost:8080", "ftp://x/v1", "http://", "http://[::")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,8 @@ from specdash.system.processes import own_start
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from control.preflight.conftest import Check
 

@@ -36,7 +36,7 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
     from specdash.control.preflight.models import check_decisions, check_draft, check_files, check_models
     from specdash.control.preflight.proxy import check_pair
     from specdash.control.preflight.settings import BackendSubject, check_env_lines, check_restart, read_values
-    from specdash.control.preflight.speculation import check_sizes, check_speculation, check_synthetic
+    from specdash.control.preflight.speculation import check_sizes, check_speculation
 
     out = Findings({**(context.other or {}), **wanted})
     check_env_lines(wanted, context, out)
@@ -48,7 +48,6 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
         subject = check_decisions(check_files(subject, out), out)
         check_models(subject, out)
         check_speculation(subject, out)
-        check_synthetic(subject, out)
         check_draft(subject, out)
         check_sizes(subject, out)
         check_memory(subject, out)

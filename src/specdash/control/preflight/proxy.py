@@ -18,7 +18,6 @@ from specdash.control.preflight.machine import (
     check_disk,
     check_place,
     listeners,
-    owner_of,
     records,
 )
 from specdash.control.preflight.settings import check_env_lines, check_restart, read_values, say_empty
@@ -160,7 +159,7 @@ def _reaches(host: str, listening: str) -> bool:
 
 def _another_listens(port: int, context: PreflightContext) -> bool:
     own = OwnProcesses(context)
-    pids = [owner_of(listener.inode, own)[0] for listener in listeners(port)]
+    pids = [listener.pid for listener in listeners(port)]
     known = context.other_pids
     return any(pid is None or (pid not in own and not known.intersection((pid, *ancestors(pid)))) for pid in pids)
 
@@ -307,14 +306,6 @@ def _relations(checked: _Checked, context: PreflightContext, out: Findings) -> N
     if checked.values["PROXY_TOOL_NARROWING"] and checked.number(keep) >= checked.number(least):
         said = f"{keep}={checked.text(keep)} is not below {least}={checked.text(least)}: little would be narrowed"
         out.warning("relation", said, key=keep, fix=f"lower {keep}, or raise {least}")
-    whole, silence = "PROXY_GENERATION_TIMEOUT", "PROXY_READ_TIMEOUT"
-    if 0 < checked.number(whole) < checked.number("PROXY_CONNECT_TIMEOUT"):
-        said = f"{whole}={checked.text(whole)} is below PROXY_CONNECT_TIMEOUT={checked.text('PROXY_CONNECT_TIMEOUT')}"
-        out.warning("relation", f"{said}: the latter cannot run out", key=whole, fix=f"raise {whole}")
-    if checked.number("PROXY_PING_INTERVAL") >= checked.number(silence):
-        said = f"PROXY_PING_INTERVAL={checked.text('PROXY_PING_INTERVAL')} is not below {silence}"
-        said = f"{said}={checked.text(silence)}: no ping would be sent before a stream is given up"
-        out.warning("relation", said, key="PROXY_PING_INTERVAL", fix="use some seconds")
     if checked.number("PROXY_HOLD_LIMIT") == 0 and checked.good("PROXY_HOLD_LIMIT"):
         said = "PROXY_HOLD_LIMIT=0: while settings are applied, requests would fail at once instead of waiting"
         out.warning("relation", said, key="PROXY_HOLD_LIMIT", fix="use 120")
