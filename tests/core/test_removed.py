@@ -8,6 +8,7 @@ from specdash.cli.commands import COMMANDS
 from specdash.cli.main import main
 from specdash.core.config import BY_NAME, resolve
 from specdash.core.errors import ExitCode, UsageError
+from specdash.core.paths import config_file
 from specdash.core.removed import REMOVED_COMMANDS, REMOVED_OPTIONS, REMOVED_SETTINGS, REMOVED_VALUES
 
 
@@ -49,3 +50,14 @@ def test_a_removed_value_is_ignored_with_a_warning_in_file_table_and_environment
     assert all(REMOVED_VALUES[key, beginning] in line for line in heard)
     with pytest.raises(UsageError, match="was removed"):
         resolve({key: beginning}, {}, None)
+
+
+def test_a_command_reads_a_file_with_removed_settings_and_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
+    config_file().parent.mkdir(parents=True)
+    config_file().write_text('backend_service = "podman:llama"\nwindow = "15m"\n', encoding="utf-8")
+    assert main(["config", "show"]) == ExitCode.OK
+    shown = capsys.readouterr()
+    assert f"specdash: {config_file()}: backend_service = 'podman:llama' was removed and is ignored" in shown.err
+    assert "15m" in shown.out
+    assert main(["config", "show"]) == ExitCode.OK
+    assert capsys.readouterr().err == ""
