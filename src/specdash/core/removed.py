@@ -23,8 +23,8 @@ _FLEET_HISTORY = (
     "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
 )
 _CONTAINERS = (
-    "specdash no longer makes containers again: run `specdash backend run --env-file FILE` in place of llama-server, "
-    "or make the container yourself with another --env-file; it is still watched"
+    "specdash no longer recreates containers: run `specdash backend run --env-file FILE` in place of llama-server, "
+    "or recreate it yourself with another --env-file; it is still watched"
 )
 
 REMOVED_COMMANDS: Mapping[str, str] = {
