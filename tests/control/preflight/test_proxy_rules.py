@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ from specdash.system.processes import own_start
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from control.preflight.conftest import Check
 
