@@ -10,6 +10,7 @@ from specdash.core.config import BY_NAME, resolve
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.paths import config_file
 from specdash.core.removed import REMOVED_COMMANDS, REMOVED_OPTIONS, REMOVED_SETTINGS, REMOVED_VALUES
+from specdash.proxy.settings import settings_from_env
 
 
 @pytest.mark.parametrize("command", REMOVED_COMMANDS)
@@ -61,3 +62,10 @@ def test_a_command_reads_a_file_with_removed_settings_and_warns_once(capsys: pyt
     assert "15m" in shown.out
     assert main(["config", "show"]) == ExitCode.OK
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("key", [key for key in REMOVED_SETTINGS if key.startswith("PROXY_")])
+def test_a_removed_key_of_the_proxy_is_ignored_with_a_warning(key: str) -> None:
+    assert settings_from_env({key: "on"}).problems == (
+        f"environment: {key} was removed and is ignored: {REMOVED_SETTINGS[key]}",
+    )

@@ -27,7 +27,10 @@ _CONTAINERS = (
     "or recreate it yourself with another --env-file; it is still watched"
 )
 
+_TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
+
 REMOVED_COMMANDS: Mapping[str, str] = {
+    "bench apply-storm": "it tested specdash itself; `specdash apply` verifies each change and undoes it on failure",
     "env set": _ENV_CHANGE,
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
@@ -44,10 +47,15 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
     ("fleet", "--server"): _FLEET_HISTORY,
+    ("tune", "--while-serving"): _TUNE_QUIET,
+    ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
+    ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
 }
 """By command and option."""
 
-REMOVED_SETTINGS: Mapping[str, str] = {}
+REMOVED_SETTINGS: Mapping[str, str] = {
+    "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
+}
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
 
 REMOVED_VALUES: Mapping[tuple[str, str], str] = {

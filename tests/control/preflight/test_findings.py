@@ -87,6 +87,7 @@ BACKEND: list[Row] = [
 PROXY: list[Row] = [
     ("PROXY_LOOP_WINDOW=1", "value", "warning", "PROXY_LOOP_WINDOW", "the default, 6, is in force", ""),
     ("PROXY_MAX_CONNECTIONS=0", "value", "error", "PROXY_MAX_CONNECTIONS", "", ""),
+    ("PROXY_OTEL=on", "removed-key", "warning", "PROXY_OTEL", "was removed", "specdash export"),
     ("PROXY_LOOP_BREAKR=1", "unknown-key", "warning", None, "", "did you mean PROXY_LOOP_BREAKER?"),
     ("LLAMA_MODEL=x", "unknown-key", "warning", "LLAMA_MODEL", "is the backend's", "--unset LLAMA_MODEL"),
     (_PRUNE, "relation", "warning", None, "PROXY_CONTEXT_PRUNE_TARGET_FRACTION=0.8", ""),

@@ -27,6 +27,7 @@ from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.records import RunRecord
+from specdash.core.removed import REMOVED_SETTINGS
 from specdash.core.target import is_local, is_loopback
 
 if TYPE_CHECKING:
@@ -235,6 +236,9 @@ def _unknown(values: Mapping[str, str], out: Findings) -> None:
         if key in BACKEND_KEYS and key.startswith("LLAMA_"):
             said = f"{key} is the backend's: the proxy does not read it"
             out.warning("unknown-key", said, key=key, fix=unread(Role.PROXY, key))
+            continue
+        if key in REMOVED_SETTINGS:
+            out.warning("removed-key", f"{key} was removed and is ignored", key=key, fix=REMOVED_SETTINGS[key])
             continue
         close = close_key(Role.PROXY, key)
         if close is not None or key.startswith("PROXY_"):
