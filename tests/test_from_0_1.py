@@ -6,7 +6,10 @@ import shutil
 from pathlib import Path
 
 from specdash.control.apply.journal import JournalFile, read_records
+from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
+from specdash.core.config import resolve
+from specdash.core.paths import user_profiles_dir
 from specdash.history.store import Store
 
 LEFT = Path(__file__).parent / "data/from_0_1"
@@ -29,3 +32,31 @@ def test_the_journal_of_a_killed_apply_holds_both_versions_of_the_env_file() -> 
 
 def test_finished_applies_are_listed() -> None:
     assert [record.number for record in read_records(LEFT / "state/applies.jsonl")] == [1]
+
+
+def test_its_configuration_is_read_and_what_was_removed_is_ignored_with_a_line() -> None:
+    heard: list[str] = []
+    settings = resolve({}, {}, (LEFT / "config/config.toml").read_text("utf-8"), warn=heard.append)
+    assert (settings["window"].value, settings["manager"].value) == ("15m", "systemd")
+    (table,) = settings["target"].value
+    assert "backend_service" not in table
+    assert any("backend_service = 'podman:llama' was removed and is ignored" in line for line in heard)
+
+
+def test_a_saved_profile_is_converted(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    folder = user_profiles_dir(env)
+    folder.mkdir(parents=True)
+    shutil.copy(LEFT / "config/profiles/evening.toml", folder)
+    evening = find_profile("evening", env)
+    assert evening.summary == "what the workshop runs after six"
+    assert evening.values == {
+        Role.BACKEND: {
+            "LLAMA_SPEC_TYPE": "draft-simple",
+            "LLAMA_DRAFT_MAX": "6",
+            "LLAMA_CTX_SIZE": "4096",
+            "LLAMA_PARALLEL": "2",
+        },
+        Role.PROXY: {"PROXY_LOOP_BREAKER": "1"},
+    }
+    assert sorted(path.name for path in folder.iterdir()) == ["evening.env", "evening.toml.converted"]

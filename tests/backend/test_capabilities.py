@@ -24,7 +24,7 @@ from specdash.core.parameter_catalogue import ENGINE, PASSED_ON, REMOVED_FLAGS
 from specdash.core.paths import cache_dir
 from specdash.core.speculation import SPEC_TYPES
 from support.engines import llama_server_binary
-from support.help_engine import BUILDS, TODAY, help_engine, help_text
+from support.help_engine import OLD, TODAY, help_engine, help_text
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_the_help_tells_flags_removed_flags_and_spec_types(program: Path) -> Non
     assert {"--spec-draft-n-max", "-md", "--spec-default", "--spec-synth-len", "-lcs", "--no-ui"} <= found.flags
     assert found.removed == set(REMOVED_FLAGS)
     assert not found.flags & found.removed
-    assert (set(found.spec_types), found.chained) == (TYPES, True)
+    assert set(found.spec_types) == TYPES
     assert found.advice("--draft-max") == "use --spec-draft-n-max or --spec-ngram-mod-n-max"
 
 
@@ -69,20 +69,9 @@ def test_the_help_tells_how_many_values_a_flag_takes(program: Path) -> None:
     assert [values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
 
 
-@pytest.mark.parametrize(
-    ("build", "types", "chained"),
-    [
-        ("2025-03", (), True),
-        ("2026-02", ("ngram-cache", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"), False),
-        ("2026-05", ("draft", "eagle3", "mtp"), True),
-    ],
-)
-def test_older_builds_are_read_in_their_own_words(
-    build: str, types: tuple[str, ...], chained: bool, tmp_path: Path
-) -> None:
-    found = probe(engine(help_engine(tmp_path / "old", build)))
-    assert (found.spec_types[: len(types)], found.chained) == (types, chained)
-    assert ("--draft-max" in found.flags) == (build != "2026-05")
+def test_a_build_from_before_todays_flags_says_what_it_lacks(program: Path, tmp_path: Path) -> None:
+    assert probe(engine(program)).before_today is None
+    assert probe(engine(help_engine(tmp_path / "old", OLD))).before_today == "--spec-type draft-simple"
 
 
 def test_a_second_probe_starts_no_process(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +88,7 @@ def test_what_is_remembered_is_private(program: Path) -> None:
 
 
 def renewed(program: Path) -> None:
-    help_engine(program, "2026-05", version="5678 (fedcba)")
+    help_engine(program, OLD, version="5678 (fedcba)")
 
 
 def renewed_library(program: Path) -> None:
@@ -115,7 +104,7 @@ def test_a_new_build_in_the_same_place_is_asked_again(program: Path, renew: Call
     renew(program)
     found = probe(engine(program))
     assert found.version == "5678 (fedcba)"
-    assert found.spec_types[0] == "draft"
+    assert "--spec-draft-sampling" not in found.flags
 
 
 def test_a_link_and_its_target_are_one_engine(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +160,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(program: Path) -> None:
 
 def test_only_the_last_few_engines_are_remembered(tmp_path: Path) -> None:
     for number in range(12):
-        probe(engine(help_engine(tmp_path / f"llama-server-{number}", "2025-03")))
+        probe(engine(help_engine(tmp_path / f"llama-server-{number}", OLD)))
     kept = json.loads(cache_file().read_bytes())["engines"]
     assert [key.partition("|")[0] for key in kept] == [str(tmp_path / f"llama-server-{n}") for n in range(4, 12)]
 
@@ -237,7 +226,7 @@ def test_any_text_can_be_read_as_help(text: str) -> None:
         assert "\n" not in help_entry.text + help_entry.value
 
 
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", [OLD, TODAY])
 def test_every_name_in_a_help_is_found_whatever_its_layout(build: str) -> None:
     starts = [line for line in help_text(build).splitlines() if line.startswith("-") and not line.startswith("-----")]
     entries = parse_help(help_text(build))
@@ -249,7 +238,7 @@ def test_every_name_in_a_help_is_found_whatever_its_layout(build: str) -> None:
 def test_the_catalogue_has_only_flags_that_todays_build_lists() -> None:
     names = {name for help_entry in parse_help(help_text(TODAY)) for name in help_entry.names}
     for parameter in (*ENGINE, *PASSED_ON.values()):
-        assert {*parameter.flags, *parameter.off_flags, *parameter.former_flags} <= names, parameter.name
+        assert {*parameter.flags, *parameter.off_flags} <= names, parameter.name
 
 
 def test_a_broken_package_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,13 @@ from specdash.backend.settings import BackendSettings, SpecTypeChoice, settings_
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
 from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
-from support.help_engine import BUILDS, help_text
+from support.help_engine import TODAY, help_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODEL = {"LLAMA_MODEL": "m.gguf"}
-KNOWN = [None, *(from_help(build, parse_help(help_text(build))) for build in BUILDS)]
+KNOWN = [None, from_help(TODAY, parse_help(help_text(TODAY)))]
 NAMES = [spec_kind.name for spec_kind in SPEC_TYPES]
 DRAFT_FLAGS = [*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags]
 LENGTHS = [

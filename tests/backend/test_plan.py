@@ -10,7 +10,7 @@ import pytest
 from specdash.backend.launch import LaunchPlan, make_plan, plan_from_file
 from specdash.core.errors import InputError
 from support.engines import write_env
-from support.help_engine import TODAY, help_engine
+from support.help_engine import OLD, TODAY, help_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,40 +32,34 @@ def planned(values: dict[str, str], build: str, tmp_path: Path, **more: str) -> 
     return make_plan({**values, **more})
 
 
-def test_the_command_has_the_names_of_the_build(values: dict[str, str], tmp_path: Path) -> None:
-    old = planned(values, "2026-02", tmp_path)
-    assert " ".join(old.argv).endswith(f"-md {values['LLAMA_DRAFT_MODEL']} --draft-max 8")
-    assert old.rendered == old.argv[1:]
-    assert "--spec-draft-n-max" in planned(values, TODAY, tmp_path).argv
+def test_the_command_is_what_is_rendered(values: dict[str, str], tmp_path: Path) -> None:
+    plan = planned(values, TODAY, tmp_path)
+    assert plan.rendered == plan.argv[1:]
+    assert "--spec-draft-n-max" in plan.argv
 
 
-def test_what_is_left_out_is_a_warning(values: dict[str, str], tmp_path: Path) -> None:
-    plan = planned(values, "2026-02", tmp_path, LLAMA_ARG_LOAD_MODE="mmap")
-    assert "--load-mode" not in plan.argv
-    assert plan.warnings == (
-        (
-            "LLAMA_ARG_LOAD_MODE=mmap is left out: llama-server 1234 (abcdef) has no --load-mode; "
-            "remove it, or use a newer llama.cpp"
-        ),
+def test_a_build_from_before_todays_flags_is_refused_in_one_sentence(values: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        planned(values, OLD, tmp_path)
+    assert str(caught.value) == (
+        "llama-server 1234 (abcdef) has no --spec-type draft-simple: specdash runs builds with today's flags, and "
+        "watches others; use a newer llama.cpp"
     )
 
 
 def test_what_is_refused_is_an_error_that_counts_the_others(values: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no spec type ngram-mod; it knows .* \(and 1 more: --nonsense\)$"):
-        planned(values, "2025-03", tmp_path, LLAMA_SPEC_TYPE="ngram-mod", LLAMA_EXTRA_ARGS="--nonsense")
+    with pytest.raises(InputError, match=r"has no --nonsense.* \(and 1 more: --rubbish\)$"):
+        planned(values, TODAY, tmp_path, LLAMA_EXTRA_ARGS="--nonsense --rubbish")
 
 
-def test_the_knobs_say_which_flag_they_move_in_this_build(values: dict[str, str], tmp_path: Path) -> None:
+def test_the_knobs_say_which_flag_they_move(values: dict[str, str], tmp_path: Path) -> None:
     chain = {"LLAMA_SPEC_TYPE": "ngram-cache,draft-simple"}
-    found = {(key, name): flag for key, name, flag in planned(values, "2026-05", tmp_path, **chain).knobs}
+    found = {(key, name): flag for key, name, flag in planned(values, TODAY, tmp_path, **chain).knobs}
     assert found["LLAMA_DRAFT_MAX", "draft-simple"] == "--spec-draft-n-max"
     assert found["LLAMA_DRAFT_MAX", "ngram-cache"] is None
-    old = {(key, name): flag for key, name, flag in planned(values, "2025-03", tmp_path).knobs}
-    assert old["LLAMA_DRAFT_MAX", "draft-simple"] == "--draft-max"
 
 
 def test_the_defaults_in_force_are_those_that_the_build_states(values: dict[str, str], tmp_path: Path) -> None:
-    assert dict(planned(values, "2026-05", tmp_path).speculation)["spec-draft-p-min"] == "0.75"
     assert dict(planned(values, TODAY, tmp_path).speculation)["spec-draft-p-min"] == "0"
 
 

@@ -28,7 +28,7 @@ from specdash.insight.state import TargetState
 from support.asking import ask
 from support.deployment import running_deployment
 from support.engines import engine_env, llama_server_binary, running_backend
-from support.outside import documented, say
+from support.outside import say
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def test_recorded_ones_are_listed_and_forgotten_by_model() -> None:
     assert "m.gguf" in out
     code, out, _ = say("baseline", "list", "--json")
     assert code == ExitCode.OK
-    assert documented("baseline-list", out)[0]["decode_rate"] == 50.0
+    assert json.loads(out)[0]["decode_rate"] == 50.0
     code, _, err = say("baseline", "forget", "n.gguf")
     assert code == ExitCode.BAD_INPUT
     assert "recorded: m.gguf" in err

@@ -14,7 +14,7 @@ from specdash.core.errors import ExitCode
 from specdash.insight.rules.catalogue import shipped
 from support.fault_server import FaultServer, free_port, says
 from support.faults import BreakableServer
-from support.outside import documented, ran
+from support.outside import ran
 
 if TYPE_CHECKING:
     import subprocess
@@ -58,7 +58,7 @@ def test_what_cannot_be_meant_is_unknown_and_said_where_monitors_read(argv: tupl
     assert line.startswith("UNKNOWN - ")
     assert named in line
     assert done.stderr == ""
-    told = documented("check", check(*argv, "--json").stdout)
+    told = json.loads(check(*argv, "--json").stdout)
     assert (told["status"], told["exit_code"]) == ("UNKNOWN", UNKNOWN)
 
 
@@ -94,7 +94,7 @@ def test_the_catalogue_is_listed_with_the_limits_in_force(tmp_path: Path) -> Non
     assert len(lines) == len(shipped())
     assert any("slot_hung" in line and "no_token_s 77" in line for line in lines)
     assert any(line.startswith("off") and "restarted" in line for line in lines)
-    listed = documented("check-list-rules", check("--list-rules", "--json").stdout)
+    listed = json.loads(check("--list-rules", "--json").stdout)
     assert [entry["rule"] for entry in listed] == [rule.spec.id for rule in shipped()]
     assert all(entry["runbook"]["checks"] for entry in listed)
 

@@ -21,7 +21,7 @@ from specdash.backend.launch import free_port
 from specdash.collect import discover
 from support.asking import read
 from support.engines import engine_env, running_backend
-from support.outside import documented, say
+from support.outside import say
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -151,17 +151,9 @@ def test_a_real_prometheus_scrapes_it_knows_its_alerts_and_is_read_back(tmp_path
                     30.0,
                 )
                 code, out, _ = say("fleet", "--json", "--prometheus", f"http://{place}")
-                (known,) = documented("fleet", out)["rows"]
+                (known,) = json.loads(out)["rows"]
                 assert (code, known["url"], known["state"]) == (4, "http://127.0.0.1:9", "down")
                 assert known["cause"] == "Server is down"
-                until(lambda: len(_answer(place, "query?query=specdash_up[1m]")["result"][0]["values"]) > 6, 30.0)
-                code, out, err = say("fleet", "--json", "--prometheus", f"http://{place}", "--since", "2m")
-                assert code == 0, err
-                (history,) = documented("fleet-history", out)["servers"]
-                assert (history["name"], history["stale_since"]) == ("http://127.0.0.1:9", None)
-                assert 0.0 in history["up"]
-                assert None in history["up"]
-                assert [(alert["rule"], alert["until"]) for alert in history["alerts"]] == [("backend_down", None)]
             finally:
                 prometheus.terminate()
 

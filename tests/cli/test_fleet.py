@@ -22,7 +22,7 @@ from support.asking import complete
 from support.bundles import members
 from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
-from support.outside import documented, say
+from support.outside import say
 from support.over_ssh import AGENT, local_ssh, started
 from support.router import running_router
 from support.waiting import until
@@ -72,7 +72,7 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, **urls: str) -> 
 def printed(*words: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the rows by name, and everything that was printed."""
     code, out, err = say("fleet", "--json", *words)
-    rows = documented("fleet", out)["rows"]
+    rows = json.loads(out)["rows"]
     return code, {row["name"]: row for row in rows}, out + err
 
 
@@ -104,7 +104,7 @@ def test_the_gpus_of_a_server_that_is_asked_from_here_are_those_of_its_gpu_host(
             for name in ("far", "beside"):
                 tables.write(f'[[target]]\nname = "{name}"\nurl = "{server.url}"\ngpu_host = "ssh://me@gpu1"\n')
         code, rows, _ = printed()
-        snapshot = documented("snapshot", say("snapshot", "--target", "far", "--json")[1])
+        snapshot = json.loads(say("snapshot", "--target", "far", "--json")[1])
     assert code == ExitCode.OK
     assert [gpu["utilisation"] for gpu in snapshot["gpu"]] == [0.75]
     assert {row["state"] for row in rows.values()} == {"live"}
@@ -169,7 +169,7 @@ def test_groups_of_config_are_rows_with_their_number_and_the_worst_state(
                 tables.write(f'[[target]]\nname = "{name}"\nurl = "{url}"\ngroup = "prod"\n')
         _, out, _ = say("fleet", "--json", "--group-by", "group")
         table = say("fleet", "--once", "--group-by", "group")[1]
-    groups = {group["key"]: group for group in documented("fleet", out)["groups"]}
+    groups = {group["key"]: group for group in json.loads(out)["groups"]}
     assert set(groups) == {"(none)", "prod"}
     assert (groups["prod"]["servers"], groups["prod"]["away"]) == (["b", "c", "a"], 2)
     assert (groups["prod"]["state"], groups["prod"]["slots"], groups["prod"]["slots_busy"]) == ("down", 2, 1)
@@ -196,7 +196,7 @@ def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
         with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
             tables.write(f'[[target]]\nname = "far"\nurl = "http://{FAR}"\n')
         code, out, err = say("check", "--all", "--json")
-        document = documented("check-all", out)
+        document = json.loads(out)
         table = say("check", "--all")[1]
         snapshots = say("snapshot", "--all", "--json")
         text = say("snapshot", "--all")[1]
@@ -205,7 +205,7 @@ def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
     assert [server["result"]["state"] for server in document["servers"]] == ["down", "live", "down"]
     assert table.splitlines()[0].startswith("CRITICAL - ")
     assert "gone: CRITICAL - " in table
-    shown = documented("snapshot-all", snapshots[1])["servers"]
+    shown = json.loads(snapshots[1])["servers"]
     assert snapshots[0] == ExitCode.UNREACHABLE
     assert [(server["name"], server["exit_code"]) for server in shown] == [("gone", 4), ("good", 0), ("far", 4)]
     assert "== gone" in text

@@ -22,7 +22,6 @@ from specdash.core.paths import backend_env_file, proxy_env_file, services_file,
 from specdash.core.target import Target
 from specdash.system.processes import listening_pid
 from support.engines import llama_server_binary
-from support.outside import documented
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class TestNothingThere:
 
     def test_status_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status", "--json") == ExitCode.SERVICE
-        shown = documented("services-status", capsys.readouterr().out)
+        shown = json.loads(capsys.readouterr().out)
         assert shown["services"] == []
         assert len(shown["problems"]) == 3
 
@@ -237,7 +236,7 @@ class TestSupervisor:
         assert services("install", "proxy", "--start") == ExitCode.OK
         assert "specdash-proxy: started" in capsys.readouterr().out
         assert services("status", "--json") == ExitCode.OK
-        (row,) = documented("services-status", capsys.readouterr().out)["services"]
+        (row,) = json.loads(capsys.readouterr().out)["services"]
         assert (row["manager"], row["state"], row["reloads"], row["socket"]) == ("supervisor", "running", True, True)
         assert services("restart", "proxy") == ExitCode.OK
         self.until_said("Proxy started", capsys)

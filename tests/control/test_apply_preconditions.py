@@ -17,8 +17,7 @@ from specdash.backend import demo
 from specdash.backend.launch import free_port
 from specdash.control.apply import apply as apply_module
 from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply, plan_rollback
-from specdash.control.apply.forward import container_change
-from specdash.control.apply.journal import Edit, append_record, journal_file, read_records
+from specdash.control.apply.journal import append_record, journal_file, read_records
 from specdash.control.apply.plan import disagreements, preview
 from specdash.control.env_store import Backups, read_env
 from specdash.control.services.services import (
@@ -156,13 +155,6 @@ def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, k
     told = disagreements(Deployment(setting.service, proxy), setting.env)
     assert [finding.key for finding in told] == found
     assert disagreements(Deployment(setting.service), setting.env) == ()
-
-
-def test_a_container_is_made_with_the_keys_that_differ(setting: Setting) -> None:
-    old, new = b"A=1\nB=2\n", b"A=1\nB=3\nC=4\n"
-    edit = Edit(Role.BACKEND, "llama", "fake", str(setting.service.env_file), old, new, True, (), True)
-    assert container_change(edit, new=True).keys == {"B": "3", "C": "4"}
-    assert container_change(edit, new=False).keys == {"B": "2", "C": None}
 
 
 MISSING = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from specdash.control.services.services import Deployment, ManagedService, Servi
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ServiceError, SpecdashError
 from specdash.core.paths import applies_file, backups_dir
-from support.help_engine import help_engine
+from support.help_engine import TODAY, help_engine, help_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +116,14 @@ def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
 
 
 def test_it_says_which_of_the_listed_values_the_engine_has_not(tmp_path: Path) -> None:
-    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(help_engine(tmp_path / "llama-server", "2026-05"))}
+    engine = help_engine(tmp_path / "llama-server")
+    text = help_text(TODAY).replace(",draft-dflash,draft-dspark", "")
+    assert text != help_text(TODAY)
+    (tmp_path / "help.txt").write_text(text, encoding="utf-8")
+    engine.write_text(
+        re.sub(r"cat \S+;;", f"cat {tmp_path / 'help.txt'};;", engine.read_text("utf-8")), encoding="utf-8"
+    )
+    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(engine)}
     missing = console(tmp_path).missing_values("LLAMA_SPEC_TYPE", values)
     assert set(missing) == {"draft-dflash", "draft-dspark"}
     assert set(missing.values()) == {"not in llama-server 1234 (abcdef)"}

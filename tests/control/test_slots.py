@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.control import slots
-from specdash.control import slots as slot_files
-from specdash.control.slots import SavedSlot, SlotAction, read_saved, remember
-from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
+from specdash.control.slots import SlotAction
+from specdash.core.errors import InputError, RefusedError, SpecdashError, UnreachableError, UsageError
 from specdash.core.target import Target
 from support.fault_upstream import FaultUpstream
 from support.tiny_models import write_llama, write_mamba
@@ -186,93 +184,44 @@ class TestRefusedBeforehand:
 
 
 class TestRestore:
-    """Only what was saved from here, of this model, and is whole, is certain not to end the server."""
+    def test_a_line_says_what_a_file_that_does_not_fit_may_do(self, target: Target) -> None:
+        (warning,) = slots.plan(target, SlotAction.RESTORE, 1, "f").warnings
+        assert warning == "if the file is cut off or of another model, llama-server may end, or empty the slot"
 
-    @pytest.fixture
-    def directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(slot_files, "save_directory", lambda *_: tmp_path)
-        return tmp_path
-
-    @pytest.fixture
-    def saved(self, directory: Path, target: Target) -> SavedSlot:
-        (directory / "f").write_bytes(b"qsgg" + b"x" * 60)
-        at = (directory / "f").stat().st_mtime
-        record = SavedSlot("f", at, target.url, tokens=59, bytes=64, model=MODEL, directory=str(directory))
-        assert remember(record) == ()
-        return record
-
-    def test_what_was_saved_here_of_this_model_is_restored_without_a_warning(
-        self, saved: SavedSlot, target: Target
+    @pytest.mark.parametrize("build", ["b11434-abc", "b10000"])
+    def test_recurrent_memory_wants_unchecked_where_slot_files_carry_no_checkpoints(
+        self, build: str, server: FaultUpstream, target: Target, tmp_path: Path
     ) -> None:
-        assert slots.plan(target, SlotAction.RESTORE, 1, "f").warnings == ()
-
-    def test_of_another_model_it_is_refused(self, saved: SavedSlot, target: Target) -> None:
-        remember(replace(saved, model="/models/other.gguf"))
-        with pytest.raises(RefusedError, match=r"other\.gguf"):
-            slots.plan(target, SlotAction.RESTORE, 1, "f")
-
-    def test_a_file_that_was_cut_off_is_refused(self, saved: SavedSlot, directory: Path, target: Target) -> None:
-        (directory / "f").write_bytes(b"qsgg" + b"x" * 20)
-        with pytest.raises(RefusedError, match="24 of the 64 bytes"):
-            slots.plan(target, SlotAction.RESTORE, 1, "f")
-
-    def test_a_file_that_is_no_saved_slot_is_refused(self, directory: Path, target: Target) -> None:
-        (directory / "g").write_bytes(b"GGUF and so on")
-        with pytest.raises(RefusedError, match="no saved slot"):
-            slots.plan(target, SlotAction.RESTORE, 1, "g")
-
-    def test_more_tokens_than_a_slot_has_room_for_are_refused(self, saved: SavedSlot, target: Target) -> None:
-        remember(replace(saved, tokens=2049))
-        with pytest.raises(RefusedError, match="room for 2048"):
+        model = write_mamba(tmp_path / "mamba.gguf")
+        server.routes["/props"] = props(model_path=str(model), build_info=build)
+        with pytest.raises(RefusedError, match=r"no context checkpoints.*recurrent memory.*--unchecked"):
             slots.plan(target, SlotAction.RESTORE, 0, "f")
+        assert slots.plan(target, SlotAction.RESTORE, 0, "f", unchecked=True).warnings
 
-    def test_a_file_that_is_not_there_is_bad_input(self, directory: Path, target: Target) -> None:
-        with pytest.raises(InputError, match="no such file"):
-            slots.plan(target, SlotAction.RESTORE, 0, "f")
-
-    @pytest.mark.parametrize("size", [None, 128])
-    def test_a_file_that_somebody_else_wrote_is_refused_unless_it_may_be_unchecked(
-        self, size: int | None, saved: SavedSlot, directory: Path, target: Target
+    @pytest.mark.parametrize(
+        ("write", "build"),
+        [(write_mamba, "b11549-abc"), (write_mamba, "b0-unknown"), (write_mamba, None), (write_llama, "b11434-abc")],
+    )
+    def test_other_builds_and_models_are_restored(
+        self, write: Any, build: str | None, server: FaultUpstream, target: Target, tmp_path: Path
     ) -> None:
-        name = "f" if size else "theirs"
-        (directory / name).write_bytes(b"qsgg" + b"x" * (size or 1))
-        with pytest.raises(RefusedError, match=r"not saved by specdash.*--unchecked"):
-            slots.plan(target, SlotAction.RESTORE, 0, name)
-        (warning,) = slots.plan(target, SlotAction.RESTORE, 0, name, unchecked=True).warnings
-        assert "llama.cpp can end" in warning
+        known = {"build_info": build} if build is not None else {}
+        server.routes["/props"] = props(model_path=str(write(tmp_path / "m.gguf")), **known)
+        assert slots.plan(target, SlotAction.RESTORE, 0, "f").question
 
-    def test_with_attention_alone_it_is_a_warning(
-        self, directory: Path, server: FaultUpstream, target: Target, tmp_path_factory: pytest.TempPathFactory
-    ) -> None:
-        (directory / "theirs").write_bytes(b"qsgg")
-        model = write_llama(tmp_path_factory.mktemp("m") / "m.gguf")
-        server.routes["/props"] = props(model_path=str(model))
-        (warning,) = slots.plan(target, SlotAction.RESTORE, 0, "theirs").warnings
-        assert "the slot ends up empty" in warning
-        model = write_mamba(model.with_name("mamba.gguf"))
-        server.routes["/props"] = props(model_path=str(model))
-        with pytest.raises(RefusedError, match="--unchecked"):
-            slots.plan(target, SlotAction.RESTORE, 0, "theirs")
-
-    def test_a_sleeping_server_is_woken_only_by_the_restore_itself(
-        self, saved: SavedSlot, server: FaultUpstream, target: Target
-    ) -> None:
+    def test_a_sleeping_server_is_woken_only_by_the_restore_itself(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/props"] = props(is_sleeping=True)
         plan = slots.plan(target, SlotAction.RESTORE, 0, "f")
         assert any("woken" in warning for warning in plan.warnings)
         assert {item.path for item in server.calls} == {"/props"}
 
-    def test_a_refused_restore_says_that_the_slot_is_empty_now(
-        self, saved: SavedSlot, server: FaultUpstream, target: Target
-    ) -> None:
+    def test_a_refused_restore_says_that_the_slot_is_empty_now(self, server: FaultUpstream, target: Target) -> None:
         plan = slots.plan(target, SlotAction.RESTORE, 0, "f")
         server.routes["/slots/0"] = error(400, "Unable to restore slot", "x")
         with pytest.raises(RefusedError, match="the slot is empty now"):
             slots.carry_out(plan)
 
-    def test_a_server_that_breaks_off_may_have_crashed(
-        self, saved: SavedSlot, server: FaultUpstream, target: Target
-    ) -> None:
+    def test_a_server_that_breaks_off_may_have_crashed(self, server: FaultUpstream, target: Target) -> None:
         plan = slots.plan(target, SlotAction.RESTORE, 0, "f")
         server.routes["/slots/0"] = Script(drops=True)
         with pytest.raises(UnreachableError, match="crashed"):
@@ -284,77 +233,15 @@ class TestSaving:
         slots.save(Target(server.url, model="a"), 0, "f")
         assert asked(server, "/slots/0")[-1] == {"filename": "f", "model": "a"}
 
-    def test_what_was_saved_is_remembered_with_its_model(self, server: FaultUpstream, target: Target) -> None:
-        done = slots.save(target, 0, "f")
-        assert (done.tokens, done.bytes, done.warnings) == (59, 8, ())
-        (record,) = read_saved()
-        assert (record.filename, record.url, record.tokens, record.model) == ("f", target.url, 59, MODEL)
-        assert slots.list_slots(target).files == (record,)
-        slots.save(target, 0, "f")
-        assert len(read_saved()) == 1
-
-    def test_an_unseen_directory_is_said(self, target: Target) -> None:
+    def test_a_file_of_that_name_is_replaced_by_the_server(self, target: Target) -> None:
         (warning,) = slots.plan(target, SlotAction.SAVE, 0, "f").warnings
-        assert "cannot be seen from here" in warning
+        assert "is replaced" in warning
 
     def test_a_slot_that_turned_out_empty_is_no_saved_slot(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots/0"] = says({**SAVED, "n_saved": 0})
         with pytest.raises(RefusedError, match="held nothing"):
             slots.save(target, 0, "f")
-        assert read_saved() == ()
 
     def test_erase_needs_no_name_and_says_how_much_it_was(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots/0"] = says({"id_slot": 0, "n_erased": 59})
         assert slots.erase(target, 0).sentence == "slot 0 erased: 59 tokens"
-
-
-class TestWriting:
-    """The server writes beside the file's place; the old file stays until the new one is whole."""
-
-    def write(self, directory: Path, data: bytes, size: int | None) -> str | None:
-        with slot_files.SlotSave(directory, "f") as writing:
-            (directory / writing.name).write_bytes(data)
-            return writing.finish(size)
-
-    def test_a_whole_file_takes_the_place_of_the_old_one_readable_by_its_owner_alone(self, tmp_path: Path) -> None:
-        (tmp_path / "f").write_bytes(b"old")
-        assert self.write(tmp_path, b"new!", 4) == str(tmp_path / "f")
-        assert (tmp_path / "f").read_bytes() == b"new!"
-        assert (tmp_path / "f").stat().st_mode & 0o777 == 0o600
-        assert [path.name for path in tmp_path.iterdir()] == ["f"]
-
-    def test_a_file_that_is_not_whole_leaves_the_old_one_and_no_rest(self, tmp_path: Path) -> None:
-        (tmp_path / "f").write_bytes(b"old")
-        with pytest.raises(NotWrittenError, match="3 of 4 bytes"):
-            self.write(tmp_path, b"new", 4)
-        assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("f", b"old")]
-
-    def test_an_interrupted_save_leaves_nothing(self, tmp_path: Path) -> None:
-        def interrupted() -> None:
-            with slot_files.SlotSave(tmp_path, "f") as writing:
-                (tmp_path / writing.name).write_bytes(b"half")
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            interrupted()
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_server_that_wrote_elsewhere_is_found_out(self, tmp_path: Path) -> None:
-        with pytest.raises(NotWrittenError, match="no such file"), slot_files.SlotSave(tmp_path, "f") as writing:
-            writing.finish(4)
-
-    def test_a_save_under_way_is_no_saved_slot_in_the_list(self, tmp_path: Path, target: Target) -> None:
-        with slot_files.SlotSave(tmp_path, "f") as writing:
-            (tmp_path / writing.name).write_bytes(b"qsgg")
-            (tmp_path / "other").write_bytes(b"qsgg")
-            assert [saved_slot.filename for saved_slot in slot_files.saved_slots(target, tmp_path)] == ["other"]
-
-
-@given(st.builds(SavedSlot, st.text(), st.floats(0, 1e12), st.text(), st.none() | st.integers(0)))
-def test_a_record_survives_its_line(record: SavedSlot) -> None:
-    assert SavedSlot.from_json(record.to_json()) == record
-
-
-@pytest.mark.parametrize("line", ["", "{}", "[]", "null", '{"filename": 3, "at": 1}', '{"filename": "f", "at": "x"}'])
-def test_a_line_that_is_no_record_is_none(line: str) -> None:
-    assert SavedSlot.from_json(line) is None

@@ -50,7 +50,7 @@ def test_values_are_typed() -> None:
         ('[[target]]\nname = "a b"\nurl = "gpu1"', r"\[\[target\]\] 1: name = 'a b': must be letters, digits"),
         (
             A + 'manager = "runit"',
-            r"\[\[target\]\] 1 .*manager = 'runit': must be auto, systemd, supervisor, podman, docker or kubectl",
+            r"\[\[target\]\] 1 .*manager = 'runit': must be auto, systemd or supervisor",
         ),
         (A + 'modle = "m"', r"\[\[target\]\] 1 \(\"a\"\): modle: no setting of a target; did you mean 'model'\?"),
         (A + 'gpu_host = "gpu1"', r"gpu_host: must be a machine behind ssh"),

@@ -76,11 +76,6 @@ def test_ngram_cache_is_said_to_have_no_knob() -> None:
     assert "ngram-cache: does not read it" in known("LLAMA_DRAFT_MIN").notes
 
 
-def test_former_names_are_told() -> None:
-    notes = " ".join(known("LLAMA_ARG_SPEC_DRAFT_N_MAX").notes)
-    assert "older builds: --draft-max, --draft-n, --draft" in notes
-
-
 def test_the_backend_always_needs_a_restart_and_the_proxy_only_for_what_it_listens_with() -> None:
     assert all(key.restart for key in all_keys(Role.BACKEND))
     assert known("PROXY_PORT").restart

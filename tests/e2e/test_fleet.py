@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +11,6 @@ from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from support.asking import complete
 from support.engines import running_backend
 from support.fault_server import free_port
-from support.prometheus import running_prometheus
 from support.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -44,32 +42,6 @@ def test_a_server_is_opened_from_its_row_and_escape_comes_back(tmp_path: Path) -
             terminal.wait_for("LIVE", drafting.url)
             terminal.press("Escape")
             terminal.wait_for("> drafting", "(1 of ")
-            terminal.press("q")
-            terminal.wait_until(lambda _: terminal.exit_code is not None)
-            assert terminal.exit_code == 0
-
-
-def test_the_history_of_a_server_that_a_prometheus_knows_is_drawn(tmp_path: Path) -> None:
-    now, own = int(time.time()), '{server="http://gpu1:8080",instance="gpu1:9538"}'
-    lines = [
-        line
-        for name, value in (("up", 1), ("decode_tokens_per_second", 40))
-        for line in (
-            f"# TYPE specdash_{name} gauge",
-            *(f"specdash_{name}{own} {value} {at}" for at in range(now - 86400, now, 60)),
-        )
-    ]
-    with running_prometheus(tmp_path, samples="\n".join([*lines, "# EOF", ""])) as url:
-        env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "specdash", "fleet", "--prometheus", url]
-        with Terminal(command, columns=80, rows=24, env=env) as terminal:
-            terminal.wait_for("> gpu1:8080", "worst first")
-            terminal.press("z")
-            terminal.wait_for("last 24h", "Decode tok/s  median 40.0", "⣿")
-            terminal.press("w")
-            terminal.wait_for("last 7d", "Decode tok/s  median 40.0")
-            terminal.press("Escape")
-            terminal.wait_for("> gpu1:8080", "worst first")
             terminal.press("q")
             terminal.wait_until(lambda _: terminal.exit_code is not None)
             assert terminal.exit_code == 0

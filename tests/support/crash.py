@@ -20,8 +20,6 @@ from specdash.control.apply import forward, undo
 from specdash.control.apply.journal import JournalFile
 from specdash.control.apply.steps import Steps
 from specdash.control.env_store import Backups
-from specdash.control.services.containers import ContainerManager, ContainerTool
-from specdash.control.services.kubernetes import Kubectl, KubernetesManager
 from specdash.control.services.supervisor import SupervisedManager
 from specdash.control.services.supervisor_client import SupervisorClient
 from specdash.control.services.systemd import SystemdManager
@@ -42,21 +40,13 @@ ROLLBACK_POINTS = tuple(
 """Those of undoing one."""
 RECOVER_POINTS = ("recover:before", "recover:adopted")
 """Those of a recovery before it goes on as either."""
-CONTAINER_POINTS = tuple(f"container:{order}" for order in ("create", "stop", "rename", "rename 2", "start", "rm"))
-"""Those of an apply to a container: after each order to its engine."""
-KUBERNETES_POINTS = ("container:create", "container:patch", "container:patch 2")
-"""Those of an apply to a Deployment: after each order to its cluster, the last of which tidies up."""
 _HANGS_S = 120
 _MANAGERS = (SystemdManager, SupervisedManager, SupervisorClient)
 _CALLS: dict[str, tuple[tuple[Any, str], ...]] = {
     "backup:saved": ((Backups, "save"),),
     "backup:journal": ((JournalFile, "write"),),
     "write:renamed": ((forward, "replace_env"),),
-    "restart:asked": (
-        *((manager, call) for manager in _MANAGERS for call in ("start", "restart", "reload")),
-        *((ContainerManager, call) for call in ("replace", "reload")),
-        (KubernetesManager, "replace"),
-    ),
+    "restart:asked": (*((manager, call) for manager in _MANAGERS for call in ("start", "restart", "reload")),),
     "record:appended": ((undo, "append_record"),),
     "rollback:written": ((undo, "write_edit"),),
     "rollback:restarted": ((undo, "start_backend"),),
@@ -81,15 +71,6 @@ def arm(point: str) -> None:
         JournalFile.write = _dies_after(  # type: ignore[method-assign]
             JournalFile.write, lambda journal: journal.step is ApplyStep.ROLLBACK
         )
-    if step == "container":
-        verb, _, number = place.partition(" ")
-        orders = iter(range(1, 1 + int(number or 1)))
-
-        def last(words: tuple[Any, ...]) -> bool:
-            return verb in words and next(orders, None) == int(number or 1)
-
-        ContainerTool.run = _dies_after(ContainerTool.run, last, whole=True)  # type: ignore[method-assign]
-        Kubectl.run = _dies_after(Kubectl.run, last, whole=True)  # type: ignore[method-assign]
     _watch_steps(step, place)
 
 

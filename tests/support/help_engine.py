@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 HELP = Path(__file__).parents[1] / "data" / "help"
-BUILDS = ("2025-03", "2026-02", "2026-05", "b11434")
-"""Names of the recorded helps, oldest first; see the README beside them."""
-TODAY = "b11434"
+TODAY, OLD = "b11434", "2026-05"
+"""Names of the recorded helps; see the README beside them."""
 SCRIPTED = (sys.executable, "-ISu", str(Path(__file__).with_name("scripted_llama_server.py")))
 SIGN = "sign"
 """The file by which a test tells a scripted engine that the moment has come."""

@@ -14,20 +14,17 @@ import json
 import os
 import subprocess
 import textwrap
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from specdash.cli.commands import COMMANDS
 from specdash.cli.main import CommandParser, main
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-_SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 _KINDS = {bool: "boolean", int: "number", float: "number", str: "string"}
 
 
@@ -81,35 +78,12 @@ def say(*words: str | Path) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def published(name: str) -> Any:
-    """A schema as its file has it, which tests/tools/test_pages.py holds current: making it takes a second."""
-    return json.loads((_SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
-
-
 def ran(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     """The same with these variables, in the form of a process that has ended."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in env.items():
             patch.setenv(name, value)
         return subprocess.CompletedProcess(words, *say(*words))
-
-
-@cache
-def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(published(name))
-
-
-def off_schema(name: str, document: Any) -> list[str]:
-    """Where a document, as JSON has it, is not as the published schema of that name says."""
-    written = json.loads(json.dumps(document, allow_nan=False))
-    return [f"{error.json_path}: {error.message}" for error in _validator(name).iter_errors(written)]
-
-
-def documented(name: str, text: str) -> Any:
-    """What a command printed, which is as the published schema of that name says."""
-    document = json.loads(text)
-    assert off_schema(name, document) == []
-    return document
 
 
 def shape(value: Any) -> dict[str, Any]:

@@ -43,10 +43,6 @@ class FakeSlots:
     done: list[tuple[str, int, str | None]] = field(default_factory=list)
     names: tuple[str, ...] = ("monday.bin", "old.bin")
 
-    def files(self) -> tuple[str, ...]:
-        """The newest first."""
-        return self.names
-
     def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
         """As the real one words it."""
         self.planned.append((action, slot, filename))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pages import export, keys, rules, settings, spec_types
-from specdash.export.schemas import SCHEMAS, schema_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,5 +17,4 @@ PAGES: dict[str, Callable[[], str]] = {
     "rules.md": rules.page,
     "settings.md": settings.page,
     "spec-types.md": spec_types.page,
-    **{f"schemas/{name}.schema.json": partial(schema_text, name) for name in SCHEMAS},
 }

@@ -33,11 +33,9 @@ them at every look at the server, `specdash check` from cron and CI ([check.md](
 ## Your own limits
 
 In `rules.toml` beside config.toml, or the file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml. It
-may change the limits, severity and times of a rule, or switch it off; an unknown name is an error. Editors
-complete and check it by its schema: `specdash schema rules.toml > ~/.config/specdash/rules.schema.json`.
+may change the limits, severity and times of a rule, or switch it off; an unknown name is an error.
 
 ```toml
-#:schema ./rules.schema.json
 [slot_hung]
 limits.prefill_s = 600        # prompts of 200k tokens on a slow machine
 

@@ -142,7 +142,6 @@ def _flag(parameter: Parameter) -> tuple[str, ...]:
     names = (*parameter.flags[1:], *parameter.off_flags)
     readers = _readers(readers_of(parameter.name))
     only = "; llama-server only" if parameter.attribute is None else ""
-    former = f"; older builds: {', '.join(parameter.former_flags)}" if parameter.former_flags else ""
     default = _default(parameter.shown_default)
     return (
         f"`{parameter.flags[0]}`",
@@ -150,7 +149,7 @@ def _flag(parameter: Parameter) -> tuple[str, ...]:
         parameter.allowed,
         default,
         readers,
-        f"{parameter.meaning}{only}{former}",
+        f"{parameter.meaning}{only}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Backend settings as a llama-server command line and environment, in the names that the build at hand knows."""
+"""Backend settings as a llama-server command line and environment, for the build at hand."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ _DEFAULT = re.compile(r"\(default: *'?([^\s,;')]+)")
 _ADVICE = re.compile(r"has been removed\. *(use .+?) *(?:\(env:|$)")
 
 
+_OF_TODAY = (SPEC_TYPE_FLAG, "--spec-draft-n-max")
+"""Flags that llama-server has had since May 2026."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What one build of an engine knows.
@@ -47,8 +51,6 @@ class Capabilities:
     flags: frozenset[str]
     removed: frozenset[str] = frozenset()
     spec_types: tuple[str, ...] = ()
-    chained: bool = True
-    """Whether `--spec-type` takes a chain; builds before May 2026 took one type, and a draft model beside it."""
     values: Mapping[str, int] = field(default_factory=dict)
     """How many values a flag takes."""
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -65,11 +67,17 @@ class Capabilities:
         """The first of these names that the engine takes, None when it takes none."""
         return next((flag for flag in flags if flag in self.flags), None)
 
-    def type_name(self, wanted: SpecType) -> str | None:
-        """The engine's own name of a spec type, None when it has no such type."""
-        if not self.spec_types:
-            return wanted.name
-        return next((name for name in self.spec_types if spec_type(name) is wanted), None)
+    def has_type(self, wanted: SpecType) -> bool:
+        """Whether the engine has this spec type, as far as is known."""
+        return not self.spec_types or wanted.name in self.spec_types
+
+    @property
+    def before_today(self) -> str | None:
+        """What a llama-server lacks that those of today have: a flag, or a spec type; None for one of today."""
+        missing = next((flag for flag in _OF_TODAY if flag not in self.flags), None)
+        if missing is None and self.spec_types and "draft-simple" not in self.spec_types:
+            return f"{SPEC_TYPE_FLAG} draft-simple"
+        return missing
 
     def advice(self, flag: str) -> str | None:
         """What the engine says to write instead of a removed flag."""
@@ -133,14 +141,13 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
     entries = tuple(entries)
     removed = frozenset(name for entry in entries if _REMOVED in entry.text for name in entry.names)
     shown = next((entry.value for entry in entries if SPEC_TYPE_FLAG in entry.names), "")
-    types = tuple(name for name in re.split(r"[|,]", shown.strip("[]{}<>")) if spec_type(name) is not None)
+    types = tuple(name for name in shown.strip("[]{}<>").split(",") if spec_type(name) is not None)
     return Capabilities(
         kind="llama-server",
         version=version,
         flags=frozenset(name for entry in entries for name in entry.names) - removed,
         removed=removed,
         spec_types=types,
-        chained="|" not in shown,
         values={name: _count(entry.value) for entry in entries for name in entry.names},
         texts={name: entry.text for entry in entries for name in entry.names},
         variables=frozenset(name for entry in entries for name in _VARIABLE.findall(entry.text)),
@@ -182,10 +189,6 @@ ESSENTIAL = frozenset(
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
 _SPECULATION = frozenset(parameter.name for parameter in SPECULATION)
 _NUMBER = re.compile(r"-[\d.]")
-_ALL_LAYERS = "999"
-_DRAFT_LENGTH = "--spec-ngram-size-m"
-_CUT_TO = BY_NAME["spec-draft-n-max"].former_flags
-"""Builds with one --draft-max for all types cut every draft to it, also the n-gram types' own length."""
 _NEWER = "use a newer llama.cpp"
 
 
@@ -200,13 +203,18 @@ class BinaryFit:
 def arguments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[str]:
     """The arguments after the program's name, without secrets: what keys set, then what LLAMA_EXTRA_ARGS set.
 
-    With `capabilities` only flags that this build lists, by the names it knows; without, today's names.
+    With `capabilities` only flags that this build lists.
     """
     return fit(settings, capabilities).arguments
 
 
 def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> BinaryFit:
-    """The arguments and everything that the build lacks of the settings, in the order of the catalogue."""
+    """The arguments and everything that the build lacks of the settings, in the order of the catalogue; of a build from
+    before today's flags that alone, and no arguments."""
+    lacking = capabilities.before_today if capabilities is not None else None
+    if capabilities is not None and lacking is not None:
+        message = f"{capabilities.words} has no {lacking}: specdash runs builds with today's flags, and watches others"
+        return BinaryFit([], [MissingFeature(lacking, "LLAMA_BIN", message, refused=True, fix=_NEWER)])
     fitter = _Fitter(settings, capabilities)
     first: list[str] = []
     last: list[str] = []
@@ -253,8 +261,6 @@ class _Fitter:
         self.settings = settings
         self.known = capabilities
         self.lacks: list[MissingFeature] = []
-        self.former: dict[str, tuple[str, str]] = {}
-        """Former flags in use: the text given, and what set it. Several parameters may share one."""
 
     def parameter(self, parameter: Parameter, assigned: ParameterValue) -> list[str]:
         """One parameter as arguments; none when the build has no flag for it."""
@@ -267,13 +273,8 @@ class _Fitter:
             return [flag, text]
         listed = known.first(parameter.flags)
         if listed is None:
-            return self._by_former_name(parameter, assigned, text)
-        if self._default_differs(parameter, assigned, listed):
+            self._lack(parameter, assigned, flag)
             return []
-        if known.values.get(listed, 1) == 0:
-            return self._as_switch(parameter, assigned, listed, text)
-        if any(text == word for word, _ in parameter.words):
-            return self._word(parameter, assigned, listed, text)
         return [listed, text]
 
     def _switch(self, parameter: Parameter, assigned: ParameterValue) -> list[str]:
@@ -290,84 +291,20 @@ class _Fitter:
             self._lack(parameter, assigned, wanted[0])
         return []
 
-    def _by_former_name(self, parameter: Parameter, assigned: ParameterValue, text: str) -> list[str]:
-        former = self.known.first(parameter.former_flags) if self.known is not None else None
-        if former is None:
-            self._lack(parameter, assigned, parameter.flags[0])
-            return []
-        if not on_purpose(assigned) and not self._must_be_lowered(former, assigned):
-            return []
-        if former in self.former:
-            given, other = self.former[former]
-            if given != text:
-                message = f"{setting_of(parameter, assigned)} and {other}: {self._engine} has one {former} for both"
-                self._refuse(parameter.name, key_of(assigned.source), message, "give both the same value")
-            return []
-        self.former[former] = (text, setting_of(parameter, assigned))
-        limit = self.known.first(_CUT_TO) if self.known is not None and former == _DRAFT_LENGTH else None
-        if limit is None or limit in self.former:
-            return [former, text]
-        self.former[limit] = self.former[former]
-        return [former, text, limit, text]
-
-    def _must_be_lowered(self, former: str, assigned: ParameterValue) -> bool:
-        """Whether a default was lowered for the sake of another value, and this build's own default is above it."""
-        stated = self.known.stated_default(former) if self.known is not None else None
-        return stated is not None and stated.isdecimal() and int(stated) > float(assigned.value)
-
-    def _default_differs(self, parameter: Parameter, assigned: ParameterValue, flag: str) -> bool:
-        said = self.known.texts.get(flag) if self.known is not None else None
-        return said is not None and not on_purpose(assigned) and parameter.default_holds_where not in said
-
-    def _as_switch(self, parameter: Parameter, assigned: ParameterValue, flag: str, text: str) -> list[str]:
-        """For builds where a flag with a value was a plain switch, as --flash-attn."""
-        if text in ("on", "off"):
-            return [flag] if text == "on" else []
-        self._lack(parameter, assigned, f"{flag} {text}")
-        return []
-
-    def _word(self, parameter: Parameter, assigned: ParameterValue, flag: str, text: str) -> list[str]:
-        """For builds that take a number where today's also take a word, as --gpu-layers all."""
-        said = self.known.texts.get(flag, "") if self.known is not None else ""
-        if not said or f"'{text}'" in said:
-            return [flag, text]
-        if text == "all":
-            return [flag, _ALL_LAYERS]
-        self._lack(parameter, assigned, f"{flag} {text}")
-        return []
-
     def chain(self) -> list[str]:
-        """The spec types as one flag, in the build's own names."""
+        """The spec types as one flag."""
         types = [item for name in self.settings.spec_types if (item := spec_type(name)) is not None]
-        known = self.known
-        if known is None:
-            return [SPEC_TYPE_FLAG, ",".join(kind.name for kind in types)]
-        listed = known.first((SPEC_TYPE_FLAG,)) is not None
-        names: list[str] = []
+        names = []
         for kind in types:
-            name = known.type_name(kind) if listed else None
-            if name is not None:
-                names.append(name)
-            elif not self._implied(kind, listed=listed):
-                self._refuse_type(kind, listed=listed)
-        if len(names) > 1 and not known.chained:
-            fix = f"name one of: {', '.join(names)}, or {_NEWER}"
-            self._refuse("spec-type", self._spec_key, f"{self._spec_setting}: {self._engine} takes one type", fix)
-            names = names[:1]
+            if self.known is None or self.known.has_type(kind):
+                names.append(kind.name)
+            else:
+                self._refuse_type(kind, self.known)
         return [SPEC_TYPE_FLAG, ",".join(names)] if names else []
 
-    def _implied(self, item: SpecType, *, listed: bool) -> bool:
-        """Builds before the chain drafted with a draft model whenever there was one."""
-        known = self.known
-        draft = (*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags)
-        old = known is not None and (not listed or not known.chained) and known.first(draft) is not None
-        return old and item.name == "draft-simple"
-
-    def _refuse_type(self, item: SpecType, *, listed: bool) -> None:
-        known = self.known
-        names = ", ".join(known.spec_types) if known is not None and listed else "a draft model alone (draft-simple)"
-        message = f"{self._spec_setting}: {self._engine} has no spec type {item.name}"
-        self._refuse(item.name, self._spec_key, message, f"it knows {names}; {_NEWER}")
+    def _refuse_type(self, item: SpecType, known: Capabilities) -> None:
+        message = f"{self._spec_setting}: {known.words} has no spec type {item.name}"
+        self._refuse(item.name, self._spec_key, message, f"it knows {', '.join(known.spec_types)}; {_NEWER}")
 
     def rest(self) -> list[str]:
         """The arguments that no catalogue entry covers, as they are spelled; without those the build does not take."""

@@ -113,9 +113,8 @@ def _lack(parameter: Parameter, assigned: ParameterValue) -> list[MissingFeature
 def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: EmbeddedFit) -> None:
     names = []
     for item in filter(None, map(spec_type, settings.spec_types)):
-        name = item.name if capabilities is None else capabilities.type_name(item)
-        if name is not None and _has(capabilities, _TYPES):
-            names.append(name)
+        if (capabilities is None or capabilities.has_type(item)) and _has(capabilities, _TYPES):
+            names.append(item.name)
             continue
         key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
         message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {item.name}"

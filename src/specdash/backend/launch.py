@@ -183,7 +183,7 @@ class LaunchPlan:
     def _flag(self, name: str | None) -> str | None:
         if name is None:
             return None
-        flags = (*BY_NAME[name].flags, *BY_NAME[name].former_flags)
+        flags = BY_NAME[name].flags
         if self.capabilities is None or self.engine.kind == PACKAGE:
             return flags[0]
         return self.capabilities.first(flags)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, alert_rules, one_target, print_answer, resolved_settings
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.core.config import Resolved
     from specdash.core.target import Target
-    from specdash.export import documents
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
 
@@ -116,7 +115,7 @@ def on_error(error: Exception, *, as_json: bool = False) -> int:
 
     words = one_line(str(error) or type(error).__name__)
     unknown = CheckStatus.UNKNOWN
-    document: documents.CheckFailure = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "status": unknown.name,
         "exit_code": int(unknown),

@@ -32,7 +32,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("snapshot", "picture.snapshot", "print what the dashboard knows, as text or JSON"),
     Command("export", "picture.export", "Prometheus metrics of the server, on a port or printed once"),
     Command("mcp", "picture.mcp", "let agents ask: a read-only MCP server on standard input and output"),
-    Command("web", "web", "the dashboard in a browser of this machine, read-only"),
     Command("status", "picture.status", "print one line for a status bar: does speculation pay?"),
     Command("doctor", "doctor", "show what is reachable, and which server flags enable the missing panels"),
     Command("parse-log", "parse_log", "say everything a llama-server log file can tell"),
@@ -43,8 +42,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("applies", "changes.applies", "list the changes that were applied, and how each ended"),
     Command("recover", "changes.recover", "finish or roll back an apply that was cut short"),
     Command("preflight", "changes.preflight", "check settings before anything stops"),
-    Command("env", "changes.env", "show, change and compare the env files of the services"),
-    Command("profile", "changes.profile", "named sets of settings: list, show, save, compare"),
+    Command("env", "changes.env", "show and explain the env files of the services, and their versions"),
+    Command("profile", "changes.profile", "named sets of settings: list and show"),
     Command("services", "changes.services", "install, start, stop and watch the backend and proxy services"),
     Command("check", "check", "judge the server once, or for a while; exit codes as Nagios wants them"),
     Command("baseline", "baseline", "measure decode without speculation, to know what speculation gains"),
@@ -62,7 +61,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("simulate", "simulate", "UAP's simulation of that formula: a circular model"),
     Command("tune", "bench.tune", "find the fastest way to speculate by measuring, on the real service"),
     Command("keys", "keys", "list the keys of the dashboard, and the ids that change them"),
-    Command("schema", "schema", "print the JSON Schema of what a command prints, or of a file that you write"),
     Command("config", "config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

@@ -1,4 +1,4 @@
-"""`specdash config show`: every setting, its value, and where the value comes from."""
+"""`specdash config`: every setting with its value and where that comes from, the file's path, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["show", "path"], help="show the values, or the path of the file")
+    parser.add_argument(
+        "action", choices=["show", "path", "schema"], help="the values, the path of the file, or its schema"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.action == "path":
         print(paths.config_file())
+        return ExitCode.OK
+    if args.action == "schema":
+        from specdash.core.config_schema import config_schema
+
+        print_json(config_schema())
         return ExitCode.OK
     resolved = resolved_settings(None)
     if args.json:

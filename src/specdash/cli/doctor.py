@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings
 from specdash.core.config import TARGET_SETTINGS
-from specdash.core.errors import ExitCode
+from specdash.core.errors import EngineMissingError, ExitCode
 from specdash.system.data import json_of
 from specdash.system.text import size
 
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.devices import EngineCheck, GpuCheckup
+    from specdash.backend.devices import EngineCheck
     from specdash.collect.checkup import Checkup, LogCheck, ProxyCheck
     from specdash.collect.gpu import Driver
-    from specdash.export import documents
 
 SCHEMA: Final = 1
 
+_GET_ONE = "how to get one that uses the GPU: docs/backend.md#is-the-gpu-used"
 _LEVELS = {1: "errors", 2: "warnings", 3: "info", 4: "trace", 5: "debug"}
 
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit 0 when a llama-server answers, else 4."""
-    from specdash.backend.devices import check_engines
+    from specdash.backend.devices import check_engine
     from specdash.collect.api_key import key_file_warning
     from specdash.collect.checkup import check
 
@@ -38,13 +38,17 @@ def run(args: argparse.Namespace) -> int:
     warning = key_file_warning(settings["api_key_file"].value)
     checkup = check(one_target(settings))
     warnings = [warning] if warning is not None else []
-    engines = check_engines(checkup.driver)
-    print_answer(to_json(checkup, engines, warnings), to_text(checkup, engines, warnings), as_json=args.json)
+    engine: EngineCheck | str
+    try:
+        engine = check_engine(checkup.driver)
+    except EngineMissingError as error:
+        engine = str(error)
+    print_answer(to_json(checkup, engine, warnings), to_text(checkup, engine, warnings), as_json=args.json)
     return ExitCode.OK if checkup.reachable else ExitCode.UNREACHABLE
 
 
-def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> documents.DoctorDocument:
-    """The findings as JSON; unknown values are null."""
+def to_json(checkup: Checkup, engine: EngineCheck | str, warnings: list[str]) -> dict[str, Any]:
+    """The findings as JSON; unknown values are null. `engine` is why none is chosen where it is a text."""
     return {
         "schema": SCHEMA,
         "reachable": checkup.reachable,
@@ -64,9 +68,8 @@ def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> docum
         ],
         "log": json_of(checkup.log, "path failure lines unrecognised verbosity llama_trace=traced_steps"),
         "gpu": _gpu_json(checkup.driver),
-        "engines": [_engine_json(engine) for engine in engines.engines],
-        "engine_problem": engines.problem,
-        "install": [json_of(install, "what command needs") for install in engines.install],
+        "engines": [] if isinstance(engine, str) else [_engine_json(engine)],
+        "engine_problem": engine if isinstance(engine, str) else None,
         "process": json_of(checkup, "unavailable=process_failure gpu_memory_bytes=gpu_bytes"),
         "proxy": json_of(checkup.proxy),
         "missing": [json_of(remedy, "missing switch lights") for remedy in checkup.remedies],
@@ -74,7 +77,7 @@ def to_json(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> docum
     }
 
 
-def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
+def to_text(checkup: Checkup, engine: EngineCheck | str, warnings: list[str]) -> str:
     target = checkup.target
     lines = [f"server   {target.url} ({target.origin})"]
     for endpoint in checkup.endpoints:
@@ -82,7 +85,7 @@ def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
         lines.append(f"  {endpoint.path:<9}{endpoint.state:<20}{latency:>9}  {endpoint.detail}".rstrip())
     lines.append(f"log      {_log_words(checkup.log)}")
     lines += _gpu_lines(checkup.driver)
-    lines += _engine_lines(engines)
+    lines += _engine_lines(engine)
     lines.append(f"process  {checkup.process_failure or f'visible{_held_words(checkup.gpu_bytes)}'}")
     lines.append(f"proxy    {_proxy_words(checkup.proxy)}")
     lines += [f"warning  {warning}" for warning in warnings]
@@ -90,11 +93,10 @@ def to_text(checkup: Checkup, engines: GpuCheckup, warnings: list[str]) -> str:
         lines += ["", "To see more:"]
     for remedy in checkup.remedies:
         lines += [f"  {remedy.missing}: {remedy.switch}", f"      lights: {', '.join(remedy.lights)}"]
-    lines += _install_lines(checkup.driver, engines)
     return "\n".join(lines)
 
 
-def _gpu_json(driver: Driver) -> documents.DriverDocument:
+def _gpu_json(driver: Driver) -> dict[str, Any]:
     return {
         "count": len(driver.gpus),
         "unavailable": driver.detail or None,
@@ -112,10 +114,10 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
     return ".".join(map(str, version)) if version is not None else None
 
 
-def _engine_json(engine_check: EngineCheck) -> documents.EngineDocument:
+def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
     build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    told: documents.EngineDocument = json_of(
-        engine_check, f"kind version path chosen reason {build} devices uses_gpu=usable verdict"
+    told: dict[str, Any] = json_of(
+        engine_check, f"kind version path reason {build} devices uses_gpu=usable verdict", chosen=True
     )
     return told
 
@@ -129,23 +131,11 @@ def _gpu_lines(driver: Driver) -> list[str]:
     return lines + [f"         {driver_gpu.words}" for driver_gpu in driver.gpus[1:]]
 
 
-def _engine_lines(engines: GpuCheckup) -> list[str]:
-    lines = [] if engines.problem is None else [f"engine   {engines.problem}"]
-    for engine in engines.engines:
-        lines += [f"engine   {engine.kind} {engine.version} ({engine.reason})", f"         {engine.verdict}"]
-    return lines
-
-
-def _install_lines(driver: Driver, engines: GpuCheckup) -> list[str]:
-    """How to get an engine that uses the GPU, where the chosen one does not."""
-    chosen = next((engine for engine in engines.engines if engine.chosen), None)
-    if chosen is not None and chosen.usable:
-        return []
-    where = "To use the GPU" if driver.gpus else "To use a GPU, on a machine that has one"
-    lines = ["", f"{where}, either of:"]
-    for install in engines.install:
-        lines += [f"  {install.what} (needs {install.needs})", f"      {install.command}"]
-    return lines
+def _engine_lines(engine: EngineCheck | str) -> list[str]:
+    if isinstance(engine, str):
+        return [f"engine   {engine}"]
+    lines = [f"engine   {engine.kind} {engine.version} ({engine.reason})", f"         {engine.verdict}"]
+    return lines if engine.usable else [*lines, f"         {_GET_ONE}"]
 
 
 def _held_words(gpu_bytes: int | None) -> str:

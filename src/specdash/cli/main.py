@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from specdash import __version__
 from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, Command
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
+from specdash.core.removed import removed_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,18 +103,21 @@ def _dispatch(arguments: list[str]) -> int:
         name, rest = arguments[0], arguments[1:]
     else:
         name, rest = DEFAULT_COMMAND, arguments
+    instead = removed_command((name, *rest))
     if name not in by_name:
+        if instead is not None:
+            raise UsageError(instead)
         raise UsageError(f"unknown command {name!r}; {_suggestion(name, [*by_name, HELP])}")
-    return _run(by_name[name], rest)
+    return _run(by_name[name], rest, instead)
 
 
-def _run(command: Command, rest: list[str]) -> int:
+def _run(command: Command, rest: list[str], instead: str | None) -> int:
     module: Any = importlib.import_module(command.module)
     parser = CommandParser(prog=f"specdash {command.name}", description=command.help, allow_abbrev=False)
     module.configure(parser)
     parser.set_defaults(argv=(command.name, *rest))
     try:
-        given = parser.parse_args(rest)
+        given = _parsed(parser, rest, instead)
     except UsageError as error:
         # A monitor's plugin answers in its own way whatever it was asked.
         on_error = getattr(module, "on_error", None)
@@ -121,6 +125,12 @@ def _run(command: Command, rest: list[str]) -> int:
             raise
         return int(on_error(error, as_json="--json" in rest))
     return int(module.run(given))
+
+
+def _parsed(parser: CommandParser, rest: list[str], instead: str | None) -> argparse.Namespace:
+    if instead is not None:
+        raise UsageError(instead)
+    return parser.parse_args(rest)
 
 
 def _suggestion(name: str, names: list[str]) -> str:

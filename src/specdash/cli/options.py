@@ -81,13 +81,19 @@ def resolved_settings(args: argparse.Namespace | None) -> dict[str, Resolved]:
     path = paths.config_file()
     text = _text_of(path)
     given = {setting.name: getattr(args, setting.name, None) for setting in SETTINGS if setting.has_option}
-    settings = resolve(given, os.environ, text, str(path))
+    settings = resolve(given, os.environ, text, str(path), _warn)
     name = getattr(args, "target_name", None)
     if name is None:
         return settings
     if given["url"] is not None:
         raise UsageError("--target and --url cannot be used together")
     return of_target(settings, name)
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once, however often the settings are read."""
+    print(f"specdash: {text}", file=sys.stderr)
 
 
 def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
-from specdash.system.text import MIB, UNKNOWN, number, plain, table, timestamp
+from specdash.system.text import UNKNOWN, plain, table
 
 if TYPE_CHECKING:
     import argparse
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
 
 _ACTIONS = {
-    "list": "list what each slot holds and which files were saved (the default)",
+    "list": "list what each slot holds (the default)",
     "save": "save a slot to a file in the server's --slot-save-path",
     "restore": "load a saved file into a slot, replacing its contents",
     "erase": "clear a slot",
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             argument_parser.add_argument(
                 "--unchecked",
                 action="store_true",
-                help="allow a file that specdash knows nothing about; it may crash the server",
+                help="also where slot files carry no context checkpoints and the memory is recurrent",
             )
         argument_parser.add_argument("--yes", "-y", action="store_true", help="do not ask")
         argument_parser.add_argument(
@@ -81,8 +81,6 @@ def _change(args: argparse.Namespace, target: Target) -> int:
         print("nothing was changed", file=sys.stderr)
         return ExitCode.OK
     done = slots.carry_out(plan)
-    for warning in done.warnings:
-        say(warning)
     print_answer(asdict(done), done.sentence, as_json=args.json)
     return ExitCode.OK
 
@@ -109,24 +107,6 @@ def to_text(found: SlotList) -> str:
             for slot in found.slots
         ]
         lines += table(rows, indent="  ")
-    lines.append(f"saved   {found.directory or 'directory not seen from here'}")
-    if found.files:
-        lines += table(
-            [("FILE", "SAVED", "TOKENS", "MIB", "MODEL")]
-            + [
-                (
-                    file.filename,
-                    timestamp(file.at, seconds=False),
-                    plain(file.tokens),
-                    UNKNOWN if file.bytes is None else number(file.bytes / MIB, 1),
-                    UNKNOWN if file.model is None else file.model.rpartition("/")[2],
-                )
-                for file in found.files
-            ],
-            indent="  ",
-        )
-    else:
-        lines.append("  no saved slots")
     return "\n".join(lines)
 
 

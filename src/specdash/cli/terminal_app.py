@@ -45,7 +45,6 @@ def run_app(
     *,
     seconds: float | None = None,
     tidy: Callable[[], object] = lambda: None,
-    in_browser: bool = False,
 ) -> ResultT | None:
     """Run the app until the user quits, or for `seconds`, and return what it returns.
 
@@ -53,15 +52,9 @@ def run_app(
     ends within `LEAVE_S` of the end of `tidy`, whatever the app, its threads or a frozen terminal do; further signals
     change nothing. `tidy` is called in a thread of its own, and puts back what must not stay as it is.
     """
-    if in_browser:
-        # Standard output is textual-serve's.
-        from textual.drivers.web_driver import WebDriver
+    from specdash.tui.driver import TerminalDriver
 
-        app.driver_class = WebDriver
-    else:
-        from specdash.tui.driver import TerminalDriver
-
-        app.driver_class = TerminalDriver
+    app.driver_class = TerminalDriver
     asked, ended = Flag(), Flag()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in _SIGNALS}
     guard = threading.Thread(target=_guard, args=(app, asked, ended, seconds, tidy), name="specdash-guard", daemon=True)

@@ -160,7 +160,6 @@ def open_dashboard(
     deployment: Callable[[], Deployment] | None = None,
     tuner: TunerConsole | None = None,
     tour: Tour | None = None,
-    in_browser: bool = False,
     of_fleet: bool = False,
     env: Mapping[str, str] = os.environ,
 ) -> int:
@@ -169,8 +168,7 @@ def open_dashboard(
     Collecting begins after the first paint; `complete` then finds out what else is known of the target. `layouts` says
     how the dashboard begins, and keeps how it ends. `deployment` finds the services that may be changed from here
     (default: those of this machine), `tuner` tunes them, `tour` leads through the screens; `env` says where their
-    state is. `in_browser` draws for one, and only looks: nothing is changed, recorded or kept. With `of_fleet` escape
-    leaves it, too.
+    state is. With `of_fleet` escape leaves it, too.
     """
     if not of_fleet:
         gc.disable()
@@ -192,7 +190,7 @@ def open_dashboard(
     def watched(target: Target, complete: Callable[[], Target] | None) -> Dashboard:
         """One dashboard, from its start to its end; the next begins with nothing of its charts, changes and arming."""
         own = settings_for(target, settings)
-        collecting = Collecting(target, complete, own, env, is_kept=not in_browser)
+        collecting = Collecting(target, complete, own, env)
 
         def begin() -> None:
             # What a process makes until here stays. A later dashboard, or a fleet's, begins with garbage of others.
@@ -201,7 +199,7 @@ def open_dashboard(
                 gc.enable()
             collecting.start()
 
-        changes = target.ssh is None and not in_browser
+        changes = target.ssh is None
         console = _console(target, own, deployment or (lambda: _services(own)), env)
         app = Dashboard(
             collecting,
@@ -211,23 +209,23 @@ def open_dashboard(
             theme=settings["theme"].value,
             ascii_only=settings["ascii"].value,
             screenshots=paths.state_dir() / "screenshots",
-            console=None if in_browser else console,
+            console=console,
             arming=Arming(
                 settings["disarm_after"].value,
-                in_browser or settings["read_only"].value,
+                settings["read_only"].value,
                 elsewhere=_elsewhere(target),
             ),
-            incident=None if in_browser else collecting.write_incident,
+            incident=collecting.write_incident,
             recording=lambda: collecting.recording_trouble,
             record=collecting.open_record,
             slots=SlotConsole(lambda: collecting.target, env) if changes else None,
             tuner=(tuner or TunerConsole(_for_children(own, env))) if changes else None,
-            look_around=None if demo or in_browser else lambda: look_at(every_target(settings, env)),
+            look_around=None if demo else lambda: look_at(every_target(settings, env)),
             tour=tour,
             of_fleet=of_fleet,
             layouts=layouts,
             keys=keys,
-            greeted=None if in_browser else paths.greeted_file(),
+            greeted=paths.greeted_file(),
         )
         app.window_s = WINDOWS_S[settings["window"].value]
         if layouts is not None and (layout := layouts.first(settings)) is not None:
@@ -236,7 +234,7 @@ def open_dashboard(
         app.interval_s = settings["refresh"].value
         collecting.on_news = lambda: app.call_later(app.refresh_view)
         try:
-            run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S), in_browser=in_browser)
+            run_app(app, seconds=seconds, tidy=lambda: console.close(ROLLBACK_S))
         finally:
             gc.enable()
             collecting.stop()
@@ -312,13 +310,10 @@ class Collecting:
         complete: Callable[[], Target] | None,
         settings: Mapping[str, Resolved],
         env: Mapping[str, str] = os.environ,
-        *,
-        is_kept: bool = True,
     ) -> None:
-        """Without `is_kept` nothing is recorded and noted. Raises `InputError` for rules that cannot be meant."""
+        """Raises `InputError` for rules that cannot be meant."""
         self._target = target
         self._env = env
-        self._is_kept = is_kept
         self._complete = complete
         self._settings = settings
         self._interval_s: float = settings["refresh"].value
@@ -436,20 +431,20 @@ class Collecting:
         memory = warm_up(paths.history_file(self._env), self._target, started_wall=started)
         with self._lock:
             if not self._ended:
-                recorder = recorder_for(self._target, self._settings, self._env) if self._is_kept else None
+                recorder = recorder_for(self._target, self._settings, self._env)
                 self._recorder = recorder
                 state = TargetState(self._target, rules=self._rules, observer=recorder)
                 if memory is not None:
                     state.remember(memory)
                 self._state = state
                 # Beside the demo, too, whose own directory nobody else looks into.
-                notes = self._notes = StatusNotes(self._noted) if self._is_kept else None
+                notes = self._notes = StatusNotes(self._noted)
                 self._hub = Hub(
                     self._target,
                     [
                         state.apply,
                         self._look_for_news,
-                        *([notes.on_reading] if notes is not None else []),
+                        notes.on_reading,
                         *([recorder.on_reading] if recorder is not None else []),
                     ],
                     interval_s=self._interval_s,

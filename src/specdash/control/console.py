@@ -269,17 +269,11 @@ class SlotConsole:
     target: Callable[[], Target]
     env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
-    def files(self) -> tuple[str, ...]:
-        """Names of what can be restored, the newest first."""
-        from specdash.control import slots
-
-        return tuple(file.filename for file in slots.list_slots(self.target(), env=self.env).files)
-
     def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
         """See `control.slots.plan`; `action` is `save`, `restore` or `erase`."""
         from specdash.control import slots
 
-        return slots.plan(self.target(), slots.SlotAction(action), slot, filename, env=self.env)
+        return slots.plan(self.target(), slots.SlotAction(action), slot, filename)
 
     def measure_baseline(self) -> str:
         """Measure decode without speculation in idle slots for some seconds, and keep it; what came of it, in words."""
@@ -301,4 +295,4 @@ class SlotConsole:
         """See `control.slots.carry_out`."""
         from specdash.control import slots
 
-        return slots.carry_out(plan, env=self.env)
+        return slots.carry_out(plan)

@@ -1,57 +1,44 @@
-"""Named sets of settings: those that ship with specdash, and the user's own, one TOML file each."""
+"""Named sets of settings: those that ship with specdash, and the user's own, an env file each.
+
+Backend and proxy keys stand in one file. Its first comment is the summary; the others are notes, one a line.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import os
 import re
-import tomllib
+import sys
 from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.changes import Role, is_secret, role_of
-from specdash.core.errors import ConflictError, InputError, NotWrittenError, UsageError
+from specdash.core.envfile import decode, parse, quote
+from specdash.core.errors import InputError
 from specdash.core.masking import without_secrets
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.parameter_catalogue import PASSED_ON
-from specdash.core.parameters import ValueKind
 from specdash.core.paths import user_profiles_dir
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.removed import REMOVED_SETTINGS
 from specdash.system import files
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from importlib.resources.abc import Traversable
     from pathlib import Path
 
     from specdash.core.parameters import Parameter
 
 BUILT_IN = "built in"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
-_ENDING = ".toml"
-FIELDS = ("name", "summary", "source", "notes", *Role)
+_ENDING, _OLD_ENDING, _CONVERTED = ".env", ".toml", ".converted"
+_SOURCE = "Source: "
+"""What the comment begins with that says where the values come from."""
 _LARGEST = 1 << 20
-_MACHINE_NAMES = frozenset(
-    {
-        *("llama_engine", "host", "port", "alias", "llama_cpp_base", "rpc", "tools", "mcp-servers-json"),
-        *(
-            "model-url",
-            "hf-repo",
-            "hf-file",
-            "docker-repo",
-            "mmproj-url",
-            "spec-draft-hf",
-            "models-dir",
-            "models-preset",
-        ),
-        *("device", "main-gpu", "tensor-split", "override-tensor"),
-    }
-)
-KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
+_KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class BrokenProfile:
-    """A file of the user that is no profile, and why: the reason names file and key."""
+    """A user's file that cannot be read as a profile, and why: the reason names file and key."""
 
     name: str
     path: Path
@@ -110,49 +97,23 @@ def find_profile(name: str, env: Mapping[str, str] = os.environ) -> Profile:
     raise InputError(f"no profile {name!r}; {hint}")
 
 
-def parse_profile(text: str, where: str, name: str, origin: str = BUILT_IN) -> Profile:
-    """The profile that a TOML text holds. Raises `InputError` naming `where` it comes from, and the key."""
-    try:
-        # Texts of fractions are kept as they are written: 0.80 stays 0.80.
-        data = tomllib.loads(text, parse_float=str)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{where}: is not valid TOML: {error}") from None
-    for field in data:
-        if field not in FIELDS:
-            close = difflib.get_close_matches(field, FIELDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(FIELDS)}"
-            raise InputError(f"{where}: unknown field {field!r}; {hint}")
-    texts = {field: data.get(field, "") for field in ("name", "summary", "source")}
-    for field, value in texts.items():
-        if not isinstance(value, str):
-            raise InputError(f"{where}: {field} must be a text")
-    if texts["name"] != name:
-        raise InputError(f"{where}: name = {texts['name']!r}: must be {name!r}, as the file is called")
-    notes = data.get("notes", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise InputError(f"{where}: notes must be a list of texts")
-    values = {role: _values(data[role], role, where) for role in Role if role in data}
-    if not any(values.values()):
-        raise InputError(f"{where}: sets nothing; add [backend] or [proxy] with KEY = value")
-    return Profile(name, texts["summary"], texts["source"], values, tuple(notes), origin)
-
-
-def check_value(role: Role, key: str, text: str, where: str) -> None:
-    """Raise `InputError` when a profile cannot hold this: an unknown key, another service's, a secret, a bad value."""
-    parameter = KNOWN_KEYS[role].get(key)
-    if is_secret(key) or without_secrets(text) != text:
-        raise InputError(f"{where}: {key}: profiles hold no secrets; leave it in the env file")
-    if parameter is None:
-        owner = role_of(key)
-        if owner is not None and key in KNOWN_KEYS[owner]:
-            raise InputError(f"{where}: {key}: belongs under [{owner}], not under [{role}]")
-        close = difflib.get_close_matches(key, KNOWN_KEYS[role], n=1)
-        raise InputError(f"{where}: {key}: the {role} has no such key{f'; did you mean {close[0]}?' if close else ''}")
-    if text:
-        try:
-            parameter.parse(text, key)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
+def parse_profile(data: bytes, where: str, name: str, origin: str = BUILT_IN) -> Profile:
+    """The profile in an env file. Raises `InputError` naming `where` it comes from, and the key."""
+    file = parse(decode(data)).check(where)
+    lines = [entry.raw.strip() for entry in file.entries if entry.key is None]
+    comments = [text for line in lines if (text := line.lstrip("#;").strip())]
+    source = next((comment for comment in comments[1:] if comment.startswith(_SOURCE)), "")
+    notes = tuple(comment for comment in comments[1:] if comment != source)
+    values: dict[Role, dict[str, str]] = {}
+    for key, text in file.values.items():
+        if key in REMOVED_SETTINGS:
+            continue
+        values.setdefault(_role_of(key, where), {})[key] = text
+        _check_value(key, text, where)
+    if not values:
+        raise InputError(f"{where}: sets nothing; add lines of KEY=value")
+    by_role = {role: values[role] for role in Role if role in values}
+    return Profile(name, comments[0] if comments else "", source.removeprefix(_SOURCE), by_role, notes, origin)
 
 
 def means_the_same(role: Role, key: str, name: str | None, other: str | None) -> bool:
@@ -160,131 +121,134 @@ def means_the_same(role: Role, key: str, name: str | None, other: str | None) ->
     the default."""
     if (name or "") == (other or ""):
         return True
-    parameter = KNOWN_KEYS[role].get(key)
+    parameter = _KNOWN_KEYS[role].get(key)
     with contextlib.suppress(InputError):
         if parameter is not None and name and other:
             return parameter.parse(name, key) == parameter.parse(other, key)
     return False
 
 
-def is_machine_key(role: Role, key: str) -> bool:
-    """Whether a key says where something is on this machine, and not how it works: paths, addresses, models."""
-    parameter = KNOWN_KEYS[role].get(key)
-    return parameter is None or parameter.kind is ValueKind.PATH or parameter.name in _MACHINE_NAMES
+def _role_of(key: str, where: str) -> Role:
+    role = role_of(key)
+    if role is not None and key in _KNOWN_KEYS[role]:
+        return role
+    close = difflib.get_close_matches(key, [known for keys in _KNOWN_KEYS.values() for known in keys], n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise InputError(f"{where}: {key}: neither the backend nor the proxy has such a key{hint}")
 
 
-def save_profile(profile: Profile, env: Mapping[str, str] = os.environ, *, replace: bool = False) -> Path:
-    """Write a user's profile, mode 0600, whole or not at all; returns its file.
-
-    Raises `UsageError` for a name that cannot be one, and when the file is there and not to be replaced; `InputError`
-    for what a profile cannot hold; `NotWrittenError`.
-    """
-    if not NAME.match(profile.name):
-        raise UsageError(f"profile name {profile.name!r}: use small letters, digits, '.', '_' and '-', 64 at most")
-    path = user_profiles_dir(env) / f"{profile.name}{_ENDING}"
-    text = profile_text(profile)
-    parse_profile(text, str(path), profile.name)
-    made: list[Path] = []
-    try:
-        made = files.make_directories(path.parent)
-        with files.locked(path.parent):
-            if replace:
-                files.replace(path, text.encode())
-            else:
-                files.create(path, text.encode())
-        files.sync_directory(path.parent)
-    except FileExistsError:
-        raise UsageError(f"{path} is there already; add --force to replace it") from None
-    except files.BusyError as error:
-        raise ConflictError(str(error)) from None
-    except OSError as error:
-        files.remove_directories(made)
-        raise NotWrittenError(files.not_written(path, error)) from None
-    return path
-
-
-def profile_text(profile: Profile) -> str:
-    """A profile as its file has it."""
-    lines = [f"name = {_quoted(profile.name)}", f"summary = {_quoted(profile.summary)}"]
-    lines.append(f"source = {_quoted(profile.source)}")
-    if profile.notes:
-        lines += ["notes = [", *(f"  {_quoted(note)}," for note in profile.notes), "]"]
-    for role, values in profile.values.items():
-        if values:
-            lines += ["", f"[{role}]", *(f"{key} = {_quoted(value)}" for key, value in values.items())]
-    return "\n".join(lines) + "\n"
+def _check_value(key: str, text: str, where: str) -> None:
+    """Raise `InputError` for a secret and for a value out of range."""
+    if is_secret(key) or without_secrets(text) != text:
+        raise InputError(f"{where}: {key}: profiles hold no secrets; leave it in the env file")
+    if text:
+        try:
+            _KNOWN_KEYS[_role_of(key, where)][key].parse(text, key)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
 
 
 def _read_all(env: Mapping[str, str]) -> tuple[tuple[Profile, ...], tuple[BrokenProfile, ...]]:
-    found = {profile.name: profile for profile in map(_built_in, _shipped())}
+    folder = resources.files("specdash.control") / "profiles_data"
+    shipped = sorted((file for file in folder.iterdir() if file.name.endswith(_ENDING)), key=lambda file: file.name)
+    found = {
+        profile.name: profile
+        for file in shipped
+        for profile in [parse_profile(file.read_bytes(), file.name, file.name.removesuffix(_ENDING))]
+    }
     own: list[Profile] = []
-    broken: list[BrokenProfile] = []
-    for path in _user_files(env):
+    broken = _convert_old(env)
+    for path in _user_files(env, _ENDING):
         name = path.name.removesuffix(_ENDING)
         try:
-            profile = _from_user(path, name, replaces=name in found)
+            own.append(replace(_from_user(path, name), replaces=name in found))
         except InputError as error:
             broken.append(BrokenProfile(name, path, str(error)))
-            found.pop(name, None)
-            continue
-        if profile.replaces:
-            found[name] = profile
-        else:
-            own.append(profile)
-    return (*found.values(), *own), tuple(broken)
+    for wrong in broken:
+        found.pop(wrong.name, None)
+    found |= {profile.name: profile for profile in own if profile.replaces}
+    return (*found.values(), *(profile for profile in own if not profile.replaces)), tuple(broken)
 
 
-def _shipped() -> list[Traversable]:
-    folder = resources.files("specdash.control") / "profiles_data"
-    return sorted(
-        (path for path in folder.iterdir() if path.name.endswith(_ENDING)), key=lambda traversable: traversable.name
-    )
-
-
-def _built_in(file: Traversable) -> Profile:
-    return parse_profile(file.read_text(encoding="utf-8"), file.name, file.name.removesuffix(_ENDING))
-
-
-def _user_files(env: Mapping[str, str]) -> list[Path]:
+def _user_files(env: Mapping[str, str], ending: str) -> list[Path]:
     try:
-        return sorted(path for path in user_profiles_dir(env).iterdir() if path.name.endswith(_ENDING))
+        return sorted(path for path in user_profiles_dir(env).iterdir() if path.name.endswith(ending))
     except OSError:
         return []
 
 
-def _from_user(path: Path, name: str, *, replaces: bool) -> Profile:
+def _from_user(path: Path, name: str) -> Profile:
     if not NAME.match(name):
         raise InputError(f"{path}: a profile's file is called by small letters, digits, '.', '_' and '-', 64 at most")
+    return parse_profile(_bytes(path), str(path), name, str(path))
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        text = files.read_bounded(path, _LARGEST).decode("utf-8")
+        data = files.read_bounded(path, _LARGEST)
+        data.decode("utf-8")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: is not UTF-8 text") from None
-    profile = parse_profile(text, str(path), name, str(path))
-    return replace(profile, replaces=replaces)
+    return data
 
 
-def _values(table: Any, role: Role, where: str) -> dict[str, str]:
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: {role} must be a table: write [{role}] above its keys")
-    values = {key: _text(value, key, where) for key, value in table.items()}
-    for key, text in values.items():
-        check_value(role, key, text, where)
-    return values
+# Profiles of specdash 0.1 were TOML files.
 
 
-def _text(value: Any, key: str, where: str) -> str:
+def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
+    """Write each old profile as an env file beside it and rename the old one; those that cannot be converted."""
+    broken = []
+    for path in _user_files(env, _OLD_ENDING):
+        new, kept = path.with_suffix(_ENDING), path.with_name(path.name + _CONVERTED)
+        if new.exists():
+            continue
+        try:
+            text = _env_text(_bytes(path).decode("utf-8"), path)
+            parse_profile(text.encode(), str(path), path.stem)
+            files.create(new, text.encode())
+            path.rename(kept)
+        except InputError as error:
+            broken.append(BrokenProfile(path.stem, path, str(error)))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            broken.append(BrokenProfile(path.stem, path, files.not_written(new, error)))
+        else:
+            sys.stderr.write(f"specdash: profile {path} is now {new}; the old file was kept as {kept.name}\n")
+    return broken
+
+
+def _env_text(text: str, path: Path) -> str:
+    import tomllib
+
+    try:
+        # Fractions are kept as they are written: 0.80 stays 0.80.
+        data = tomllib.loads(text, parse_float=str)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: is not valid TOML: {error}") from None
+    comments = [str(data.get("summary") or f"converted from {path.name}")]
+    if data.get("source"):
+        comments.append(_SOURCE + str(data["source"]))
+    notes = data.get("notes", [])
+    comments += [str(note) for note in notes] if isinstance(notes, list) else []
+    # A backslash at the end of a comment would hide the next line from systemd before 254.
+    lines = [f"# {' '.join(comment.split())}".rstrip("\\") for comment in comments]
+    for role in Role:
+        table = data.get(role, {})
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {role} must be a table: write [{role}] above its keys")
+        lines += [f"{key}={_env_value(value, key, path)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _env_value(value: Any, key: str, path: Path) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if not isinstance(value, str | int):
-        raise InputError(f"{where}: {key}: must be a text, a number, true or false")
+        raise InputError(f"{path}: {key}: must be a text, a number, true or false")
     text = str(value)
-    if "\x00" in text or "\n" in text or "\r" in text:
-        raise InputError(f"{where}: {key}: must be a single line")
-    return text
-
-
-def _quoted(text: str) -> str:
-    # JSON's strings are TOML's, but for DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if "\n" in text or "\r" in text or "\x00" in text:
+        raise InputError(f"{path}: {key}: must be a single line")
+    return quote(text)

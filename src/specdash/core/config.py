@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError, UsageError
+from specdash.core.removed import REMOVED_SETTINGS, removed_setting
 from specdash.core.target import is_over_ssh, ssh_host, target_url
 from specdash.system.data import dataclass
 
@@ -30,9 +31,7 @@ NAMES_OF_TARGET = ("name", "group")
 KEYS_OF_TABLE = (*NAMES_OF_TARGET, "gpu_host")
 """What only a table [[target]] may say."""
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
-SCHEMES = ("podman", "docker", "kubectl")
-"""What stands before the colon in the name of a service that is a container, or a Deployment of Kubernetes."""
-_MANAGERS = ("auto", "systemd", "supervisor", *SCHEMES)
+_MANAGERS = ("auto", "systemd", "supervisor")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -236,7 +235,11 @@ class Setting:
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return "SPECDASH_" + self.name.upper()
+        return _variable(self.name)
+
+
+def _variable(name: str) -> str:
+    return "SPECDASH_" + name.upper()
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -259,9 +262,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
     Setting("layout", _text, None, "layout to start with (default: as you left it)", "NAME"),
     Setting("manager", _manager, "auto", f"what runs the services: {', '.join(_MANAGERS)}", "NAME"),
-    Setting("backend_service", _text, None, "the backend: a systemd unit, podman:NAME or kubectl:NS/NAME", "UNIT"),
+    Setting("backend_service", _text, None, "the backend's systemd unit", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy: a systemd unit, podman:NAME or kubectl:NS/NAME", "UNIT"),
+    Setting("proxy_service", _text, None, "the proxy's systemd unit", "UNIT"),
     Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
     Setting(
         "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"
@@ -322,17 +325,33 @@ class Resolved:
 
 
 def resolve(
-    command_line: Mapping[str, object], env: Mapping[str, str], file_text: str | None, file_name: str = "config.toml"
+    command_line: Mapping[str, object],
+    env: Mapping[str, str],
+    file_text: str | None,
+    file_name: str = "config.toml",
+    warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Resolved]:
-    """The value of every setting with its origin. `command_line` holds only options that were given.
+    """The value of every setting with its origin. `command_line` holds only options that were given. `warn` hears of
+    each removed setting in the file and the environment, which is ignored.
 
-    Raises `InputError` for a malformed file, an unknown key in it, and any value that cannot be read.
+    Raises `InputError` for a malformed file, an unknown key in it, and any value that cannot be read, `UsageError` for
+    a removed value on the command line.
     """
-    from_file = _parse_file(file_text, file_name)
+    from_file = _without_removed(_parse_file(file_text, file_name), file_name, warn)
     resolved: dict[str, Resolved] = {}
+    for name in REMOVED_SETTINGS:
+        if env.get(_variable(name)):
+            warn(f"environment {_variable(name)}: {removed_setting(name, None)}")
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:
             origin, raw = f"{COMMAND_LINE} {setting.option}", command_line[setting.name]
+            instead = removed_setting(setting.name, raw)
+            if instead is not None:
+                raise UsageError(instead)
+        elif env.get(setting.variable) and (instead := removed_setting(setting.name, env[setting.variable])):
+            warn(f"environment {setting.variable}: {instead}")
+            resolved[setting.name] = Resolved(setting.default, "default")
+            continue
         elif env.get(setting.variable):
             origin, raw = f"environment {setting.variable}", env[setting.variable]
         elif setting.name in from_file:
@@ -370,6 +389,23 @@ def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = Fals
     return chosen | {key: Resolved(table.get(key, ""), origin) for key in KEYS_OF_TABLE}
 
 
+def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], None]) -> dict[str, Any]:
+    """What a file says, its [[target]] tables included, but for removed settings."""
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        instead = removed_setting(key, value)
+        if instead is not None:
+            warn(f"{name}: {instead}")
+        elif key == "target" and isinstance(value, list):
+            kept[key] = [
+                _without_removed(table, f"{name} [[target]]", warn) if isinstance(table, dict) else table
+                for table in value
+            ]
+        else:
+            kept[key] = value
+    return kept
+
+
 def _parse_file(text: str | None, name: str) -> dict[str, Any]:
     if not text:
         return {}
@@ -380,7 +416,7 @@ def _parse_file(text: str | None, name: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name} is not valid TOML: {error}") from None
     for key in data:
-        if key not in BY_NAME:
+        if key not in BY_NAME and key not in REMOVED_SETTINGS:
             raise InputError(f"{name}: unknown setting {key!r}; {_near(key, BY_NAME)}")
     return data
 

@@ -197,7 +197,7 @@ def remarks(role: Role, file: EnvFile) -> dict[int, tuple[str, ...]]:
 
 
 def check_value(role: Role, key: str, value: str) -> None:
-    """Raise `InputError` when the value of a known key cannot be meant. The message tells no secret."""
+    """Raise `InputError` when the value of a known key cannot be meant. The message holds no secret."""
     if (wrong := _wrong_value(role, key, value)) is not None:
         before, what = wrong
         raise InputError(f"{before}{what}", key=key)
@@ -429,8 +429,6 @@ def _notes(parameter: Parameter) -> tuple[str, ...]:
     notes: list[str] = []
     if parameter.key in KNOBS:
         notes += knob_notes(parameter.key)
-    if parameter.former_flags:
-        notes.append(f"older builds: {', '.join(parameter.former_flags)}; the right name is chosen by itself")
     if parameter.environment is not None:
         notes.append(f"secret: reaches the server as the variable {parameter.environment}, never on its command line")
     if parameter.attribute is None and not parameter.ours:

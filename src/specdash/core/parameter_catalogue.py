@@ -1,7 +1,7 @@
 """The catalogue of backend parameters: every env key, its meaning, range, flag and attribute, declared once.
 
-Source: `llama-server --help` of b11434, `xllamacpp.CommonParams` of 2026.10.11549, and PR #22397 for former names of
-flags. `LLAMA_ARG_*` variables that are not in it are in `PASSED_ON`: llama-server gets them unchanged.
+Source: `llama-server --help` of b11434 and `xllamacpp.CommonParams` of 2026.10.11549. `LLAMA_ARG_*`
+variables that are not in it are in `PASSED_ON`: llama-server gets them unchanged.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ def _row(
     levels: Mapping[str, str] = MappingProxyType({}),
     always: bool = False,
     environment: str | None = None,
-    former: str = "",
-    default_holds_where: str = "",
     looks: tuple[str, str] = ("", ""),
 ) -> Parameter:
-    """One engine parameter; `flags`, `off`, `former` and `keys` are separated by blanks, the canonical flag first."""
+    """One engine parameter; `flags`, `off` and `keys` are separated by blanks, the canonical flag first."""
     spelled = tuple(flags.split())
     return Parameter(
         name=spelled[0].lstrip("-"),
@@ -62,7 +60,6 @@ def _row(
         keys=tuple(keys.split()),
         flags=spelled,
         off_flags=tuple(off.split()),
-        former_flags=tuple(former.split()),
         attribute=attribute,
         inverted=inverted,
         default=default,
@@ -75,7 +72,6 @@ def _row(
         always=always,
         secret=environment is not None,
         environment=environment,
-        default_holds_where=default_holds_where,
         pattern=looks[0],
         form=looks[1],
     )
@@ -119,18 +115,13 @@ _NGRAM_LEN = (1, 1024)
 def _ngram_map(name: str) -> tuple[Parameter, ...]:
     flag, path = f"--spec-{name}", f"speculative.{name.replace('-', '_')}"
     return (
-        _row(_I, f"{flag}-size-n", "", f"{path}.size_n", "length of the looked-up n-gram", 12, _NGRAM_LEN, _LEN,
-             former="--spec-ngram-size-n"),
-        _row(_I, f"{flag}-size-m", "", f"{path}.size_m", "length of the draft", 48, _NGRAM_LEN, _LEN,
-             former="--spec-ngram-size-m"),
-        _row(_I, f"{flag}-min-hits", "", f"{path}.min_hits", "occurrences before an n-gram is used", 1, (1, None),
-             former="--spec-ngram-min-hits"),
+        _row(_I, f"{flag}-size-n", "", f"{path}.size_n", "length of the looked-up n-gram", 12, _NGRAM_LEN, _LEN),
+        _row(_I, f"{flag}-size-m", "", f"{path}.size_m", "length of the draft", 48, _NGRAM_LEN, _LEN),
+        _row(_I, f"{flag}-min-hits", "", f"{path}.min_hits", "occurrences before an n-gram is used", 1, (1, None)),
     )
 
 
 _DRAFT = "speculative.draft"
-_FORMER_MAX = "--draft-max --draft-n --draft"
-_FORMER_MIN = "--draft-min --draft-n-min"
 
 
 def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
@@ -300,7 +291,7 @@ SERVER: tuple[Parameter, ...] = (
     _row(_S, "--ui --webui", "LLAMA_ARG_UI", "ui", "serve the web page", True, off="--no-ui --no-webui"),
     _row(_S, "--embeddings --embedding", "LLAMA_ARG_EMBEDDINGS", "embedding", "serve embeddings only", False),
     _row(_I, "--log-verbosity -lv --verbosity", "LLAMA_LOG_VERBOSITY LLAMA_ARG_LOG_VERBOSITY", "verbosity",
-         "least important lines that are logged", 3, (0, None), always=True, default_holds_where="(default: 3",
+         "least important lines that are logged", 3, (0, None), always=True,
          levels={"0": "output", "1": "error", "2": "warning", "3": "info", "4": "trace", "5": "debug"}),
     _row(_S, "--log-jsonl", "LLAMA_ARG_LOG_JSONL", "log_json", "log lines as JSON", False, off="--no-log-jsonl"),
 )
@@ -324,10 +315,9 @@ SPECULATION: tuple[Parameter, ...] = (
     _row(_T, "--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
          f"{_DRAFT}.mparams.hf_repo", "Hugging Face repository of the draft model"),
     _row(_I, "--spec-draft-n-max", "LLAMA_ARG_SPEC_DRAFT_N_MAX", f"{_DRAFT}.n_max",
-         "longest draft of a draft model; 0 would abort the server at the first request", 3, (1, None), _LEN,
-         former=_FORMER_MAX),
+         "longest draft of a draft model; 0 would abort the server at the first request", 3, (1, None), _LEN),
     _row(_I, "--spec-draft-n-min", "LLAMA_ARG_SPEC_DRAFT_N_MIN", f"{_DRAFT}.n_min", "shortest draft worth verifying",
-         0, (0, None), _LEN, former=_FORMER_MIN),
+         0, (0, None), _LEN),
     _row(_N, "--spec-draft-p-min --draft-p-min", "LLAMA_ARG_SPEC_DRAFT_P_MIN", f"{_DRAFT}.p_min",
          "token probability below which drafting stops", 0.0, (0, 1)),
     _row(_N, "--spec-draft-p-split --draft-p-split", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT", f"{_DRAFT}.p_split",
@@ -364,11 +354,11 @@ SPECULATION: tuple[Parameter, ...] = (
     _row(_T, "--spec-synth-rates", "LLAMA_ARG_SPEC_SYNTH_RATES", "speculative.synth_rates",
          "synthetic acceptance per position, comma-separated (testing only)"),
     _row(_I, "--spec-ngram-mod-n-max", "", "speculative.ngram_mod.n_max", "longest draft of ngram-mod", 64,
-         _NGRAM_LEN, _LEN, former=_FORMER_MAX),
+         _NGRAM_LEN, _LEN),
     _row(_I, "--spec-ngram-mod-n-min", "", "speculative.ngram_mod.n_min", "shortest draft of ngram-mod", 48,
-         (0, 1024), _LEN, former=_FORMER_MIN),
+         (0, 1024), _LEN),
     _row(_I, "--spec-ngram-mod-n-match", "", "speculative.ngram_mod.n_match", "length of the looked-up n-gram", 24,
-         _NGRAM_LEN, _LEN, former="--spec-ngram-size-n"),
+         _NGRAM_LEN, _LEN),
     *_ngram_map("ngram-simple"),
     *_ngram_map("ngram-map-k"),
     *_ngram_map("ngram-map-k4v"),

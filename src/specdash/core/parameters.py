@@ -53,8 +53,6 @@ class Parameter:
     keys: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     off_flags: tuple[str, ...] = ()
-    former_flags: tuple[str, ...] = ()
-    """Names by which only older builds of llama.cpp know it, the best one first. Several parameters may share one."""
     attribute: str | None = None
     inverted: bool = False
     default: Scalar | None = None
@@ -78,8 +76,6 @@ class Parameter:
     """Read by specdash, not by the engine."""
     always: bool = False
     """Rendered even when it has its default, because the default of the engine differs or changed between builds."""
-    default_holds_where: str = ""
-    """Words the engine's help must have for our default to mean the same there; elsewhere the engine's own holds."""
 
     @property
     def key(self) -> str:

@@ -107,18 +107,13 @@ def supervisor_socket(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """The user's own profiles, one TOML file each."""
+    """The user's own profiles, an env file each."""
     return config_dir(env) / "profiles"
 
 
 def baselines_file(env: Mapping[str, str] = os.environ) -> Path:
     """Decode speeds without speculation, one JSON object a line (see `core.baselines`)."""
     return state_dir(env) / "baselines.jsonl"
-
-
-def saved_slots_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The slots that were saved from here, one JSON object a line (see `control.slot_files`)."""
-    return state_dir(env) / "saved-slots.jsonl"
 
 
 def history_file(env: Mapping[str, str] = os.environ) -> Path:

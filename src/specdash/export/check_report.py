@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.core.records import Alert
-    from specdash.export import documents
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule, RuleSpec
 
@@ -154,7 +153,7 @@ def _assignment(key: str, value: str | None) -> str:
     return f"-{key}" if value is None else f"{key}={value}"
 
 
-def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> documents.CheckDocument:
+def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> dict[str, Any]:
     """The result as a JSON-ready object."""
     specs = {rule.spec.id: rule.spec for rule in rules}
     backend = result.picture.backend
@@ -205,7 +204,7 @@ def report_of_all(results: Mapping[str, CheckVerdict], rules: Sequence[Rule], *,
     return "\n".join(lines)
 
 
-def all_as_json(results: Mapping[str, CheckVerdict], rules: Sequence[Rule]) -> documents.CheckAllDocument:
+def all_as_json(results: Mapping[str, CheckVerdict], rules: Sequence[Rule]) -> dict[str, Any]:
     """The results as a JSON-ready object."""
     status = worst_status(results.values())
     return {
@@ -217,7 +216,7 @@ def all_as_json(results: Mapping[str, CheckVerdict], rules: Sequence[Rule]) -> d
     }
 
 
-def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> documents.RunbookDocument | None:
+def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any] | None:
     if spec is None:
         return None
     todo = runbook(spec, alert)
@@ -240,7 +239,7 @@ def _limits(limits: Mapping[str, float]) -> str:
     return f" ({named})" if named else ""
 
 
-def catalogue_json(rules: Iterable[Rule]) -> list[documents.CatalogueRule]:
+def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
     """All rules with everything that is said of them."""
     return [
         json_of(

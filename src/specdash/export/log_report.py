@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.core.log_facts import ServerEvent
     from specdash.core.proxy_events import SpeedLimits
-    from specdash.export import documents
     from specdash.insight.log.log_summary import LogSummary
     from specdash.insight.request import DraftTally, ServedRequest
 
@@ -55,7 +54,7 @@ def json_lines(summary: LogSummary, path: str) -> Iterator[str]:
     yield "]}"
 
 
-def _head(summary: LogSummary, path: str) -> documents.LogHead:
+def _head(summary: LogSummary, path: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "file": path,
@@ -82,7 +81,7 @@ def _request(request: ServedRequest) -> str:
     return _REQUEST % tuple(values)
 
 
-def _steps(drafts: DraftTally) -> documents.StepTally:
+def _steps(drafts: DraftTally) -> dict[str, Any]:
     return {
         "count": drafts.steps or 0,
         "accepted": drafts.accepted,
@@ -91,7 +90,7 @@ def _steps(drafts: DraftTally) -> documents.StepTally:
     }
 
 
-def _totals(summary: LogSummary) -> documents.LogTotals:
+def _totals(summary: LogSummary) -> dict[str, Any]:
     requests = summary.requests
     generated, accepted = _sum(requests, "draft_generated"), _sum(requests, "draft_accepted")
     return {
@@ -126,7 +125,7 @@ _STATISTICS = "printed_type calls drafts_generated drafts_accepted tokens_genera
 _STATISTICS += " mean_accepted_length acceptance_per_position"
 
 
-def _statistics(summary: LogSummary) -> dict[str, documents.TypeStatistics]:
+def _statistics(summary: LogSummary) -> dict[str, dict[str, Any]]:
     return {
         name if origin is None else f"{name}@{origin}": json_of(last, _STATISTICS)
         | {"durations_ms": last.durations_ms or None, "at_s": last.at_s}
@@ -134,7 +133,7 @@ def _statistics(summary: LogSummary) -> dict[str, documents.TypeStatistics]:
     }
 
 
-def _warnings(summary: LogSummary) -> dict[str, documents.LogWarning]:
+def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "title": WARNING_CLASSES[name].title,
@@ -158,7 +157,7 @@ def _gravity(item: tuple[str, Any]) -> tuple[int, int, str]:
     return _SEVERITIES.index(str(WARNING_CLASSES[name].severity)), -tally.count, name
 
 
-def _checkpoints(summary: LogSummary) -> list[documents.LoggedCheckpoints]:
+def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
     return [
         {
             "kind": kind,
@@ -171,7 +170,7 @@ def _checkpoints(summary: LogSummary) -> list[documents.LoggedCheckpoints]:
     ]
 
 
-def _prompt_cache(summary: LogSummary) -> documents.PromptCacheDocument:
+def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
     state = summary.cache_state
     known = [
         (request.prompt_cached, request.prompt_total_tokens)
@@ -196,7 +195,7 @@ def _prompt_cache(summary: LogSummary) -> documents.PromptCacheDocument:
     }
 
 
-def _server(summary: LogSummary) -> documents.LoggedServer:
+def _server(summary: LogSummary) -> dict[str, Any]:
     """The last server that wrote the log."""
     events = {event.name: event for event in summary.events if event.origin is None}
 
@@ -230,7 +229,7 @@ def _server(summary: LogSummary) -> documents.LoggedServer:
     }
 
 
-def _event(event: ServerEvent) -> documents.LoggedEvent:
+def _event(event: ServerEvent) -> dict[str, Any]:
     return {"name": event.name, "at_s": event.at_s, "origin": event.origin, "fields": dict(event.fields)}
 
 
@@ -247,7 +246,7 @@ def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
         yield f"not understood: {sample[:160]}"
 
 
-def _server_text(server: documents.LoggedServer) -> Iterator[str]:
+def _server_text(server: dict[str, Any]) -> Iterator[str]:
     known = [f"{key} {server[key]}" for key in _SERVER_SHOWN if server[key]]
     if known:
         yield "server: " + ", ".join(known)
@@ -257,7 +256,7 @@ def _server_text(server: documents.LoggedServer) -> Iterator[str]:
         yield "speculation: " + ", ".join(filter(None, server["speculation"]["types"]))
 
 
-def _requests_text(summary: LogSummary, totals: documents.LogTotals) -> Iterator[str]:
+def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
     yield (
         f"requests: {totals['requests']:,} ({totals['completed']:,} completed, {totals['cancelled']:,} cancelled, "
         f"{totals['failed']:,} failed, {totals['unfinished']:,} unfinished)"
@@ -280,7 +279,7 @@ def _requests_text(summary: LogSummary, totals: documents.LogTotals) -> Iterator
         yield f"  {number(request.slot):>4} {number(request.task):>6} {prefill} {decode}  {end}"
 
 
-def _speculation_text(summary: LogSummary, totals: documents.LogTotals) -> Iterator[str]:
+def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
     if totals["draft_generated"]:
         yield f"draft tokens: {_share(totals['draft_accepted'], totals['draft_generated'])} over the requests"
     steps = summary.steps

@@ -1,4 +1,4 @@
-"""The picture as JSON and as text: the same truth without the screen. `export.documents` has the types of its parts.
+"""The picture as JSON and as text: the same truth without the screen.
 
 Of each part of the picture `*_json` is what programs get, unknown values as None, and `*_rows` what people do: pairs
 of a label and a text.
@@ -23,7 +23,6 @@ from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size,
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
     from specdash.core.records import Alert
-    from specdash.export import documents
     from specdash.insight.picture import (
         AlertsPicture,
         ApplyMark,
@@ -57,9 +56,9 @@ SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
 
 
-def to_json(picture: Picture) -> documents.SnapshotDocument:
+def to_json(picture: Picture) -> dict[str, Any]:
     """The snapshot as a JSON-ready dictionary; what is unknown is None."""
-    document: documents.SnapshotDocument = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "time": _time(picture.wall),
         "window_seconds": picture.window_s,
@@ -78,12 +77,12 @@ def to_json(picture: Picture) -> documents.SnapshotDocument:
         "speedup": speedup_json(picture),
         **views_json(picture.views),
     }
-    written: documents.SnapshotDocument = finite(document)
+    written: dict[str, Any] = finite(document)
     return written
 
 
-def _backend(backend: BackendPicture) -> documents.BackendDocument:
-    document: documents.BackendDocument = json_of(
+def _backend(backend: BackendPicture) -> dict[str, Any]:
+    document: dict[str, Any] = json_of(
         backend,
         "state reason? engine url model model_path n_ctx uptime_seconds=uptime_s slots",
         prefill=rate_json(backend.prefill),
@@ -109,16 +108,16 @@ def _process(backend: BackendPicture) -> dict[str, Any] | None:
     return process
 
 
-def rate_json(measured: MeasuredFigure) -> documents.RateDocument:
+def rate_json(measured: MeasuredFigure) -> dict[str, Any]:
     """A speed with what it rests on."""
-    rate: documents.RateDocument = json_of(measured, "tokens_per_second=value status basis? source age_seconds=age_s")
+    rate: dict[str, Any] = json_of(measured, "tokens_per_second=value status basis? source age_seconds=age_s")
     return rate
 
 
-def _speculation(speculation: SpeculationPicture) -> documents.SpeculationDocument:
+def _speculation(speculation: SpeculationPicture) -> dict[str, Any]:
     acceptance = speculation.acceptance
     window_known = acceptance.window.status is ReadingStatus.KNOWN
-    document: documents.SpeculationDocument = json_of(
+    document: dict[str, Any] = json_of(
         speculation,
         "active types draft_tokens_total accepted_tokens_total verification_steps_total mean_accepted_length "
         "accepted_per_position acceptance_per_position_window acceptance_per_position_lifetime "
@@ -134,7 +133,7 @@ def _speculation(speculation: SpeculationPicture) -> documents.SpeculationDocume
     return document
 
 
-def _log(log: LogPicture) -> documents.LogDocument:
+def _log(log: LogPicture) -> dict[str, Any]:
     return {
         "path": log.path,
         "status": log.status,
@@ -232,7 +231,7 @@ def _slots(backend: BackendPicture) -> str:
     return "  ".join(f"{slot.id}:{slot.phase}" for slot in backend.slots) or "none"
 
 
-def speedup_json(picture: Picture) -> documents.SpeedupDocument:
+def speedup_json(picture: Picture) -> dict[str, Any]:
     """All of it; what is unknown is None."""
     speedup, judged = picture.speedup, verdict(picture)
     return {
@@ -302,12 +301,12 @@ def _short(group: GroupFigures) -> str:
 _UNITS = {"acceptance": (100.0, " %"), "decode": (1.0, " tok/s"), "prefill": (1.0, " tok/s"), "ttft": (1.0, " s")}
 
 
-def applies_json(picture: Picture) -> list[documents.ApplyDocument]:
+def applies_json(picture: Picture) -> list[dict[str, Any]]:
     """All applies, oldest first."""
     return [_mark(mark) for mark in picture.applies]
 
 
-def experiment_json(card: ExperimentCard | None) -> documents.ExperimentDocument | None:
+def experiment_json(card: ExperimentCard | None) -> dict[str, Any] | None:
     """The card, None where nothing was applied."""
     if card is None:
         return None
@@ -333,15 +332,15 @@ def experiment_rows(picture: Picture) -> list[tuple[str, str]]:
     return rows
 
 
-def _mark(mark: ApplyMark) -> documents.ApplyDocument:
+def _mark(mark: ApplyMark) -> dict[str, Any]:
     names = "number=record.number at=wall age_seconds=age_s kind=record.kind outcome=record.outcome text"
-    apply: documents.ApplyDocument = json_of(mark, names)
+    apply: dict[str, Any] = json_of(mark, names)
     return apply
 
 
-def _measure(measure: MeasureComparison) -> documents.MeasureDocument:
+def _measure(measure: MeasureComparison) -> dict[str, Any]:
     side = "count value lower_quartile=lower upper_quartile=upper"
-    document: documents.MeasureDocument = json_of(
+    document: dict[str, Any] = json_of(
         measure,
         "source change change_low=low change_high=high change_is_relative=is_relative verdict words",
         before=json_of(measure.before, side),
@@ -374,10 +373,10 @@ def _plain(side: ExperimentSide, scale: float) -> str:
 POSITIONS_SHOWN = 8
 
 
-def views_json(views: SpeculationViews) -> documents.ViewsDocument:
+def views_json(views: SpeculationViews) -> dict[str, Any]:
     """One key a view; field names are those of `insight.drafter_picture`, and "" is None."""
     prefix = views.prefix_cache
-    shown: documents.ViewsDocument = _told(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
+    shown: dict[str, Any] = _told(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
     shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
     for row, session in zip(shown["prefix_cache"]["sessions"], prefix.sessions, strict=True):
         row["cached_share"] = session.cached_share
@@ -477,13 +476,13 @@ def _router(router: RouterPicture) -> list[tuple[str, str]]:
     return [("router", f"{models}  any: {router.any_means or 'no model is resident'}")]
 
 
-def trial_json(picture: Picture) -> documents.TrialDocument | None:
+def trial_json(picture: Picture) -> dict[str, Any] | None:
     """Who tries settings on the server, and how far that is; None where nobody does."""
     trial = picture.trial
     if trial is None:
         return None
     names = "service since=at alive boot planned words"
-    document: documents.TrialDocument = json_of(trial, names, command=f"specdash {trial.what}")
+    document: dict[str, Any] = json_of(trial, names, command=f"specdash {trial.what}")
     return document
 
 
@@ -496,7 +495,7 @@ TIMELINE_SHOWN = 200
 """The newest events are told, so many."""
 
 
-def alerts_json(alerts: AlertsPicture) -> documents.AlertsDocument:
+def alerts_json(alerts: AlertsPicture) -> dict[str, Any]:
     """Active and past alerts, the likely cause, and what cannot be judged."""
     return {
         "cause": alerts.cause or None,
@@ -506,9 +505,9 @@ def alerts_json(alerts: AlertsPicture) -> documents.AlertsDocument:
     }
 
 
-def alert_json(alert: Alert) -> documents.AlertDocument:
+def alert_json(alert: Alert) -> dict[str, Any]:
     """One alert; moments are Unix times."""
-    document: documents.AlertDocument = json_of(
+    document: dict[str, Any] = json_of(
         alert,
         "rule subject? title severity summary since raised last ended chart",
         evidence=[{"label": label, "value": value} for label, value in alert.evidence],
@@ -517,7 +516,7 @@ def alert_json(alert: Alert) -> documents.AlertDocument:
     return document
 
 
-def timeline_json(picture: Picture) -> list[documents.EventDocument]:
+def timeline_json(picture: Picture) -> list[dict[str, Any]]:
     """The newest events, oldest first."""
     names = "at ended kind title severity detail? ref?"
     return [json_of(event, names) for event in picture.timeline[-TIMELINE_SHOWN:]]
@@ -541,12 +540,12 @@ def alert_line(alert: Alert) -> str:
 FINISHED_SHOWN = 50
 
 
-def proxy_json(proxy: ProxyPicture) -> documents.ProxyDocument | None:
+def proxy_json(proxy: ProxyPicture) -> dict[str, Any] | None:
     """The proxy, None when none is configured."""
     if not proxy.configured:
         return None
     live = proxy.live
-    document: documents.ProxyDocument = json_of(proxy, "url status reason? age_seconds=age_s") | {
+    document: dict[str, Any] = json_of(proxy, "url status reason? age_seconds=age_s") | {
         **json_of(
             live,
             "version? started upstream context_window held hold_reason? waiting requests_total=requests session_count "
@@ -599,25 +598,25 @@ def _acts(proxy: ProxyPicture) -> str:
 
 def _session(session: SessionView) -> dict[str, Any]:
     used = session.utilisation
-    more: documents.SessionUse = {"utilisation": used, "level": warning_level(used)}
+    more: dict[str, Any] = {"utilisation": used, "level": warning_level(used)}
     return {**json_of(session), **more}
 
 
 def _running(request: ActiveView) -> dict[str, Any]:
-    more: documents.RunningShares = {**_shares(request), "prefill_progress": prefill_progress(request)}
+    more: dict[str, Any] = {**_shares(request), "prefill_progress": prefill_progress(request)}
     return {**json_of(request), **more}
 
 
 def _finished(request: RequestEvent) -> dict[str, Any]:
-    more: documents.FinishedShares = {**_shares(request), "at": request.at or None}
+    more: dict[str, Any] = {**_shares(request), "at": request.at or None}
     return {**json_of(request), **more}
 
 
-def _shares(request: ActiveView | RequestEvent) -> documents.RequestShares:
+def _shares(request: ActiveView | RequestEvent) -> dict[str, Any]:
     return {"acceptance": acceptance(request), "cache_share": cache_share(request)}
 
 
-def _guardrails(proxy: ProxyPicture) -> dict[str, documents.GuardrailDocument] | None:
+def _guardrails(proxy: ProxyPicture) -> dict[str, dict[str, Any]] | None:
     if not proxy.counts_guardrails:
         return None
     return {

@@ -11,7 +11,7 @@ import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
-from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_KEYS
+from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_FLAGS, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.log_grammar import DROPPED, LINE_CLASSES, Context
 from specdash.llama.log_grammar.server_lines import LIFE_CYCLE
@@ -126,8 +126,7 @@ def safe_word(value: str) -> str:
 def _names() -> frozenset[str]:
     """Flags, env keys and spec types that specdash knows."""
     types = {spelling for spec_kind in SPEC_TYPES for spelling in spec_kind.spellings}
-    former = {flag for parameter in BY_KEY.values() for flag in parameter.former_flags}
-    return frozenset(types | former | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_KEYS.keys())
+    return frozenset(types | BY_FLAG.keys() | BY_KEY.keys() | REMOVED_FLAGS.keys() | REMOVED_KEYS.keys())
 
 
 def safe_error(text: str) -> str:

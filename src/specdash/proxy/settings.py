@@ -14,6 +14,7 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
+from specdash.core.removed import removed_setting
 from specdash.core.target import is_loopback
 from specdash.system.data import dataclass
 
@@ -133,7 +134,7 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         default = parameter.text(parameter.default) if parameter.default is not None else ""
         problems.append(f"{source}: {problem}; using the default, {default}")
     problems += [
-        f"{source}: {key} is not a setting of this proxy; it is ignored"
+        f"{source}: {removed_setting(key, None) or f'{key} is not a setting of this proxy; it is ignored'}"
         for key in sorted(env)
         if key.startswith("PROXY_") and key not in BY_KEY
     ]

@@ -437,9 +437,6 @@ class Dashboard(App[None]):
 
     def action_save_screen(self) -> None:
         """Save the screen as SVG and say where."""
-        if self.is_web:
-            self.notify("a page in a browser writes no files: save the page there", markup=False)
-            return
         from specdash.tui.export import save_screen
 
         save_screen(self, self.screenshots, self.wall_time())

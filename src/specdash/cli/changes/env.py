@@ -1,4 +1,4 @@
-"""`specdash env show|get|set|unset|diff|history|explain`: the env files of the services. Secrets stay masked."""
+"""`specdash env show|history|explain`: the env files of the services. Secrets stay masked."""
 
 from __future__ import annotations
 
@@ -13,25 +13,19 @@ from specdash.cli.options import (
     add_service,
     add_settings,
     print_answer,
-    print_json,
     resolved_settings,
-    say,
 )
-from specdash.core.changes import Role, changes_to, differences, parse_assignments, role_of
+from specdash.core.changes import Role, differences, role_of
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.env_edit import (
     all_keys,
-    check_value,
     key_help,
-    masked_diff,
     printable,
     remarks,
     shown_text,
-    unknown,
-    with_changes,
 )
-from specdash.core.envfile import EnvFileError, decode, encode, parse, quote, traps
-from specdash.core.errors import ExitCode, InputError, UnfinishedApplyError, UsageError
+from specdash.core.envfile import decode, parse, quote, traps
+from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import REMOVED_KEYS
 from specdash.core.paths import backend_env_file, backups_dir, proxy_env_file
@@ -40,11 +34,11 @@ from specdash.system.text import shortened, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from specdash.control.env_store import Backup, Backups, EnvSnapshot
     from specdash.control.services.services import ManagedService
-    from specdash.core.changes import Change, WantedValues
+    from specdash.core.changes import Change
     from specdash.core.env_edit import KeyHelp
 
 
@@ -156,167 +150,6 @@ def subjects_of_services(args: argparse.Namespace, roles: list[Role]) -> list[En
     return found
 
 
-# `specdash env set|unset`: change the env files, each with a backup, and never more than what was asked for.
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What a change would make of one env file. `diff` and `warnings` are lines without secrets."""
-
-    subject: EnvSubject
-    after: str = field(repr=False)
-    changes: tuple[Change, ...]
-    diff: list[str]
-    warnings: list[str]
-
-
-def change(args: argparse.Namespace) -> int:
-    """Set or remove the keys of `args.words`."""
-    made = [draft for draft in drafts(args, wanted(args)) if draft.changes or draft.warnings]
-    for draft in made:
-        for line in draft.warnings:
-            say(f"warning: {line}")
-    todo = [draft for draft in made if draft.changes]
-    numbers = _write(todo) if todo and not args.dry_run else {}
-    dry_run = args.dry_run
-    print_answer(_as_json(todo, numbers, dry_run=dry_run), _as_text(todo, numbers, dry_run=dry_run), as_json=args.json)
-    return ExitCode.OK
-
-
-def wanted(args: argparse.Namespace) -> WantedValues:
-    """The change that the words of the command line mean. Raises `UsageError` naming the word."""
-    words: list[str] = args.words
-    if args.action == "unset":
-        odd = next((word for word in words if "=" in word or not word), None)
-        if odd is not None:
-            raise UsageError(f"{odd!r}: name the key alone, to remove it")
-        words = [f"!{word}" for word in words]
-    role = Role(args.service) if args.service is not None else None
-    if role is not None:
-        return parse_assignments(words, role)
-    by_role: dict[Role | None, list[str]] = {}
-    for word in words:
-        key = _key(word)
-        by_role.setdefault(role_of(key) or _holder(args, key), []).append(word)
-    parsed = [parse_assignments(some, key) for key, some in by_role.items()]
-    return {key: found for some in parsed for key, found in some.items()}
-
-
-def _key(word: str) -> str:
-    key, equals, _ = word.partition("=")
-    return key if equals else key[1:] if key[:1] in "!-" else key
-
-
-def _holder(args: argparse.Namespace, key: str) -> Role | None:
-    """Whose file holds a key that neither service is known to read; None when that is not just one."""
-
-    found = [
-        subject.role for subject in subjects(args) if args.env_file is not None or key in subject.snapshot.file.values
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def drafts(args: argparse.Namespace, wanted: WantedValues) -> list[Draft]:
-    """What the change would make of each file that it is about; nothing is written.
-
-    Raises `InputError` for a value that cannot be meant, and for a file with a line that systemd would not read.
-    """
-
-    return [
-        _draft(subject, wanted.get(subject.role, {}))
-        for subject in subjects(args, tuple(role for role in Role if wanted.get(role)))
-    ]
-
-
-def _draft(subject: EnvSubject, wanted: Mapping[str, str | None]) -> Draft:
-    role, file = subject.role, subject.snapshot.file.check(str(subject.path))
-    for key, value in wanted.items():
-        if value is not None:
-            check_value(role, key, value)
-    try:
-        after = with_changes(file, wanted)
-    except EnvFileError as error:
-        raise EnvFileError(f"{subject.path}: {error}") from None
-    changes = changes_to(role, file.values, wanted)
-    said = [(key_change.key, unknown(role, key_change.key)) for key_change in changes if key_change.after is not None]
-    warnings = [f"{key} is {text}" for key, text in said if text is not None]
-    return Draft(subject, after, changes, masked_diff(file.text, after, str(subject.path)), warnings)
-
-
-def _write(made: list[Draft]) -> dict[Role, int]:
-    """Write all files after their backups; the backups' numbers. When one cannot be written, none is."""
-    from specdash.control.apply.journal import ApplyLock
-    from specdash.control.env_store import check_writable, replace_env
-
-    keys = ", ".join(change.key for draft in made for change in draft.changes)
-    with ApplyLock(f"env change of {keys}"):
-        _refuse_while_unfinished(made)
-        for draft in made:
-            check_writable(draft.subject.snapshot)
-        numbers = {
-            draft.subject.role: backups().save(draft.subject.role, draft.subject.snapshot).number for draft in made
-        }
-        written: list[tuple[EnvSnapshot, bytes]] = []
-        try:
-            for draft in made:
-                now = replace_env(draft.subject.snapshot, encode(draft.after))
-                written.append((now, draft.subject.snapshot.data))
-        except BaseException:
-            for now, before in written:
-                replace_env(now, before)
-            raise
-    return numbers
-
-
-def _refuse_while_unfinished(made: list[Draft]) -> None:
-    """A file that an apply was changing when it was killed is `specdash recover`'s to put right first."""
-    from specdash.control.apply.trial import read_trial, refuse_during_trial
-    from specdash.control.apply.undo import unfinished
-
-    trial = read_trial(os.environ)
-    if trial is not None and any(str(draft.subject.path) == trial.env_file for draft in made):
-        refuse_during_trial(os.environ)
-    journal = unfinished(os.environ)
-    if journal is None:
-        return
-    pending = {os.path.realpath(edit.env_file) for edit in journal.edits}
-    if any(str(draft.subject.snapshot.target) in pending for draft in made):
-        raise UnfinishedApplyError(f"{journal.words}; run `specdash recover` first")
-
-
-def _as_text(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> list[str]:
-    if not todo:
-        return ["nothing to change: already set"]
-    lines = [line for draft in todo for line in draft.diff]
-    if dry_run:
-        return [*lines, "dry run: nothing was written"]
-    lines += [
-        f"{draft.subject.path} is written; the version before is backup {numbers[draft.subject.role]}" for draft in todo
-    ]
-    roles = " and the ".join(str(draft.subject.role) for draft in todo)
-    verb = "keeps" if len(todo) == 1 else "keep"
-    return [*lines, f"the {roles} {verb} the old settings until `specdash apply` or a restart"]
-
-
-def _as_json(todo: list[Draft], numbers: dict[Role, int], *, dry_run: bool) -> dict[str, Any]:
-    return {
-        "changed": bool(todo) and not dry_run,
-        "dry_run": dry_run,
-        "in_force": "after specdash apply, or a restart" if todo and not dry_run else None,
-        "services": [
-            {
-                "service": str(draft.subject.role),
-                "env_file": str(draft.subject.path),
-                "backup": numbers.get(draft.subject.role),
-                "changes": changes_json(draft.changes),
-                "warnings": draft.warnings,
-                "diff": draft.diff,
-            }
-            for draft in todo
-        ],
-    }
-
-
 def changes_json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
     """Changes as JSON, secrets masked."""
     return [
@@ -329,20 +162,7 @@ def changes_json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
     ]
 
 
-# `specdash env diff|history`: the env files against their backups.
-
-
 _LONGEST_VALUE = 40
-
-
-@dataclass(frozen=True, slots=True)
-class FileDifference:
-    """One file against one of its backups, or against a wanted change (`backup` None)."""
-
-    subject: EnvSubject
-    backup: Backup | None
-    lines: list[str]
-    changes: tuple[Change, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,19 +175,6 @@ class Version:
     differs: bool
 
 
-def diff(args: argparse.Namespace) -> int:
-    """Compare each file with a backup, or with what the words would make of it."""
-    words: list[str] = args.words
-    if any("=" in word or word[:1] in ("!", "-") for word in words):
-        found = [FileDifference(draft.subject, None, draft.diff, draft.changes) for draft in drafts(args, wanted(args))]
-        text = [line for difference in found for line in difference.lines] or ["no difference: already set"]
-    else:
-        found = _against_backups(args, _number(words))
-        text = [line for difference in found for line in _lines(difference)]
-    print_answer({"services": [_diff_json(difference) for difference in found]}, text, as_json=args.json)
-    return ExitCode.OK
-
-
 def history(args: argparse.Namespace) -> int:
     """List the backups of each file, oldest first, with what changed after each."""
     found = [(subject, _versions(subject)) for subject in subjects(args)]
@@ -376,53 +183,8 @@ def history(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _number(words: list[str]) -> int | None:
-    if not words:
-        return None
-    if len(words) > 1 or not words[0].isdecimal():
-        raise UsageError(f"{' '.join(words)!r}: name one backup by its number, or changes as KEY=VALUE")
-    return int(words[0])
-
-
-def _against_backups(args: argparse.Namespace, number: int | None) -> list[FileDifference]:
-    files = subjects(args)
-    if number is None:
-        return [_against(file, _last_that_differs(file)) for file in files]
-    found = [(file, kept) for file in files for kept in _of(file) if kept.number == number]
-    if not found:
-        raise InputError(f"there is no backup {number} of {_places(files)}; `specdash env history` lists them")
-    if len(found) > 1:
-        raise UsageError(f"both services have a backup {number}; add --service backend or proxy")
-    return [_against(*found[0])]
-
-
-def _places(files: list[EnvSubject]) -> str:
-    return " or ".join(str(file.path) for file in files)
-
-
 def _of(subject: EnvSubject) -> list[Backup]:
     return [backup for backup in backups().list(subject.role) if subject.is_of(backup)]
-
-
-def _last_that_differs(subject: EnvSubject) -> Backup | None:
-    now = (subject.snapshot.exists, subject.snapshot.digest)
-    return next((backup for backup in reversed(_of(subject)) if (backup.existed, backup.digest) != now), None)
-
-
-def _against(subject: EnvSubject, backup: Backup | None) -> FileDifference:
-    if backup is None:
-        return FileDifference(subject, None, [], ())
-    before, now = decode(backups().read(subject.role, backup.number)), subject.snapshot.file
-    lines = masked_diff(before, now.text, str(subject.path))
-    return FileDifference(subject, backup, lines, differences(subject.role, parse(before).values, now.values))
-
-
-def _lines(difference: FileDifference) -> list[str]:
-    if difference.backup is None:
-        return [f"{difference.subject.role}  {difference.subject.path}: no backup differs from it"]
-    backup = difference.backup
-    head = f"{difference.subject.role}  backup {backup.number} of {timestamp(backup.at)}, and the file now"
-    return [head, *(difference.lines or ["no difference"])]
 
 
 def _versions(subject: EnvSubject) -> list[Version]:
@@ -447,7 +209,7 @@ def _read(role: Role, backup: Backup) -> bytes | None:
 
 def _history_lines(subject: EnvSubject, rows: list[Version]) -> list[str]:
     if not rows:
-        return [subject.words, "  no backups yet: `specdash env set` and `specdash apply` make one before each change"]
+        return [subject.words, "  no backups yet: `specdash apply` makes one before each change"]
     return [
         subject.words,
         *(f"  {row.backup.number:>4}  {timestamp(row.backup.at)}  {_words(row)}" for row in rows),
@@ -475,14 +237,6 @@ def _short(value: str | None) -> str:
     return shortened(shown, _LONGEST_VALUE)
 
 
-def _diff_json(difference: FileDifference) -> dict[str, Any]:
-    return {
-        **json_of(difference, "service=subject.role env_file=subject.path diff=lines"),
-        "backup": difference.backup.number if difference.backup is not None else None,
-        "changes": changes_json(difference.changes),
-    }
-
-
 def _history_json(subject: EnvSubject, rows: list[Version]) -> dict[str, Any]:
     return {
         **json_of(subject, "service=role env_file=path"),
@@ -499,10 +253,6 @@ def _history_json(subject: EnvSubject, rows: list[Version]) -> dict[str, Any]:
 
 _ACTIONS = {
     "show": "print every setting with its line number and any remarks",
-    "get": "print the value of one key",
-    "set": "set keys: KEY=VALUE...",
-    "unset": "remove keys: KEY...",
-    "diff": "compare the file with a backup, or show what KEY=VALUE... would change",
     "history": "list the backups, and what was changed after each",
     "explain": "explain what a key means",
 }
@@ -516,26 +266,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
             add_service(argument_parser, "whose env file (default: by key)")
             argument_parser.add_argument("--env-file", metavar="F", help="this file instead of the service's")
             add_settings(argument_parser, SERVICE_SETTINGS)
-    parsers["get"].add_argument("key", metavar="KEY")
-    parsers["get"].add_argument("--reveal", action="store_true", help="print it even if it is a secret")
-    parsers["set"].add_argument("words", nargs="+", metavar="KEY=VALUE")
-    parsers["unset"].add_argument("words", nargs="+", metavar="KEY")
-    for name in ("set", "unset"):
-        parsers[name].add_argument(
-            "--dry-run", action="store_true", help="show the difference without changing anything"
-        )
-    parsers["diff"].add_argument(
-        "words",
-        nargs="*",
-        metavar="N | KEY=VALUE",
-        help="a backup's number, or changes (default: the latest backup that differs)",
-    )
     parsers["explain"].add_argument("key", metavar="KEY")
 
 
 def run(args: argparse.Namespace) -> int:
-    actions = {"show": _show, "get": _get, "set": change, "unset": change, "diff": diff, "history": history}
-    return {**actions, "explain": _explain}[args.action](args)
+    return {"show": _show, "history": history, "explain": _explain}[args.action](args)
 
 
 def _show(args: argparse.Namespace) -> int:
@@ -588,29 +323,6 @@ def _shown_lines(subject: EnvSubject, rows: list[dict[str, Any]]) -> list[str]:
 
 def _written(value: str) -> str:
     return value if value == MASK else printable(quote(value), newlines=True)
-
-
-def _get(args: argparse.Namespace) -> int:
-    role = role_of(args.key)
-    there = subjects(args, () if role is None else (role,))
-    for env_subject in there:
-        env_subject.snapshot.file.check(str(env_subject.path))
-    found = next((env_subject for env_subject in there if args.key in env_subject.snapshot.values), None)
-    value = found.snapshot.values[args.key] if found is not None else None
-    shown = value if args.reveal else shown_text(args.key, value)
-    if args.json:
-        line = found.snapshot.file.line_of(args.key) if found is not None else None
-        path = str(found.path) if found is not None else None
-        print_json({"key": args.key, "value": shown, "masked": shown != value, "env_file": path, "line": line})
-        return ExitCode.OK if value is not None else ExitCode.FAILED
-    if value is None or shown is None:
-        places = " or ".join(str(env_subject.path) for env_subject in there)
-        say(f"{args.key} is not set in {places}")
-        return ExitCode.FAILED
-    if shown != value:
-        raise UsageError(f"{args.key} holds a secret; add --reveal to print it")
-    print(value)
-    return ExitCode.OK
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -8,27 +8,24 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.cli.changes.over_ssh import add_far_options, carry_over, far_machine
 from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
 from specdash.control.services import installation
-from specdash.control.services.containers import ContainerManager
 from specdash.control.services.deployment import OTHERS, find_deployment
-from specdash.control.services.kubernetes import KubernetesManager
 from specdash.control.services.services import ServiceState
 from specdash.control.services.systemd import Systemctl, SystemdManager, available
 from specdash.control.services.units import UNIT_OF, UNITS_OF
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.config import SCHEMES, SERVICE_SETTINGS, Resolved
+from specdash.core.config import SERVICE_SETTINGS, Resolved
 from specdash.core.errors import (
     ConflictError,
     ExitCode,
     RefusedError,
     ServiceError,
     SpecdashError,
-    UsageError,
     errors,
 )
 from specdash.system.data import json_of
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from specdash.control.services.installation import UnitChange
     from specdash.control.services.services import Deployment, ManagedService, ServiceStatus
     from specdash.core.target import Target
-    from specdash.export import documents
 
 _ACTIONS = {
     "adopt": "write an env file from a llama-server that was started by hand, and explain how a service takes over",
@@ -183,20 +179,20 @@ def _shows_up(service: ManagedService, status: ServiceStatus) -> bool:
 
 def _status(deployment: Deployment, *, as_json: bool) -> int:
     rows = [_row(service) for role in Role if (service := deployment.service(role)) is not None]
-    document: documents.ServicesDocument = {"services": rows, "problems": list(deployment.problems)}
+    document: dict[str, Any] = {"services": rows, "problems": list(deployment.problems)}
     print_answer(document, _table(rows, deployment.problems), as_json=as_json)
     if not rows or any(row["error"] is not None for row in rows):
         return ExitCode.SERVICE
     return ExitCode.OK if all(row["state"] == "running" for row in rows) else ExitCode.FAILED
 
 
-def _row(service: ManagedService) -> documents.ServiceDocument:
+def _row(service: ManagedService) -> dict[str, Any]:
     status, error = None, None
     try:
         status = service.status()
     except ServiceError as failure:
         error = str(failure)
-    row: documents.ServiceDocument = json_of(
+    row: dict[str, Any] = json_of(
         service,
         "role name manager=manager.kind origin env_file reloads socket",
         env_file_exists=service.env_file.is_file(),
@@ -207,7 +203,7 @@ def _row(service: ManagedService) -> documents.ServiceDocument:
     return row
 
 
-def _table(rows: list[documents.ServiceDocument], problems: tuple[str, ...]) -> str:
+def _table(rows: list[dict[str, Any]], problems: tuple[str, ...]) -> str:
     head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "MANAGER", "ORIGIN", "ENV FILE")
     cells = [head] + [
         (
@@ -319,7 +315,7 @@ def install(args: argparse.Namespace) -> int:
 
 def uninstall(args: argparse.Namespace) -> int:
     """Remove what specdash installed, from every manager or the one asked for."""
-    env, asked = os.environ, _asked_manager(args)
+    env, asked = os.environ, resolved_settings(args)["manager"].value
     gone: list[str] = []
     if asked != "supervisor":
         ours, others = installation.installed(env)
@@ -344,21 +340,9 @@ def _env_file(named: str | None, role: Role) -> Path:
     return Path(named).expanduser().absolute()
 
 
-def _asked_manager(args: argparse.Namespace) -> str:
-    """The manager that was asked for. Raises `UsageError` for one that specdash sets nothing up with."""
-    asked = str(resolved_settings(args)["manager"].value)
-    if asked == "kubectl":
-        raise UsageError("a Deployment is made with `kubectl apply`, and changed from here (kubernetes.md)")
-    if asked in SCHEMES:
-        raise UsageError(
-            f"containers are made with `{asked} run --env-file FILE`, and changed from here (containers.md)"
-        )
-    return asked
-
-
 def _manager(args: argparse.Namespace) -> tuple[str, str | None]:
     """Which manager to use, and why not systemd where it was left open."""
-    asked = _asked_manager(args)
+    asked = resolved_settings(args)["manager"].value
     if asked == "supervisor":
         return asked, None
     why_not = available(os.environ)
@@ -491,16 +475,6 @@ def show_logs(services: list[ManagedService], lines: int, *, follow: bool) -> in
 
 
 def _follow(services: list[ManagedService], lines: int) -> int:
-    for service in services:
-        if isinstance(service.manager, KubernetesManager):
-            if len(services) > 1:
-                raise ServiceError("one of them runs in a pod; name the one to follow")
-            return _follow_command(service.manager.follow(lines), os.environ, subprocess.STDOUT)
-        if isinstance(service.manager, ContainerManager):
-            if len(services) > 1:
-                raise ServiceError("one of the services runs in a container; name the one to follow")
-            # A container's own stderr comes as that of its engine's command.
-            return _follow_command(service.manager.follow(service.name, lines), os.environ, subprocess.STDOUT)
     files = {service.name: _file(service) for service in services}
     in_journal = [name for name, file in files.items() if file is None]
     if in_journal and len(in_journal) < len(files):
@@ -533,9 +507,9 @@ def _follow_journal(names: list[str], lines: int) -> int:
     return _follow_command(command, Systemctl().environment)
 
 
-def _follow_command(command: list[str], env: Mapping[str, str], stderr: int | None = None) -> int:
+def _follow_command(command: list[str], env: Mapping[str, str]) -> int:
     try:
-        ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stderr=stderr, check=False)
+        ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False)
     except OSError as error:
         raise ServiceError(f"{command[0]} cannot be run: {error.strerror or error}") from None
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE

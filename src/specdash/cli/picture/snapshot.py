@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.cli.options import add_settings, alert_rules, look, one_target, print_json, resolved_settings
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.core.config import Resolved
-    from specdash.export import documents
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
 
@@ -61,7 +60,7 @@ def _print_all(args: argparse.Namespace, settings: Mapping[str, Resolved], rules
         raise UsageError("--prometheus prints one server; `specdash export --all --once` prints all")
     targets = all_targets(settings)
     pictures = look_at_all(targets, rules, WINDOWS_S[settings["window"].value], args.wait)
-    servers: list[documents.SnapshotOfServer] = []
+    servers: list[dict[str, Any]] = []
     for target, picture in zip(targets, pictures, strict=True):
         if args.json:
             document = snapshot.to_json(picture)
@@ -69,7 +68,7 @@ def _print_all(args: argparse.Namespace, settings: Mapping[str, Resolved], rules
         else:
             print(f"== {target.label}\n{snapshot.to_text(picture)}\n")
     if args.json:
-        printed: documents.SnapshotsDocument = {"schema": ALL_SCHEMA, "servers": servers}
+        printed: dict[str, Any] = {"schema": ALL_SCHEMA, "servers": servers}
         print_json(printed)
     return max(map(exit_code, pictures))
 

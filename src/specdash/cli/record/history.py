@@ -7,7 +7,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import MOMENTS_AGO, accept_as_value, add_actions, print_json
 from specdash.core import paths
@@ -20,7 +20,6 @@ from specdash.system.text import duration, timestamp
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.export import documents
     from specdash.history.store import Store, TargetStats
 
 ROWS_MOST = 200_000
@@ -114,7 +113,7 @@ def _query(store: Store, args: argparse.Namespace) -> int:
     target = _target(store, args.target)
     rows = table(store, target, metrics, since, until, step_s)
     if args.json:
-        document: documents.HistoryQuery = {
+        document: dict[str, Any] = {
             "target": target,
             "since": since,
             "until": until,
@@ -144,7 +143,7 @@ def _events(store: Store, args: argparse.Namespace) -> int:
     events = store.events(target, since, until)
     if args.json:
         told = [json_of(event, "at ended kind severity title detail ref") for event in events]
-        document: documents.HistoryEvents = {"target": target, "since": since, "until": until, "events": told}
+        document: dict[str, Any] = {"target": target, "since": since, "until": until, "events": told}
         print_json(document)
         return ExitCode.OK
     for event in events:

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from specdash.cli.options import (
-    MOMENTS_AGO,
-    accept_as_value,
     add_settings,
     alert_rules,
     await_light_answers,
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
     from specdash.core.config import Resolved
     from specdash.core.target import Target
-    from specdash.export.from_prometheus import HistoryRange, ServerHistory
     from specdash.insight.fleet import FleetRow
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
@@ -49,10 +46,6 @@ KEPT_S = 360.0
 ASKED_EVERY_S = 5.0
 """A Prometheus is asked at most so often: it scrapes no faster."""
 GROUPINGS = ("model", "host", "state", "group")
-MOST_POINTS = 120
-"""Of a history, where no step is named."""
-MOST_STEPS = 11_000
-"""Prometheus gives no more points of a series."""
 UNSEEN_S = 3.0
 """A row that nobody looks at may be so old."""
 KEY_OPTION = "--prometheus-key-env"
@@ -76,15 +69,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         KEY_OPTION, metavar="NAME", help="environment variable that holds the bearer token for Prometheus"
     )
     parser.add_argument(
-        "--since", metavar="MOMENT", help="with --prometheus: show history from this moment: -7d, 02:00, 2026-03-01"
-    )
-    parser.add_argument("--until", metavar="MOMENT", help="up to this moment (default: now)")
-    parser.add_argument(
-        "--step", metavar="LENGTH", help=f"time between points: 10m, 1h (default: at most {MOST_POINTS} points)"
-    )
-    parser.add_argument("--server", metavar="NAME", help="only the server of this name")
-    accept_as_value(parser, MOMENTS_AGO)
-    parser.add_argument(
         "--wait",
         type=float,
         metavar="SECONDS",
@@ -101,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--wait {args.wait:g}: must be 0 to {LONGEST_WAIT_S:.0f} seconds")
     if args.prometheus_key_env is not None and args.prometheus is None:
         raise UsageError(f"{KEY_OPTION} needs --prometheus URL")
-    _check_history(args, prints=prints)
     settings = resolved_settings(args)
     rules = alert_rules(settings)
     if not prints:
@@ -114,8 +97,6 @@ def run(args: argparse.Namespace) -> int:
         key = resolve_api_key(args.prometheus_key_env, None, os.environ, KEY_OPTION)
         url = normalise_url(args.prometheus, KEY_OPTION)
         fleet = PrometheusFleet(url, key, max(settings["refresh"].value, ASKED_EVERY_S))
-        if args.since is not None:
-            return _print_history(fleet, args)
     else:
         targets = every_target(settings)
         if not targets:
@@ -142,49 +123,6 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK if any(row.answers for row in rows) else ExitCode.UNREACHABLE
 
 
-def _check_history(args: argparse.Namespace, *, prints: bool) -> None:
-    """Raise `UsageError` for options that do not go together."""
-    given = [name for name in ("until", "step", "server") if getattr(args, name) is not None]
-    if args.since is None and given:
-        raise UsageError(f"--{given[0]} needs --since")
-    if args.since is not None and args.prometheus is None:
-        raise UsageError("--since needs --prometheus URL; for what was recorded here use `specdash history`")
-    if args.since is not None and not prints:
-        raise UsageError("--since needs --json or --once; on the screen, z shows a server's history")
-    if args.since is not None and (args.wait is not None or args.group_by is not None):
-        raise UsageError("--wait and --group-by cannot be used with --since")
-
-
-def _print_history(fleet: PrometheusFleet, args: argparse.Namespace) -> int:
-    """Print how they did. Raises `UnreachableError` where Prometheus has nothing of that time."""
-    from specdash.core.moments import parse_length, parse_moment
-    from specdash.export import fleet as fleet_report
-    from specdash.export.from_prometheus import history_range
-
-    now = time.time()
-    since, until = parse_moment(args.since, now), parse_moment(args.until or "now", now)
-    step_s = parse_length(args.step) if args.step is not None else None
-    if not until - since >= 1:
-        raise UsageError(f"--since {args.since} is not before --until {args.until or 'now'}")
-    if step_s is not None and not 1 <= step_s <= until - since:
-        raise UsageError(f"--step {args.step}: must be at least 1 second, and no longer than the time asked for")
-    if step_s is not None and (until - since) / step_s > MOST_STEPS:
-        raise UsageError(
-            f"--step {args.step} makes more than {MOST_STEPS} points; take a longer one, or a shorter time"
-        )
-    fleet.look()
-    asked = history_range(since, until, MOST_POINTS if step_s is None else MOST_STEPS, fleet.scrape_s(), step_s)
-    row = next((row for row in fleet.rows() if row.name == args.server), None)
-    # One that is gone by now has no row.
-    histories = [(name, each) for name, each in fleet.histories(asked, row) if args.server in (None, name, each.url)]
-    if not histories:
-        whose = "any server" if args.server is None else f"a server of the name {args.server}"
-        raise UnreachableError(f"Prometheus at {fleet.url} has no data about {whose} from that time (docs/export.md)")
-    document, text = fleet_report.history_json(asked, histories), fleet_report.history_text(asked, histories)
-    print_answer(document, text, as_json=args.json)
-    return ExitCode.OK
-
-
 def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], group_by: str | None) -> int:
     """The screen; whichever server is opened has its dashboard, from which one comes back."""
     from specdash.cli.signals import stopped_by_signals
@@ -204,7 +142,6 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], grou
             app = FleetApp(
                 fleet.rows,
                 choice,
-                history=fleet.history if isinstance(fleet, PrometheusFleet) else None,
                 theme=settings["theme"].value,
                 ascii_only=settings["ascii"].value,
                 keys=keys,
@@ -313,35 +250,6 @@ class PrometheusFleet:
         from specdash.core.target import Target
 
         return Target(row.url, origin=f"Prometheus at {self.url}")
-
-    def scrape_s(self) -> float:
-        """Seconds between two scrapes of late. Raises as entering does."""
-        from specdash.collect.prometheus import newest
-        from specdash.export.from_prometheus import SCRAPE_LOOK_S, SCRAPE_QUERY, USUAL_SCRAPE_S
-
-        count = next((sample.value for sample in newest(self.url, SCRAPE_QUERY, self._key)), 0.0)
-        return SCRAPE_LOOK_S / count if count >= 1 else USUAL_SCRAPE_S
-
-    def histories(self, asked: HistoryRange, row: FleetRow | None = None) -> list[tuple[str, ServerHistory]]:
-        """How the row's server did, or all of them, by the names of their rows. Raises as entering does."""
-        from specdash.collect.prometheus import ranges
-        from specdash.export.from_prometheus import histories_of, no_history, query_of
-
-        series = ranges(self.url, query_of(asked, row), asked.since, asked.until, asked.step_s, self._key)
-        histories = histories_of(series, asked)
-        if row is not None:
-            return [(row.name, histories[0] if histories else no_history(row, asked))]
-        names = {(row.url, row.exporter): row.name for row in self._rows.values()}
-        named = [(names.get((each.url, each.exporter), f"{each.exporter}  {each.url}"), each) for each in histories]
-        return sorted(named, key=lambda pair: pair[0])
-
-    def history(self, row: FleetRow, span_s: float, most: int) -> ServerHistory:
-        """How the row's server did in the last `span_s` seconds, in at most so many points. Raises as entering does."""
-        from specdash.export.from_prometheus import history_range
-
-        now = time.time()
-        asked = history_range(now - span_s, now, most, self.scrape_s())
-        return self.histories(asked, row)[0][1]
 
     def _step(self) -> float:
         # Whoever entered has looked just now.

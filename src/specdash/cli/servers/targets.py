@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.errors import ExitCode
 from specdash.system.data import json_of
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.collect.targets import TargetLook
-    from specdash.export import documents
 
 SCHEMA: Final = 1
 
@@ -34,13 +33,13 @@ def run(args: argparse.Namespace) -> int:
     return ExitCode.OK if any(look.answers for look in looks) else ExitCode.UNREACHABLE
 
 
-def to_json(looks: Sequence[TargetLook]) -> documents.TargetsDocument:
+def to_json(looks: Sequence[TargetLook]) -> dict[str, Any]:
     """The servers as JSON, best first; unknown values are null."""
     names = (
         "name=target.name? url=target.url answers state engine model origin=target.origin needs_key key_known "
         "pid=target.pid log=target.log"
     )
-    targets: list[documents.TargetDocument] = [json_of(look, names) for look in looks]
+    targets: list[dict[str, Any]] = [json_of(look, names) for look in looks]
     return {"schema": SCHEMA, "targets": targets}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,14 +58,7 @@ def service_promise(
     service: ManagedService, values: Mapping[str, str], base: Mapping[str, str] = os.environ
 ) -> ServerPromise:
     """What a service promises when its env file holds `values`."""
-    promised = promise(running_values(service, values), base)
-    if service.elsewhere:
-        promised = replace(promised, log=None)
-    ports = service.ports
-    port = port_of(promised.url)
-    if ports is None or port is None or port not in ports:
-        return promised
-    return replace(promised, url=f"http://127.0.0.1:{ports[port]}")
+    return promise(running_values(service, values), base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +72,16 @@ class ServingEngine:
     digest: str | None = None
     log: str | None = None
     recorded: bool = False
-    own_network: bool = False
-    """Whether it listens in a network of its own, a container's: which process does is not to be seen there."""
-    elsewhere: ManagedService | None = field(default=None, repr=False, compare=False)
-    """The service whose manager tells whether it is still there, where it may run on another machine: its `pid` is 0
-    then, and `instance` tells it from others."""
-    instance: str | None = None
 
     @property
     def alive(self) -> bool:
         """Whether it is still there, and no zombie."""
-        if self.elsewhere is None:
-            return same_process(self.pid, self.started)
-        return self.elsewhere.status().instance == self.instance
+        return same_process(self.pid, self.started)
 
     @property
     def name(self) -> str:
         """What it is called."""
-        return self.instance or f"process {self.pid}"
-
-    def is_same(self, engine: ServingEngine) -> bool:
-        """Whether both are one process."""
-        return (self.pid, self.instance) == (engine.pid, engine.instance)
+        return f"process {self.pid}"
 
 
 def recorded_engine(
@@ -131,29 +111,12 @@ def running_engine(
     service: ManagedService, status: ServiceStatus, env: Mapping[str, str], expected_url: str
 ) -> ServingEngine | None:
     """The engine that serves for this service now: by its run record, else the listening process of the service."""
-    recorded = recorded_engine(service, env, status.pid) if service.replacing is None else None
-    return recorded or main_engine(service, status, expected_url)
+    return recorded_engine(service, env, status.pid) or main_engine(status, expected_url)
 
 
-def main_engine(service: ManagedService, status: ServiceStatus, expected_url: str) -> ServingEngine | None:
+def main_engine(status: ServiceStatus, expected_url: str) -> ServingEngine | None:
     """The listening process of the service."""
-    if service.elsewhere:
-        return _engine_elsewhere(service, status, expected_url)
-    if service.replacing is not None or status.pid is None:
-        return container_engine(service, status, expected_url)
-    return listening_engine(status.pid, expected_url)
-
-
-def _engine_elsewhere(service: ManagedService, status: ServiceStatus, expected_url: str) -> ServingEngine | None:
-    """What runs on another machine, behind a port of this one that leads there."""
-    if (
-        status.instance is None
-        or service.replacing is None
-        or port_of(expected_url) not in (service.ports or {}).values()
-    ):
-        return None
-    digest = service.replacing.version(service.name)
-    return ServingEngine(0, 0.0, expected_url, digest, own_network=True, elsewhere=service, instance=status.instance)
+    return listening_engine(status.pid, expected_url) if status.pid is not None else None
 
 
 def listening_engine(main_pid: int, expected_url: str) -> ServingEngine | None:
@@ -176,28 +139,11 @@ def listening_engine(main_pid: int, expected_url: str) -> ServingEngine | None:
     return best[1] if best is not None else None
 
 
-def container_engine(service: ManagedService, status: ServiceStatus, expected_url: str) -> ServingEngine | None:
-    """The process in a container that listens at the expected port; the container's own where another user's are not
-    to be seen."""
-    if status.pid is None or service.replacing is None:
-        return None
-    port = port_of(expected_url)
-    view = service.command.container if service.command is not None else None
-    own_network = view is not None and view.ports is not None
-    main = ServingEngine(status.pid, began(status.pid) or 0.0, expected_url, own_network=own_network)
-    listening = listening_engine(status.pid, expected_url) if not own_network else None
-    if listening is not None and port_of(listening.url) == port:
-        main = replace(main, pid=listening.pid, started=listening.started)
-    elif owns_port(main) is not None or (view is not None and own_network and view.port_inside(port) is None):
-        return None
-    return replace(main, digest=service.replacing.version(service.name))
-
-
 def owns_port(engine: ServingEngine) -> bool | None:
     """Whether it is this process that listens at its address, or one that it started, as a script that stands in for
     the server does; None where the system does not tell."""
     port = port_of(engine.url)
-    if port is None or ".sock" in engine.url or engine.own_network:
+    if port is None or ".sock" in engine.url:
         return None
     hidden = False
     for process in family(engine.pid):

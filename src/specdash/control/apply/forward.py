@@ -25,7 +25,7 @@ from specdash.control.apply.engine import (
 from specdash.control.apply.steps import LOOK_S, EngineSwap, ReloadRefusedError, StepFailedError, because, failure
 from specdash.control.env_store import read_env, replace_env
 from specdash.control.services.service_command import process_values, started_with, why_not_arrived
-from specdash.control.services.services import ContainerChange, ServiceState
+from specdash.control.services.services import ServiceState
 from specdash.core.changes import STEPS, ApplyKind, ApplyStep, Role
 from specdash.core.errors import ConflictError, ServiceError
 from specdash.llama.server_answers import error_message
@@ -52,8 +52,6 @@ def in_force(work: Transaction, edit: Edit, *, new: bool) -> bool:
     """Whether the service runs this version already, by its own word."""
     digest = edit.new_digest if new else edit.old_digest
     service = work.services[edit.role]
-    if edit.role is Role.PROXY and service.replacing is not None:
-        return service.status().alive and service.replacing.version(service.name) == digest
     if edit.role is Role.PROXY:
         record = recorded_proxy(service, work.env)
         return record is not None and record.env_digest == digest
@@ -87,34 +85,15 @@ def start_backend(work: Transaction, edit: Edit, *, new: bool) -> EngineSwap:
     swap.asked()
     if old is not None:
         work.down(swap.asked_at)
-    restart(work, edit, alive=status.alive, new=new)
-    if old is not None and service.elsewhere and old.digest == digest and old.alive:
-        # Its pod had that version already.
-        swap.old = None
+    restart(work, service, alive=status.alive)
     swap.watch_main()
     return swap
 
 
-def restart(work: Transaction, edit: Edit, *, alive: bool, new: bool) -> None:
-    """Restart the service with this version, or start one that does not run. Raises `ServiceError`."""
-    service = work.services[edit.role]
-    if service.replacing is None:
-        work.steps.say(f"{'restarting' if alive else 'starting'} {service.name}")
-        (service.manager.restart if alive else service.manager.start)(service.name)
-    elif new:
-        work.steps.say(f"making {service.name} anew")
-        service.replacing.replace(service.name, container_change(edit, new=True))
-    else:
-        work.steps.say(f"putting {service.name} back")
-        service.replacing.put_back(service.name, container_change(edit, new=False), run=True)
-
-
-def container_change(edit: Edit, *, new: bool) -> ContainerChange:
-    """One version of an edit as what a container is made with."""
-    digests = (edit.new_digest, edit.old_digest) if new else (edit.old_digest, edit.new_digest)
-    wanted, replaced = edit.values(new=new), edit.values(new=not new)
-    keys = {key: wanted.get(key) for key in {**replaced, **wanted} if wanted.get(key) != replaced.get(key)}
-    return ContainerChange(*digests, keys, replaced)
+def restart(work: Transaction, service: ManagedService, *, alive: bool) -> None:
+    """Restart the service, or start one that does not run. Raises `ServiceError`."""
+    work.steps.say(f"{'restarting' if alive else 'starting'} {service.name}")
+    (service.manager.restart if alive else service.manager.start)(service.name)
 
 
 def stop(work: Transaction, service: ManagedService) -> None:
@@ -138,7 +117,7 @@ def bring_proxy(work: Transaction, edit: Edit, *, new: bool, may_reload: bool = 
         service.manager.reload(service.name)
         _until_proxy(work, edit, None, seen, RELOAD_S, new=new)
         return "took its settings over, no stream dropped"
-    restart(work, edit, alive=status.alive, new=new)
+    restart(work, service, alive=status.alive)
     _until_proxy(work, edit, status.pid, seen, PROXY_S, new=new)
     if new and not service.reloads and work.journal.kind is not ApplyKind.ROLLBACK:
         _see_what_proxy_runs(work, edit)
@@ -148,20 +127,14 @@ def bring_proxy(work: Transaction, edit: Edit, *, new: bool, may_reload: bool = 
 def _see_what_proxy_runs(work: Transaction, edit: Edit) -> None:
     """Raise `StepFailedError` where a proxy that is not ours was not started with the change."""
     service = work.services[edit.role]
-    listening = main_engine(service, service.status(), proxy_url(service, edit.values(new=True)))
-    found = _started_with(service, listening) if listening is not None else None
+    listening = main_engine(service.status(), proxy_url(edit.values(new=True)))
+    found = started_with(listening.pid) if listening is not None else None
     if listening is None or found is None:
         work.warn(f"whether the change reached {service.name} cannot be seen")
         return
     missing = why_not_arrived(service, listening.name, *found, edit.changes)
     if missing is not None:
         raise StepFailedError(missing)
-
-
-def _started_with(service: ManagedService, engine: ServingEngine) -> tuple[list[str], dict[str, str]] | None:
-    """Arguments and environment of what serves, where the system or its manager tells them. Hold secrets."""
-    seen = started_with(engine.pid) if engine.instance is None else None
-    return seen or (service.replacing.started_with(service.name) if service.replacing is not None else None)
 
 
 def _until_proxy(
@@ -193,8 +166,8 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
         url = record.url
     else:
         status = service.status()
-        url = proxy_url(service, edit.values(new=new))
-        listening = main_engine(service, status, url)
+        url = proxy_url(edit.values(new=new))
+        listening = main_engine(status, url)
         if listening is None or listening.pid == not_pid:
             return False
     try:
@@ -204,11 +177,9 @@ def _proxy_answers(work: Transaction, edit: Edit, digest: str, not_pid: int | No
     return True
 
 
-def proxy_url(service: ManagedService, values: Mapping[str, str]) -> str:
-    """Where a proxy that leaves no record here is asked from this machine, by its env."""
+def proxy_url(values: Mapping[str, str]) -> str:
+    """Where a proxy that leaves no record is asked, by its env."""
     host, port = values.get("PROXY_HOST") or "127.0.0.1", values.get("PROXY_PORT") or "4000"
-    if service.elsewhere and port.isdigit():
-        return f"http://127.0.0.1:{(service.ports or {}).get(int(port), port)}"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)  # noqa: S104 - compared, not bound
     return f"http://{host}:{port}"
 
@@ -370,7 +341,7 @@ def _asked_proxy(work: Transaction) -> tuple[str, str | None] | str:
             return "its key is not known"
     else:
         environment = proxy.command.variables(proxy.env_file, values) if proxy.command is not None else values
-        url, key = proxy_url(proxy, values), environment.get("PROXY_API_KEY")
+        url, key = proxy_url(values), environment.get("PROXY_API_KEY")
         upstream = values.get("LLAMA_CPP_BASE") or "http://127.0.0.1:8080/v1"
     return _why_not_asked(work, upstream) or (url, key)
 
@@ -555,7 +526,7 @@ def _backend(work: Transaction, edit: Edit) -> EngineSwap:
 def _see_what_runs(work: Transaction, edit: Edit, swap: EngineSwap, engine: ServingEngine) -> None:
     """A service that is not ours reads of its env file what it likes: raise `StepFailedError` where that is not the
     change, and expect from now on what its own process was started with."""
-    runs = _started_with(swap.service, engine)
+    runs = started_with(engine.pid)
     if runs is None:
         work.warn(f"whether the change reached {engine.name} cannot be seen")
         return

@@ -173,8 +173,6 @@ def findings(
             other=_running(beside, other if other is not None else _values_of(beside)),
             running=running_values(service, values) if service.command is not None else None,
             other_pids=own_pids(beside, env) if beside is not None else frozenset(),
-            probe_engine=service.replacing is None,
-            ports_here=service.ports is None,
         )
         found += check(edit.role, values, context)
         if not back:
@@ -352,8 +350,6 @@ def _action(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> str:
             return f"reload {service.name}, without dropping a stream"
         kept = "; its listening socket stays open" if service.socket else ""
         return f"restart {service.name}{kept}"
-    if service.replacing is not None:
-        return f"make {service.name} anew and keep the one before until it stands, while the proxies hold their clients"
     engine = recorded_engine(service, env, status.pid)
     if service.reloads and status.state is ServiceState.RUNNING and engine is not None and engine.digest:
         return f"swap the engine of {service.name}, while the proxies hold their clients"

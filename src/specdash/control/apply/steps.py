@@ -375,7 +375,7 @@ class EngineSwap:
         return found
 
     def _is_old(self, found: ServingEngine) -> bool:
-        return self.old is not None and found.is_same(self.old) and self.old.alive
+        return self.old is not None and found.pid == self.old.pid and self.old.alive
 
     def _identified(self) -> ServingEngine | None:
         """The engine that gave the healthy answer, when it is the service's own and of the wanted version."""
@@ -383,7 +383,7 @@ class EngineSwap:
             found = self._recorded()
         else:
             status = self.service.status()
-            found = main_engine(self.service, status, self.promise.url)
+            found = main_engine(status, self.promise.url)
             if found is not None and (self._is_old(found) or place(found.url) != place(self.promise.url)):
                 found = None
         if found is not None and owns_port(found) is not False:

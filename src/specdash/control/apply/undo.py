@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from specdash.control.apply import steps
 from specdash.control.apply.forward import (
     bring_proxy,
-    container_change,
     forward,
     in_force,
     restart,
@@ -43,10 +42,10 @@ from specdash.system.files import locked
 from specdash.system.processes import own_start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from specdash.control.apply.journal import Edit
-    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress
 
 
@@ -171,8 +170,6 @@ def _backend(work: Transaction, edit: Edit) -> None:
 def _stopped(work: Transaction, edit: Edit) -> None:
     """The service is the one from before, and does not run."""
     service = work.services[edit.role]
-    if service.replacing is not None:
-        service.replacing.put_back(service.name, container_change(edit, new=False), run=False)
     if service.status().alive:
         stop(work, service)
 
@@ -187,7 +184,7 @@ def _as_before(work: Transaction, edit: Edit) -> bool:
     if Role.BACKEND in work.journal.touched:
         return False
     # Not asked to restart yet: the same process is proof enough, where no record tells the version.
-    same = engine.pid == edit.before.engine_pid and engine.instance is None
+    same = engine.pid == edit.before.engine_pid
     return same and (engine.digest is None or engine.digest == edit.before.digest)
 
 
@@ -209,7 +206,7 @@ def _started(work: Transaction, edit: Edit) -> EngineSwap:
     except SpecdashError as error:
         work.steps.say(f"{error}; restarting {service.name} instead")
     try:
-        restart(work, edit, alive=service.status().alive, new=False)
+        restart(work, service, alive=service.status().alive)
         return _watching(work, edit)
     except SpecdashError as error:
         raise StepFailedError(
@@ -237,7 +234,7 @@ def _verify(work: Transaction, edit: Edit, swap: EngineSwap) -> None:
                 raise
             # A service that was in the middle of a crash, or whose port was not free yet, gets one whole new start.
             service = work.services[Role.BACKEND]
-            restart(work, edit, alive=service.status().alive, new=False)
+            restart(work, service, alive=service.status().alive)
             swap = _watching(work, edit)
             engine = swap.until_healthy(limit)
     except SpecdashError as error:
@@ -320,8 +317,6 @@ def conclude(work: Transaction, record: ApplyRecord, *, keep_journal: bool = Fal
     except NotWrittenError as error:
         work.warn(str(error))
         record = replace(record, warnings=tuple(work.warnings))
-    if record.outcome is not ApplyOutcome.ROLLBACK_FAILED:
-        forget_before(work.services.values())
     if keep_journal:
         # Nobody works on it any more, also while this process lives on.
         work.note_if_possible(pid=0, pid_started=0.0)
@@ -329,14 +324,6 @@ def conclude(work: Transaction, record: ApplyRecord, *, keep_journal: bool = Fal
         with contextlib.suppress(OSError):
             work.file.remove()
     return record
-
-
-def forget_before(services: Iterable[ManagedService]) -> None:
-    """What containers were kept for going back goes. One that cannot be removed does no harm: the next apply does."""
-    for service in services:
-        if service.replacing is not None:
-            with contextlib.suppress(SpecdashError):
-                service.replacing.forget_before(service.name)
 
 
 def applied(work: Transaction) -> ApplyRecord:
@@ -416,7 +403,6 @@ def _recover(
     over = _recorded(journal, env)
     if over is not None:
         resume_all(journal.held, env)
-        forget_before(service for edit in journal.edits if (service := deployment.service(edit.role)) is not None)
         journal_file(env).remove()
         return over
     steps = Steps(on_progress)

@@ -36,7 +36,7 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
     from specdash.control.preflight.models import check_decisions, check_draft, check_files, check_models
     from specdash.control.preflight.proxy import check_pair
     from specdash.control.preflight.settings import BackendSubject, check_env_lines, check_restart, read_values
-    from specdash.control.preflight.speculation import check_sizes, check_speculation, check_synthetic
+    from specdash.control.preflight.speculation import check_sizes, check_speculation
 
     out = Findings({**(context.other or {}), **wanted})
     check_env_lines(wanted, context, out)
@@ -44,21 +44,17 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
     read = read_values(runs, context, out)
     if read.settings is not None:
         subject = BackendSubject(runs, context, read.settings, read.dropped)
-        if not context.elsewhere:
-            check_engine(subject, out)
-            subject = check_decisions(check_files(subject, out), out)
-            check_models(subject, out)
+        check_engine(subject, out)
+        subject = check_decisions(check_files(subject, out), out)
+        check_models(subject, out)
         check_speculation(subject, out)
-        check_synthetic(subject, out)
-        if not context.elsewhere:
-            check_draft(subject, out)
-            check_sizes(subject, out)
-            check_memory(subject, out)
+        check_draft(subject, out)
+        check_sizes(subject, out)
+        check_memory(subject, out)
         check_listening(subject, out)
         if context.other is not None:
             check_pair(runs, context.other, context, out)
-        log = None if context.elsewhere else read.settings.log_file
-        check_disk(context, out, log=log, key="LLAMA_LOG_FILE")
+        check_disk(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
     else:
         check_disk(context, out)
     check_restart(Role.BACKEND, context, out)

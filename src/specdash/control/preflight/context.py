@@ -86,15 +86,7 @@ class PreflightContext:
     gpus: Callable[[], Gpus | None] = nvml_gpus
     """What the GPUs say; None where there are none."""
     probe_engine: bool = True
-    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait, and for a
-    binary inside of a container."""
-    ports_here: bool = True
-    """Whether it listens on this machine itself, and not in a network of its own."""
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine: what this one has says nothing."""
-        return self.service is not None and self.service.elsewhere
+    """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait."""
 
 
 class Findings:
@@ -142,4 +134,4 @@ class Findings:
 
 def unread(role: Role, key: str) -> str:
     """What to do about a key that stands in the env file of the service that does not read it."""
-    return f"run `specdash env unset --service {role} {key}`, which leaves the other service's own alone"
+    return f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"

@@ -6,13 +6,13 @@ import errno
 import ipaddress
 import os
 import socket
-import struct
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from specdash.collect.run_records import live_backends, live_proxies
-from specdash.core.errors import Problem, ServiceError, Severity, SpecdashError
+from specdash.core.errors import ServiceError
 from specdash.core.paths import backups_dir, cache_dir, state_dir
 from specdash.core.target import is_loopback
 from specdash.system.data import dataclass
@@ -27,82 +27,24 @@ if TYPE_CHECKING:
     from specdash.core.records import ProxyRecord, RunRecord
 
 
-# Who listens on a TCP port of this network namespace, asked of the kernel without opening a port.
-#
-# Source: sock_diag(7). /proc/net/tcp tells the same and takes ten times as long on a machine with many connections;
-# it is read where the kernel's own answer is not to be had.
-
-_NETLINK_SOCK_DIAG = 4
-_BY_FAMILY = 20
-_DUMP = 0x301
-_DONE, _ERROR = 3, 2
-_LISTEN = 10
-_HEADER = struct.Struct("=LHHLL")
-_REQUEST = struct.Struct("=BBBxL")
-_PLACE = struct.Struct("!HH16s16s")
-_INODE_AT = 68
-_ANSWER_BYTES = 72
-_WAIT_S = 1.0
+# Who listens on a TCP port of this network namespace.
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket: its address and inode."""
+    """A listening socket: its address, and the process that holds it, None where it is another user's."""
 
     address: str
-    port: int
-    inode: str
+    pid: int | None
 
 
 def listeners(port: int) -> list[Listener]:
     """Everything that listens on a TCP port."""
-    try:
-        return [listener for family in (socket.AF_INET, socket.AF_INET6) for listener in _ask(family, port)]
-    except (OSError, struct.error):
-        return [listener for name in ("tcp", "tcp6") for listener in _read(name, port)]
-
-
-def _ask(family: int, port: int) -> list[Listener]:
-    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN) + _PLACE.pack(port, 0, b"", b"") + bytes(12)
-    message = _HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request
-    found: list[Listener] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(_WAIT_S)
-        kernel.send(message)
-        while True:
-            data = kernel.recv(65536)
-            while data:
-                size, kind, *_ = _HEADER.unpack_from(data)
-                if kind == _DONE:
-                    return found
-                if kind == _ERROR or size < _HEADER.size:
-                    raise OSError("the kernel does not tell its sockets")
-                body, data = data[_HEADER.size : size], data[(size + 3) & ~3 :]
-                if len(body) >= _ANSWER_BYTES and struct.unpack_from("!H", body, 4)[0] == port:
-                    raw = body[8:12] if family == socket.AF_INET else body[8:24]
-                    inode = struct.unpack_from("=L", body, _INODE_AT)[0]
-                    found.append(Listener(str(ipaddress.ip_address(raw)), port, str(inode)))
-
-
-def _read(name: str, port: int) -> list[Listener]:
-    try:
-        lines = Path(f"/proc/net/{name}").read_text(encoding="ascii").splitlines()[1:]
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        words = line.split()
-        if len(words) > 9 and int(words[3], 16) == _LISTEN and words[1].endswith(f":{port:04X}"):
-            found.append(Listener(_address(words[1].partition(":")[0]), port, words[9]))
-    return found
-
-
-def _address(text: str) -> str:
-    """The address that /proc/net writes as words of the machine's own byte order."""
-    words = [
-        struct.pack("!L", struct.unpack("=L", bytes.fromhex(text[at : at + 8]))[0]) for at in range(0, len(text), 8)
+    return [
+        Listener(found.laddr.ip, found.pid)
+        for found in psutil.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
     ]
-    return str(ipaddress.ip_address(b"".join(words)))
 
 
 def collides(host: str, listener: Listener) -> bool:
@@ -181,15 +123,6 @@ def ancestors(pid: int) -> Iterator[int]:
         yield pid
 
 
-def owner_of(inode: str, own: OwnProcesses) -> tuple[int | None, str | None]:
-    """Pid and name of the process that holds a socket; the service's own processes are looked at first."""
-    first = [pid for known in own.pids() for pid in (known, *_children(known))]
-    for pid in dict.fromkeys((*first, *_all_pids())):
-        if _holds(pid, inode):
-            return pid, name_of(pid)
-    return None, None
-
-
 def tree(pids: frozenset[int]) -> frozenset[int]:
     """The processes and all their descendants."""
     found, left = set(pids), list(pids)
@@ -207,30 +140,6 @@ def _children(pid: int) -> list[int]:
     except OSError:
         return []
     return [int(word) for text in lists for word in text.split()]
-
-
-def _all_pids() -> Iterator[int]:
-    try:
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                yield int(entry.name)
-    except OSError:
-        return
-
-
-def _holds(pid: int, inode: str) -> bool:
-    wanted = f"socket:[{inode}]"
-    try:
-        with os.scandir(f"/proc/{pid}/fd") as entries:
-            for entry in entries:
-                try:
-                    if os.readlink(entry.path) == wanted:  # noqa: PTH115 - thousands of them
-                        return True
-                except OSError:
-                    continue
-    except OSError:
-        return False
-    return False
 
 
 # Where a service will listen: an address of this machine, a port that is free or its own, and who gets in.
@@ -258,8 +167,6 @@ def check_listening(subject: BackendSubject, out: Findings) -> None:
 
 def check_place(host: str, port: int, host_key: str, port_key: str, context: PreflightContext, out: Findings) -> None:
     """Add what is to be said of listening on `host` and `port`; 0 is a port the system chooses."""
-    if context.elsewhere:
-        return
     if host.endswith(_SOCKET_FILE):
         folder = Path(host).expanduser().parent
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -274,7 +181,7 @@ def check_place(host: str, port: int, host_key: str, port_key: str, context: Pre
     if port and not _may_bind(port):
         said = f"{port_key}={port}: not permitted for this user"
         out.error("privileged-port", said, key=port_key, fix=f"set {port_key} above 1023")
-    if port and context.ports_here:
+    if port:
         _owner(host, port, port_key, context, out)
 
 
@@ -283,10 +190,10 @@ def _owner(host: str, port: int, key: str, context: PreflightContext, out: Findi
     for listener in listeners(port):
         if not collides(host, listener):
             continue
-        pid, name = owner_of(listener.inode, own)
+        pid = listener.pid
         if pid is not None and pid in own:
             continue
-        who = f"{name} (pid {pid})" if pid is not None else "a process of another user"
+        who = f"{name_of(pid)} (pid {pid})" if pid is not None else "a process of another user"
         said = f"{key}={port}: the port is in use by {who}"
         out.error("port-owner", said, key=key, fix=f"stop it, or set another {key}")
         return
@@ -323,15 +230,12 @@ def _may_bind(port: int) -> bool:
     return bool(int(capabilities, 16) & _BIND_CAPABILITY)
 
 
-_GOOD_FOR_S = 5.0
-_answers: dict[Path, tuple[tuple[int, ...], float, Problem | None]] = {}
 LITTLE = 64 * MIB
 TOO_LITTLE = MIB
 
 
 def check_disk(context: PreflightContext, out: Findings, *, log: str | None = None, key: str | None = None) -> None:
     """Add what is to be said of disks. `log` is the service's log file, set by `key`, None for the default place."""
-    _replaceable(context, out)
     seen: set[int] = set()
     for what, folder, needed, about in _places(context, log, key):
         _place(what, folder, needed, about, seen, out)
@@ -381,41 +285,3 @@ def _existing(folder: Path) -> Path:
         if above.is_dir():
             return above
     return Path("/")
-
-
-def _replaceable(context: PreflightContext, out: Findings) -> None:
-    problem = _rehearsed(context.env_file)
-    if problem is not None:
-        out.of(Severity.ERROR, "env-file", problem)
-
-
-def _rehearsed(path: Path) -> Problem | None:
-    """Why the env file cannot be replaced, None when it can. Rehearsing it writes to the disk, so that the answer is
-    kept for a while, as long as the file is the same."""
-    from specdash.control.env_store import check_writable, read_env
-
-    state = _state(path)
-    known = _answers.get(path)
-    if known is not None and known[0] == state and time.monotonic() < known[1]:
-        return known[2]
-    answer: Problem | None = None
-    try:
-        check_writable(read_env(path))
-    except SpecdashError as error:
-        answer = error.problem
-    except ValueError as error:
-        answer = Problem(str(error))
-    _answers.clear()
-    _answers[path] = (state, time.monotonic() + _GOOD_FOR_S, answer)
-    return answer
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    found: list[int] = []
-    for file in (path, path.parent):
-        try:
-            stat = file.stat()
-            found += [stat.st_ino, stat.st_mode, stat.st_uid, stat.st_mtime_ns if file == path else 0]
-        except (OSError, ValueError):
-            found.append(0)
-    return tuple(found)

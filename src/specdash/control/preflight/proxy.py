@@ -18,7 +18,6 @@ from specdash.control.preflight.machine import (
     check_disk,
     check_place,
     listeners,
-    owner_of,
     records,
 )
 from specdash.control.preflight.settings import check_env_lines, check_restart, read_values, say_empty
@@ -28,6 +27,7 @@ from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.records import RunRecord
+from specdash.core.removed import REMOVED_SETTINGS
 from specdash.core.target import is_local, is_loopback
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
     from specdash.control.preflight.context import PreflightContext
+    from specdash.control.services.services import ManagedService
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
@@ -159,7 +160,7 @@ def _reaches(host: str, listening: str) -> bool:
 
 def _another_listens(port: int, context: PreflightContext) -> bool:
     own = OwnProcesses(context)
-    pids = [owner_of(listener.inode, own)[0] for listener in listeners(port)]
+    pids = [listener.pid for listener in listeners(port)]
     known = context.other_pids
     return any(pid is None or (pid not in own and not known.intersection((pid, *ancestors(pid)))) for pid in pids)
 
@@ -217,9 +218,8 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     _listening(checked, context, out)
     _upstream(checked, context, out)
     _relations(checked, context, out)
-    if not context.elsewhere:
-        _files(checked, out)
-    log = (checked.text("PROXY_LOG_FILE") or None) if not context.elsewhere else None
+    _files(checked, out)
+    log = checked.text("PROXY_LOG_FILE") or None
     check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
     check_restart(Role.PROXY, context, out)
     return out.sorted()
@@ -236,6 +236,9 @@ def _unknown(values: Mapping[str, str], out: Findings) -> None:
         if key in BACKEND_KEYS and key.startswith("LLAMA_"):
             said = f"{key} is the backend's: the proxy does not read it"
             out.warning("unknown-key", said, key=key, fix=unread(Role.PROXY, key))
+            continue
+        if key in REMOVED_SETTINGS:
+            out.warning("removed-key", f"{key} was removed and is ignored", key=key, fix=REMOVED_SETTINGS[key])
             continue
         close = close_key(Role.PROXY, key)
         if close is not None or key.startswith("PROXY_"):
@@ -254,17 +257,17 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
         moved = [key for key in _PLACE if key in context.changed]
         for key in moved:
             said = f"{key}={checked.text(key)}: the service's manager keeps its socket open, and no apply moves that"
-            out.error("socket-unit", said, key=key, fix=_moving(key, checked.text(key), service.manager.kind))
+            out.error("socket-unit", said, key=key, fix=_moving(f"{key}={checked.text(key)}", service))
         if not moved:
             return
     if checked.good(*_PLACE):
         check_place(host, port, *_PLACE, context, out)
 
 
-def _moving(key: str, value: str, manager: str) -> str:
-    install = ("services install",) if manager == "systemd" else ()
-    steps = (f"env set {key}={value}", *install, "services stop proxy", "services start proxy")
-    return f"run {', '.join(f'`specdash {step}`' for step in steps)}"
+def _moving(line: str, service: ManagedService) -> str:
+    install = ("services install",) if service.manager.kind == "systemd" else ()
+    steps = ", ".join(f"`specdash {step}`" for step in (*install, "services stop proxy", "services start proxy"))
+    return f"write {line} into {service.env_file}, then run {steps}"
 
 
 def _upstream(checked: _Checked, context: PreflightContext, out: Findings) -> None:
@@ -307,14 +310,6 @@ def _relations(checked: _Checked, context: PreflightContext, out: Findings) -> N
     if checked.values["PROXY_TOOL_NARROWING"] and checked.number(keep) >= checked.number(least):
         said = f"{keep}={checked.text(keep)} is not below {least}={checked.text(least)}: little would be narrowed"
         out.warning("relation", said, key=keep, fix=f"lower {keep}, or raise {least}")
-    whole, silence = "PROXY_GENERATION_TIMEOUT", "PROXY_READ_TIMEOUT"
-    if 0 < checked.number(whole) < checked.number("PROXY_CONNECT_TIMEOUT"):
-        said = f"{whole}={checked.text(whole)} is below PROXY_CONNECT_TIMEOUT={checked.text('PROXY_CONNECT_TIMEOUT')}"
-        out.warning("relation", f"{said}: the latter cannot run out", key=whole, fix=f"raise {whole}")
-    if checked.number("PROXY_PING_INTERVAL") >= checked.number(silence):
-        said = f"PROXY_PING_INTERVAL={checked.text('PROXY_PING_INTERVAL')} is not below {silence}"
-        said = f"{said}={checked.text(silence)}: no ping would be sent before a stream is given up"
-        out.warning("relation", said, key="PROXY_PING_INTERVAL", fix="use some seconds")
     if checked.number("PROXY_HOLD_LIMIT") == 0 and checked.good("PROXY_HOLD_LIMIT"):
         said = "PROXY_HOLD_LIMIT=0: while settings are applied, requests would fail at once instead of waiting"
         out.warning("relation", said, key="PROXY_HOLD_LIMIT", fix="use 120")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from specdash.backend import auto
@@ -225,27 +224,15 @@ def _unknown(env: Mapping[str, str], out: Findings) -> None:
             out.warning("unknown-key", f"{key} is not a known key and is passed on unread", key=key, fix=fix)
 
 
-# Lines of the env file that systemd drops or misreads, and values that are not what they look like.
-
-_VARIABLE = re.compile(r"\$\{?[A-Za-z_]")
-_COMMENT = re.compile(r"\s[#;]")
-_MARKED = ("LLAMA_", "PROXY_")
-_MAY_HOLD = re.compile(r"TEMPLATE|_ARGS$|KEY|TOKEN|PASSW|SECRET")
+# Lines of the env file that cannot be read, and values that an env file cannot hold.
 
 
 def check_env_lines(values: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
-    """Add what is to be said of the file as it is now, and of the wanted values as systemd hands them on."""
+    """Add what is to be said of the file as it is now, and of the wanted values."""
     _file(context, out)
     for key, text in values.items():
         if (problem := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
             out.error("env-value", problem.what, key=key, fix=problem.fix)
-        if not key.startswith(_MARKED) or _MAY_HOLD.search(key):
-            continue
-        if _VARIABLE.search(text):
-            out.warning("env-value", f"{key}={text}: systemd expands no variables here", key=key, fix="write it out")
-        if _COMMENT.search(text):
-            fix = "put the comment on a line of its own"
-            out.warning("env-value", f"{key}={text}: what looks like a comment is part of the value", key=key, fix=fix)
 
 
 def _file(context: PreflightContext, out: Findings) -> None:
@@ -256,24 +243,12 @@ def _file(context: PreflightContext, out: Findings) -> None:
     except OSError as error:
         out.error("env-file", f"{context.env_file}: {error.strerror or error}", fix="make it a file you can read")
         return
-    file = envfile.parse(envfile.decode(data))
     ours = context.service is None or context.service.reloads
-    for entry in file.entries:
-        if entry.problem is None:
-            continue
-        where = f"{context.env_file}:{entry.line}: "
-        severity = Severity.ERROR if ours else Severity.WARNING
-        out.of(severity, "env-line", entry.problem, where=where, fix="mend the line")
-    for trap in envfile.traps(file):
-        out.of(Severity.WARNING, "env-line", trap.problem, where=f"{context.env_file}:{trap.line}: ")
-    seen: dict[str, int] = {}
-    for entry in file.entries:
-        if entry.key is None:
-            continue
-        if entry.key in seen and entry.key not in context.changed:
-            said = f"{context.env_file}:{entry.line}: {entry.key} is set again; line {seen[entry.key]} does not count"
-            out.warning("env-line", said, key=entry.key, fix="remove one of the lines")
-        seen[entry.key] = entry.line
+    severity = Severity.ERROR if ours else Severity.WARNING
+    for entry in envfile.parse(envfile.decode(data)).entries:
+        if entry.problem is not None:
+            where = f"{context.env_file}:{entry.line}: "
+            out.of(severity, "env-line", entry.problem, where=where, fix="mend the line")
 
 
 def check_restart(role: Role, context: PreflightContext, out: Findings) -> None:

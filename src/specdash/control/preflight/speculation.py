@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.backend.settings import DEFAULT
@@ -132,62 +130,6 @@ def _shared_cache(subject: BackendSubject, types: list[SpecType], out: Findings)
     )
     fix = "give each slot its own (LLAMA_ARG_KV_UNIFIED=0 and a number in LLAMA_PARALLEL), or raise LLAMA_CTX_SIZE"
     out.warning("shared-cache", said, key=subject.source("parallel"), fix=fix)
-
-
-# Synthetic acceptance (`--spec-synth-len`, `--spec-synth-rates`): what llama.cpp b11434 would not start with.
-
-RATES, LENGTH = "spec-synth-rates", "spec-synth-len"
-_DROP = f"remove --{RATES} and --{LENGTH}"
-
-
-def check_synthetic(subject: BackendSubject, out: Findings) -> None:
-    """Add what is to be said of simulated acceptance, the first thing only."""
-    rates, length = subject.settings.text(RATES), subject.settings.value(LENGTH)
-    if rates is None and length is None:
-        return
-    types = subject.spec_types
-    if rates is not None and length is not None:
-        said, key = f"{subject.named(RATES)} and {subject.named(LENGTH)} exclude each other", subject.source(RATES)
-        fix = "remove one of them"
-    elif not subject.readable("llama_spec_type"):
-        return
-    elif not types:
-        key = subject.source(RATES if rates is not None else LENGTH)
-        said, fix = (
-            f"{key} asks for synthetic acceptance, and nothing speculates",
-            f"set {subject.spec_change('TYPE')}, or {_DROP}",
-        )
-    elif rates is not None:
-        key = subject.source(RATES)
-        said, fix = _rates(subject, rates, longest_draft(subject, types))
-    else:
-        key = subject.source(LENGTH)
-        said, fix = _length(subject, float(length or 0), longest_draft(subject, types))
-    if said:
-        out.error("synthetic", f"{said}: the server would not start", key=key, fix=fix)
-
-
-def _rates(subject: BackendSubject, text: str, longest: int) -> tuple[str, str]:
-    named = subject.named(RATES)
-    try:
-        rates = [float(part) for part in text.split(",")]
-    except ValueError:
-        return f"{named}: not numbers with commas between them", "correct the values"
-    if len(rates) != longest:
-        said = f"{named}: {len(rates)} rates, and the longest draft has {longest} tokens"
-        return said, f"write {longest} values, or {_DROP}"
-    if any(not 0 <= rate <= 1 for rate in rates):
-        return f"{named}: a rate is not between 0 and 1", "correct the values"
-    if any(later > earlier for earlier, later in pairwise(rates)):
-        return f"{named}: rates rise, but no token is accepted more often than the one before it", "correct the values"
-    return "", ""
-
-
-def _length(subject: BackendSubject, length: float, longest: int) -> tuple[str, str]:
-    if math.isfinite(length) and 1 <= length <= longest + 1:
-        return "", ""
-    said = f"{subject.named(LENGTH)}: not between 1 and {longest + 1}, the longest draft and the token after it"
-    return said, "correct the value, or draft longer"
 
 
 def longest_draft(subject: BackendSubject, types: list[SpecType]) -> int:

@@ -6,23 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.control.services.containers import (
-    ContainerEngine,
-    ContainerManager,
-    any_engine,
-    command_of,
-    container_of,
-    env_files_of,
-    why_fixed,
-)
-from specdash.control.services.kubernetes import DeploymentName, KubernetesManager
 from specdash.control.services.service_command import ServiceCommand, is_ours, option_of
 from specdash.control.services.services import Deployment, ManagedService, ServiceProblem
 from specdash.control.services.systemd import Systemctl, SystemdManager
 from specdash.control.services.units import UNIT_OF, read_directives, shown_words, split_words
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.config import SCHEMES
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, ServiceError
 from specdash.system.data import dataclass
@@ -59,7 +48,7 @@ class _Candidate:
 def find_deployment(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> Deployment:
     """The services of both roles. Asks systemd one question; never fails: `problems` say why a service is not there.
 
-    What the settings name comes first, a container, a Deployment or a unit, then specdash's own unit, then UAP's, then
+    What the settings name comes first, then specdash's own unit, then UAP's, then
     the built-in supervisor's services.
     """
     return _Search(settings, env).deployment()
@@ -72,27 +61,16 @@ class _Search:
         self.wanted: str = settings["manager"].value
         self.problems: list[ServiceProblem] = []
         self.systemd_missing: str | None = None
-        named = {role: settings[f"{role}_service"].value for role in Role}
-        self.containers = {
-            role: container
-            for role, name in named.items()
-            if name is not None and (container := declared(name, self.wanted)) is not None
-        }
 
     def deployment(self) -> Deployment:
-        found = {
-            role: self._in_cluster(role, name) if scheme == "kubectl" else self._in_container(role, scheme, name)
-            for role, (scheme, name) in self.containers.items()
-        }
-        elsewhere = [role for role in Role if role not in found]
-        units = self._units() if elsewhere and self.wanted in ("auto", "systemd") else {}
-        found |= {role: self._in_systemd(role, units) for role in elsewhere}
-        missing = [role for role in elsewhere if found[role] is None]
+        units = self._units() if self.wanted in ("auto", "systemd") else {}
+        found = {role: self._in_systemd(role, units) for role in Role}
+        missing = [role for role in Role if found[role] is None]
         if missing and self.wanted in ("auto", "supervisor"):
             found |= self._in_supervisor(missing)
-        unsaid = [role for role in elsewhere if found[role] is None and not self._told(role)]
+        unsaid = [role for role in Role if found[role] is None and not self._told(role)]
         for role in unsaid:
-            self._say(role, f"no service found{self._where()}; {self._how(role)}")
+            self._say(role, f"no service found{self._where()}; {_INSTALL[role]}")
         if unsaid and self.systemd_missing is not None and self.wanted != "systemd":
             self._say(None, f"{self.systemd_missing}; the built-in supervisor needs none")
         return Deployment(found[Role.BACKEND], found[Role.PROXY], tuple(self.problems))
@@ -108,82 +86,13 @@ class _Search:
             return f" in {paths.services_file(self.env)}"
         return f" ({self.systemd_missing})" if self.systemd_missing and self.wanted == "systemd" else ""
 
-    def _how(self, role: Role) -> str:
-        """What to do for a service of that role, where there is none."""
-        from specdash.collect.discover import discover
-
-        if role is Role.BACKEND and any_engine(self.env):
-            for target in discover(self.env, ()):
-                container = container_of(target.pid, self.env) if target.pid is not None else None
-                if container is not None:
-                    return (
-                        f"the llama-server of process {target.pid} runs in the container {container}; "
-                        f'`backend_service = "{container}"` lets it be changed from here (docs/containers.md)'
-                    )
-        return _INSTALL[role]
-
-    def _in_cluster(self, role: Role, name: str) -> ManagedService | None:
-        """The Deployment of that name, with the working copy of its ConfigMap, or the env file that makes it."""
-        try:
-            manager = KubernetesManager(DeploymentName.parse(name), self.env, self._chosen(role))
-            manager.refresh()
-            command = manager.command()
-        except ServiceError as error:
-            self._say(role, f"{role}_service = kubectl:{name}: {error}")
-            return None
-        return ManagedService(
-            role,
-            str(manager.name),
-            manager,
-            manager.env_file,
-            reloads=False,
-            origin=_short(self.settings[f"{role}_service"].origin),
-            command=command,
-            replacing=manager,
-        )
-
     def _chosen(self, role: Role) -> Path | None:
         """The env file that the settings name."""
         named = self.settings[f"{role}_env_file"].value
         return Path(named).expanduser().absolute() if named is not None else None
 
-    def _in_container(self, role: Role, scheme: str, name: str) -> ManagedService | None:
-        """The container of that name, with the env file that it was made with, or that its runner reads."""
-        engine = ContainerEngine(scheme)
-        manager = ContainerManager(engine, self.env, "USR1" if role is Role.BACKEND else "HUP")
-        called = f"{engine} container {name}"
-        try:
-            facts = manager.facts(name)
-        except ServiceError as error:
-            self._say(role, str(error))
-            return None
-        if facts is None:
-            self._say(role, f"{role}_service = {engine}:{name}: {engine} knows no such container")
-            return None
-        chosen = self._chosen(role)
-        origin = _short(self.settings[f"{role}_service"].origin)
-        words = list(facts.argv)
-        if is_ours(words, role):
-            try:
-                own = facts.runner_env_file(option_of(words, "--env-file"), paths.state_dir(self.env))
-            except ServiceError as error:
-                self._say(role, f"{called}: {error}")
-                return None
-            return ManagedService(role, name, manager, chosen or own, reloads=True, origin=origin)
-        files = env_files_of(facts)
-        fixed = why_fixed(facts, engine, chosen)
-        if fixed is not None:
-            key = "" if files or chosen else f" with {role}_env_file in {paths.config_file(self.env)}"
-            self._say(role, f"{called}: {fixed}{key if engine == 'docker' else ''}")
-            return None
-        env_file = chosen or files[-1]
-        command = command_of(facts, called, files, env_file)
-        return ManagedService(
-            role, name, manager, env_file, reloads=False, origin=origin, command=command, replacing=manager
-        )
-
     def _candidates(self) -> Iterator[_Candidate]:
-        for role in (role for role in Role if role not in self.containers):
+        for role in Role:
             named = self.settings[f"{role}_service"]
             if named.value is not None:
                 yield _Candidate(role, unit_name(named.value), _short(named.origin), named=True)
@@ -325,15 +234,6 @@ class _Search:
             socket=entry.listen is not None,
             command=None if ours else ServiceCommand(entry.argv or (), file, replaces=False),
         )
-
-
-def declared(name: str, manager: str) -> tuple[str, str] | None:
-    """The scheme and the name of a container or a Deployment that a setting names: `podman:NAME`, or NAME where the
-    manager is podman; None for a unit."""
-    scheme, colon, rest = name.partition(":")
-    if colon and scheme in SCHEMES:
-        return scheme, rest
-    return (manager, name) if manager in SCHEMES else None
 
 
 def unit_name(name: str) -> str:

@@ -19,7 +19,7 @@ from specdash.backend import settings
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.control.services.units import split_words
 from specdash.core.changes import Role
-from specdash.core.envfile import decode, parse, quote
+from specdash.core.envfile import decode, parse
 from specdash.core.errors import Finding, InputError, Severity
 from specdash.core.masking import flags_of
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, BY_NAME, PASSED_ON
@@ -49,43 +49,6 @@ _VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerView:
-    """How a command in a container is seen from its machine. `given` are variables of the container's own, which win
-    over every file; `mounts` lead from a path inside to the one here; `ports` from a port inside to the one here, None
-    where they are the same."""
-
-    given: Mapping[str, str] = field(default_factory=dict, repr=False)
-    mounts: tuple[tuple[str, str], ...] = ()
-    ports: Mapping[int, int] | None = None
-
-    def path_here(self, text: str) -> str:
-        """A value that is a path inside, as the path here; any other as it is."""
-        for inside, here in sorted(self.mounts, reverse=True):
-            if text == inside or text.startswith(f"{inside.rstrip('/')}/"):
-                return here + text[len(inside.rstrip("/")) :]
-        return text
-
-    def port_inside(self, port: int | None) -> int | None:
-        """The port inside that is reached by a port of this machine."""
-        if self.ports is None:
-            return port
-        return next((inside for inside, here in self.ports.items() if here == port), None)
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine, whose files, ports and processes are not to be seen from here."""
-        return False
-
-    def why_given(self, key: str, place: str) -> tuple[str, str]:
-        """Why a variable of its own stands in the way of its env file, and what to do."""
-        return f"{place} was made with -e {key}, which wins", f"make it again without -e {key}"
-
-    def line(self, place: str) -> str:
-        """Where its command line stands, in words."""
-        return f"the command that makes the {place}"
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceCommand:
     """`words` are as the unit has them. `replaces` says that the manager puts variables into them; `env_files` are read
     in their order, over `environment`, and `unset` is taken out at last. `file` is where all of this is written."""
@@ -96,7 +59,6 @@ class ServiceCommand:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     unset: tuple[str, ...] = ()
     replaces: bool = True
-    container: ContainerView | None = None
 
     def loads(self, env_file: Path) -> bool:
         """Whether the manager reads this file into the environment."""
@@ -111,7 +73,7 @@ class ServiceCommand:
             key, equals, value = entry.partition("=")
             if not equals or found.get(key) == value:
                 found.pop(key, None)
-        return {**found, **(self.container.given if self.container is not None else {})}
+        return found
 
     def argv(self, variables: Mapping[str, str]) -> list[str]:
         """The words as the program gets them."""
@@ -180,11 +142,7 @@ def running_values(service: ManagedService, values: Mapping[str, str]) -> dict[s
     found = started(command.argv(variables))
     if found.program is not Program.SERVER:
         return dict(values)
-    if command.container is None:
-        return _as_ours(found.path, found.arguments, variables) or dict(values)
-    here = command.container.path_here
-    variables = {key: here(value) for key, value in variables.items()}
-    return _as_ours(found.path, [here(word) for word in found.arguments], variables) or dict(values)
+    return _as_ours(found.path, found.arguments, variables) or dict(values)
 
 
 def process_values(argv: Sequence[str], variables: Mapping[str, str]) -> dict[str, str] | None:
@@ -326,7 +284,7 @@ def findings(
         return []
     found = []
     for change in changes:
-        told = _quoted(command, change) or _reach(service, command, before, after, change)
+        told = _reach(service, command, before, after, change)
         if isinstance(told, _Unread):
             found.append(Finding(RULE, Severity.ERROR, f"{change.key}: {told.said}", change.key, told.fix))
         elif not told:
@@ -335,14 +293,6 @@ def findings(
             )
             found.append(Finding(RULE, Severity.INFO, said, change.key))
     return found
-
-
-def _quoted(command: ServiceCommand, change: Change) -> _Unread | None:
-    container = command.container
-    if container is None or container.elsewhere or change.after is None or quote(change.after) == change.after:
-        return None
-    what = f"{command.file} would get the quotes of its env file as a part of the value"
-    return _Unread(what, "choose a value that needs no quotes")
 
 
 def _reach(
@@ -373,10 +323,6 @@ def _not_loaded(service: ManagedService, command: ServiceCommand, program: Start
     """What is to be said of a key whose new value does not come into the environment."""
     file = service.env_file
     words = " ".join((*command.words, program.text))
-    if command.container is not None and key in command.container.given:
-        return _Unread(*command.container.why_given(key, command.file))
-    if not command.loads(file) and command.container is not None:
-        return _Unread(f"{command.file} was not made with {file}", f"make it again with --env-file {file}")
     if not command.loads(file):
         if file.name in words:
             # The program reads the file by itself.
@@ -431,15 +377,12 @@ def _argument(service: ManagedService, then: list[str], now: list[str]) -> bool 
 
 def _line_of(command: ServiceCommand) -> str:
     """Where the command line stands, in words."""
-    return command.container.line(command.file) if command.container else f"ExecStart= in {command.file}"
+    return f"ExecStart= in {command.file}"
 
 
 def _line(command: ServiceCommand, key: str, parameter: Parameter, flags: Mapping[str, tuple[Parameter, str]]) -> str:
     """The line that would make the unit read the key."""
     moved = _moved(key, parameter, flags)
-    if command.container is not None:
-        native = next((native_key for knob in moved for native_key in knob.native_keys), None)
-        return f"set {native}=..., which llama-server reads by itself" if native else f"give it in {_line_of(command)}"
     ours = f"run `specdash backend run --env-file ...` in it, which reads every key ({command.file})"
     if not moved or not command.replaces:
         return ours

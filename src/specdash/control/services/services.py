@@ -1,16 +1,14 @@
-"""What the rest of specdash may ask of whatever runs the services: systemd's user manager, our own supervisor,
-an engine of containers, or Kubernetes."""
+"""What the rest of specdash may ask of whatever runs the services: systemd's user manager, or our own
+supervisor."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from specdash.control.services.service_command import ServiceCommand
@@ -44,8 +42,6 @@ class ServiceStatus:
     detail: str = ""
     since: float | None = None
     """Unix time of the last change of `state`, where the manager tells."""
-    instance: str | None = None
-    """What runs, in words that no later run of it has, where that may be on another machine: it has no `pid` here."""
 
     @property
     def alive(self) -> bool:
@@ -59,7 +55,7 @@ class ServiceManager(Protocol):
 
     @property
     def kind(self) -> str:
-        """`systemd`, `supervisor`, `podman`, `docker` or `kubectl`."""
+        """`systemd` or `supervisor`."""
 
     def bring_up(self) -> None:
         """Make sure that it can be asked, before something is changed: the built-in supervisor is started where it does
@@ -85,40 +81,6 @@ class ServiceManager(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerChange:
-    """Another version of the env file that a container is made with: its SHA-256, and that of the version whose place
-    it takes."""
-
-    digest: str
-    instead_of: str
-    keys: Mapping[str, str | None] = field(repr=False)
-    """What differs between the two: the values of this version, None for a key that it lacks. Holds secrets."""
-    before: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """All values of the version whose place it takes. Hold secrets."""
-
-
-class ReplacingManager(ServiceManager, Protocol):
-    """A manager whose services read their env file when they are made, and never again. Each order may be given again
-    after it was cut off anywhere."""
-
-    def version(self, name: str) -> str | None:
-        """The version of the env file that it was made with; None for one that was not made by specdash."""
-
-    def started_with(self, name: str) -> tuple[list[str], dict[str, str]] | None:
-        """Its arguments and its environment, by the manager's word. Hold secrets."""
-
-    def replace(self, name: str, change: ContainerChange) -> None:
-        """Make it anew with the env file as it is, and start it; what ran before is kept, stopped."""
-
-    def put_back(self, name: str, change: ContainerChange, *, run: bool) -> None:
-        """What ran before takes the place of what `replace` made, and is started where `run` says so; `change` is the
-        way back, for where nothing was kept."""
-
-    def forget_before(self, name: str) -> None:
-        """What runs stays: remove what was kept."""
-
-
-@dataclass(frozen=True, slots=True)
 class ManagedService:
     """One service that can be changed: who runs it, under which name, and the env file it reads.
 
@@ -137,19 +99,6 @@ class ManagedService:
     """Its listening socket is held by the manager, so that a restart refuses no connection."""
     command: ServiceCommand | None = None
     """What it runs, where that is not specdash's own and its manager tells."""
-    replacing: ReplacingManager | None = None
-    """Its manager, where another env file needs a new service."""
-
-    @property
-    def ports(self) -> Mapping[int, int] | None:
-        """Ports in a network of its own, a container's, to those here; None where they are the same."""
-        view = self.command.container if self.command is not None else None
-        return view.ports if view is not None else None
-
-    @property
-    def elsewhere(self) -> bool:
-        """Whether it may run on another machine; see `ContainerView.elsewhere`."""
-        return self.command is not None and self.command.container is not None and self.command.container.elsewhere
 
     def status(self) -> ServiceStatus:
         """Shorthand for asking the manager."""

@@ -1,4 +1,4 @@
-"""The commands of service managers and container engines."""
+"""The commands of service managers."""
 
 from __future__ import annotations
 
@@ -42,11 +42,9 @@ def run_tool(
     missing: str,
     variables: Mapping[str, str] | None = None,
     joined: bool = False,
-    stdin: bytes | None = None,
 ) -> ToolOutput:
     """Run a command to its end, with `variables` beside those of `env`, in which it is looked for. `name` is what it is
-    called where it does not end in time; with `joined`, what it complains about is among its output. It reads `stdin`,
-    nothing where that is None.
+    called where it does not end in time; with `joined`, what it complains about is among its output.
 
     Raises `ServiceError` where it cannot be run: `missing` where it is not installed.
     """
@@ -58,8 +56,7 @@ def run_tool(
         done = subprocess.run(
             [tool, *command[1:]],
             env={**env, **(variables or {})},
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if joined else subprocess.PIPE,
             timeout=timeout,

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specdash.core.errors import SpecdashError
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
 from specdash.insight.fleet import FleetGrouping, FleetRow, grouped, worst_first
@@ -17,7 +14,6 @@ from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, change, clean, context, counted, number, percent, rate
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
 from specdash.tui.screens.connect import SmallApp
-from specdash.tui.screens.fleet_history import HISTORY_SPANS_S, HistoryCharts, points_for
 from specdash.tui.spans import BLANK, PALETTES, Line, Span, fit, line_width, middle, theme_after, value_span
 from specdash.tui.widgets.header import ROLES, STATE_ROLES, state_glyph
 from specdash.tui.widgets.header import glyph as severity_glyph
@@ -31,18 +27,13 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from specdash.export.from_prometheus import ServerHistory
     from specdash.insight.picture import MeasuredFigure
     from specdash.tui.spans import Glyphs
     from specdash.tui.widgets.prompt import TextPrompt
 
     Rows = Callable[[Collection[str]], list[FleetRow]]
-    History = Callable[[FleetRow, float, int], ServerHistory]
-    """Of a row, so many seconds back, in at most so many points. May block, and raise `SpecdashError`."""
 
 REFRESH_S = 1.0
-HISTORY_EVERY_S = 30.0
-"""A history that is looked at is asked for again so often."""
 WORST_FIRST = ""
 """The order that begins: no column's."""
 _SHORT = {
@@ -73,8 +64,6 @@ class FleetChoice:
     grouping: FleetGrouping | None = None
     opened: set[str] = field(default_factory=set)
     """The keys of the groups whose servers are seen."""
-    span: str = "24h"
-    """How far back a history goes, of `HISTORY_SPANS_S`."""
 
 
 def columns(
@@ -308,11 +297,6 @@ class FleetPage(LinesWidget):
         self.rows: list[FleetRow] = []
         self.shown: list[FleetRow] = []
         self.is_comparing = False
-        self.shows_history = False
-        self.history: ServerHistory | None = None
-        """Of the selected server, None while Prometheus is asked, or has none."""
-        self.history_words = ""
-        self._charts = HistoryCharts(glyphs)
         self._top = 0
 
     @property
@@ -350,12 +334,6 @@ class FleetPage(LinesWidget):
         if not width:
             return
         self.shown = arranged(self.rows, self.choice)
-        if self.shows_history and self.selected is not None:
-            name, size = self.selected.name, (width, height - 1)
-            lines = self._charts.lines(name, self.choice.span, self.history, self.history_words, size)
-            lines = lines[: height - 1] + [BLANK] * (height - 1 - len(lines))
-            self.set_lines([*lines, self._ways()])
-            return
         marked = [row for name in self.choice.marked for row in self.rows if row.name == name]
         if self.is_comparing and len(marked) == 2:
             lines = compare_lines(marked[0], marked[1], width)
@@ -396,14 +374,6 @@ class FleetPage(LinesWidget):
         keys = self.keys
         if self.is_comparing:
             ways: tuple[tuple[str, str], ...] = ((keys["back"], "back"), (keys["quit"], "quit"))
-        elif self.shows_history:
-            ways = (
-                (keys["window"], "window"),
-                (keys.arrows, "server"),
-                (keys["open"], "dashboard"),
-                (keys["back"], "back"),
-                (keys["quit"], "quit"),
-            )
         else:
             ways = (
                 (keys["open"], "dashboard"),
@@ -414,7 +384,6 @@ class FleetPage(LinesWidget):
                 (keys["tune.every"], "compare"),
                 (keys["quit"], "quit"),
                 (keys["side"], "group"),
-                (keys["zoom"], "history"),
                 (keys["theme"], "theme"),
             )
         spans = [((f" {key}", "accent"), (f" {word} ", "dim")) for key, word in ways]
@@ -424,7 +393,7 @@ class FleetPage(LinesWidget):
 
     def on_click(self, event: events.Click) -> None:
         """A heading sorts by its column; a row is selected, and opened where it was already."""
-        if self.is_comparing or self.shows_history:
+        if self.is_comparing:
             return
         line = event.y - _HEAD
         if line == -1:
@@ -493,8 +462,6 @@ class FleetApp(SmallApp[FleetRow]):
             "log.filter": "ask_filter",
             "tune.every": "compare",
             "side": "group",
-            "zoom": "history",
-            "window": "next_span",
         }
     )
 
@@ -503,15 +470,12 @@ class FleetApp(SmallApp[FleetRow]):
         rows: Rows,
         choice: FleetChoice | None = None,
         *,
-        history: History | None = None,
         theme: str | None = None,
         ascii_only: bool = False,
         keys: KeyTable = DEFAULT_KEYS,
     ) -> None:
         super().__init__(theme=theme, ascii_only=ascii_only, keys=keys)
         self._rows = rows
-        self._history = history
-        self._asked_at = 0.0
         self._page = FleetPage(self.glyphs, keys, choice or FleetChoice())
         self._prompt: TextPrompt | None = None
 
@@ -530,8 +494,6 @@ class FleetApp(SmallApp[FleetRow]):
         self.call_after_refresh(self._page.redraw)
 
     def _tick(self) -> None:
-        if self._page.shows_history and time.monotonic() - self._asked_at >= HISTORY_EVERY_S:
-            self._ask_history()
         self._page.take(self._rows(frozenset(self._page.names_drawn) | frozenset(self._page.choice.marked)))
 
     def action_open(self) -> None:
@@ -542,9 +504,7 @@ class FleetApp(SmallApp[FleetRow]):
     def action_leave(self) -> None:
         """Leave one thing: the comparison, the marks, the filter, the order; then the program."""
         page, choice = self._page, self._page.choice
-        if page.shows_history:
-            page.shows_history = False
-        elif page.is_comparing or choice.marked:
+        if page.is_comparing or choice.marked:
             page.is_comparing, choice.marked = False, []
         elif choice.words:
             choice.words = ""
@@ -561,8 +521,6 @@ class FleetApp(SmallApp[FleetRow]):
         page = self._page
         if page.shown:
             page.choice.selected = identity(page.shown[min(max(page.index + lines, 0), len(page.shown) - 1)])
-            if page.shows_history:
-                self._forget_history()
             page.redraw()
 
     def action_page(self, pages: int) -> None:
@@ -586,8 +544,6 @@ class FleetApp(SmallApp[FleetRow]):
     def action_compare(self) -> None:
         """Mark the selected row; with two of them, show them side by side, and leave that."""
         page, choice = self._page, self._page.choice
-        if page.shows_history:
-            return
         if page.is_comparing:
             page.is_comparing, choice.marked = False, []
         elif page.selected is not None and not page.selected.members:
@@ -598,60 +554,8 @@ class FleetApp(SmallApp[FleetRow]):
             page.is_comparing = len(choice.marked) == 2
         page.redraw()
 
-    def action_history(self) -> None:
-        """How the selected server did, and back."""
-        page = self._page
-        if page.shows_history:
-            page.shows_history = False
-        elif self._history is None:
-            self.notify("history comes from a Prometheus: specdash fleet --prometheus URL", severity="warning")
-        elif page.selected is not None and not page.selected.members and not page.is_comparing:
-            page.shows_history = True
-            self._forget_history()
-        page.redraw()
-
-    def action_next_span(self) -> None:
-        """The next span of the history."""
-        if self._page.shows_history:
-            spans = [*HISTORY_SPANS_S]
-            choice = self._page.choice
-            choice.span = spans[(spans.index(choice.span) + 1) % len(spans)]
-            self._forget_history()
-            self._page.redraw()
-
-    def _forget_history(self) -> None:
-        page = self._page
-        row = page.selected
-        page.history, page.history_words = None, "asking Prometheus"
-        if row is not None and row.members:
-            page.history_words = "this is a group; its servers have histories"
-        else:
-            self._ask_history()
-
-    def _ask_history(self) -> None:
-        row = self._page.selected
-        if row is not None and not row.members:
-            self._asked_at = time.monotonic()
-            self.run_worker(self._take_history(row, self._page.choice.span), group="history", exclusive=True)
-
-    async def _take_history(self, row: FleetRow, span: str) -> None:
-        """Ask in a thread; what came for another row or span than is looked at by then is passed over."""
-        page, ask, span_s = self._page, self._history, HISTORY_SPANS_S[span]
-        most = points_for(page.size.width, span_s)
-
-        history, words = None, ""
-        try:
-            history = await asyncio.to_thread(ask, row, span_s, most) if ask is not None else None
-        except SpecdashError as error:
-            words = str(error)
-        if page.selected is not None and (page.selected.name, page.choice.span) == (row.name, span):
-            page.history, page.history_words = history, words
-            page.redraw()
-
     def action_group(self) -> None:
         """Group by the next thing that servers have in common; after the last by none."""
-        if self._page.shows_history:
-            return
         choice, ways = self._page.choice, [None, *FleetGrouping]
         choice.grouping = ways[(ways.index(choice.grouping) + 1) % len(ways)]
         choice.opened.clear()

@@ -319,17 +319,11 @@ class SpeculationScreen(FoldingScreen[SpeculationBoard]):
         if slot is not None:
             await self._ask_file("save", slot, f"slot-{slot.id}.bin")
 
-    def action_slot_restore(self) -> None:
-        """Ask for a file, the newest by default, then let the selected slot hold what it holds."""
-        slot, console = self._slot_to_change(), self.dashboard.slot_console
-        if slot is None or console is None:
-            return
-
-        def ask(files: tuple[str, ...]) -> None:
-            newest = files[0] if files else f"slot-{slot.id}.bin"
-            self.app.call_later(self._ask_file, "restore", slot, newest)
-
-        in_background(self.dashboard, _WORKER, console.files, ask)
+    async def action_slot_restore(self) -> None:
+        """Ask for a file, then let the selected slot hold what it holds."""
+        slot = self._slot_to_change()
+        if slot is not None:
+            await self._ask_file("restore", slot, f"slot-{slot.id}.bin")
 
     def action_slot_erase(self) -> None:
         """Let the selected slot forget what it holds."""
@@ -376,6 +370,4 @@ class SpeculationScreen(FoldingScreen[SpeculationBoard]):
 
     def _changed(self, change: SlotChange) -> None:
         self.notify(clean(change.sentence, 400), timeout=10, markup=False)
-        for warning in change.warnings:
-            self.notify(clean(warning, 400), severity="warning", timeout=10, markup=False)
         self.dashboard.show_now()

@@ -1,0 +1,98 @@
+"""Commands, options and settings of earlier versions, each with what to use instead.
+
+A removed command or option ends the program with that line (exit code 2). A removed setting in config.toml or the
+environment is ignored, with that line as a warning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EVERY_COMMAND = ""
+"""In the place of a command's name: the option is removed from all of them."""
+
+_KUBERNETES = (
+    "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
+    "contrib/kubernetes has manifests"
+)
+_ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
+_FLEET_HISTORY = (
+    "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
+)
+_CONTAINERS = (
+    "specdash no longer recreates containers: run `specdash backend run --env-file FILE` in place of llama-server, "
+    "or recreate it yourself with another --env-file; it is still watched"
+)
+
+_TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
+
+REMOVED_COMMANDS: Mapping[str, str] = {
+    "bench apply-storm": "it tested specdash itself; `specdash apply` verifies each change and undoes it on failure",
+    "env set": _ENV_CHANGE,
+    "env unset": _ENV_CHANGE,
+    "env get": "`specdash env show` prints every key; a secret is in the file itself",
+    "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
+    "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
+    "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
+    "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
+    "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
+}
+"""By name, with the action where only that is removed (`profile save`)."""
+
+REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
+    ("fleet", "--since"): _FLEET_HISTORY,
+    ("fleet", "--until"): _FLEET_HISTORY,
+    ("fleet", "--step"): _FLEET_HISTORY,
+    ("fleet", "--server"): _FLEET_HISTORY,
+    ("tune", "--while-serving"): _TUNE_QUIET,
+    ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
+    ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
+}
+"""By command and option."""
+
+REMOVED_SETTINGS: Mapping[str, str] = {
+    "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
+}
+"""By key of config.toml or of the proxy's env file (`PROXY_*`)."""
+
+REMOVED_VALUES: Mapping[tuple[str, str], str] = {
+    **{("manager", engine): _CONTAINERS for engine in ("podman", "docker")},
+    **{
+        (f"{role}_service", f"{engine}:"): _CONTAINERS
+        for role in ("backend", "proxy")
+        for engine in ("podman", "docker")
+    },
+    ("manager", "kubectl"): _KUBERNETES,
+    ("backend_service", "kubectl:"): _KUBERNETES,
+    ("proxy_service", "kubectl:"): _KUBERNETES,
+}
+"""By key of config.toml and what its value begins with."""
+
+
+def removed_command(words: Sequence[str]) -> str | None:
+    """What to use instead of a command line that names a removed command or option; None for any other."""
+    name = words[0] if words else ""
+    for called in (name, " ".join(words[:2])):
+        if called in REMOVED_COMMANDS:
+            return f"`specdash {called}` was removed: {REMOVED_COMMANDS[called]}"
+    for word in words[1:]:
+        if word == "--":
+            break
+        option = word.partition("=")[0]
+        remedy = REMOVED_OPTIONS.get((name, option)) or REMOVED_OPTIONS.get((EVERY_COMMAND, option))
+        if remedy is not None:
+            return f"{option} was removed: {remedy}"
+    return None
+
+
+def removed_setting(key: str, value: object) -> str | None:
+    """What to use instead of a removed setting, or of a setting's removed value; None for any other."""
+    if key in REMOVED_SETTINGS:
+        return f"{key} was removed and is ignored: {REMOVED_SETTINGS[key]}"
+    for (name, beginning), remedy in REMOVED_VALUES.items():
+        if key == name and isinstance(value, str) and value.startswith(beginning):
+            return f"{key} = {value!r} was removed and is ignored: {remedy}"
+    return None

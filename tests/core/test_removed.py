@@ -1,0 +1,71 @@
+"""Commands, options and settings of earlier versions: each answers with what to use instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdash.cli.commands import COMMANDS
+from specdash.cli.main import main
+from specdash.core.config import BY_NAME, resolve
+from specdash.core.errors import ExitCode, UsageError
+from specdash.core.paths import config_file
+from specdash.core.removed import REMOVED_COMMANDS, REMOVED_OPTIONS, REMOVED_SETTINGS, REMOVED_VALUES
+from specdash.proxy.settings import settings_from_env
+
+
+@pytest.mark.parametrize("command", REMOVED_COMMANDS)
+def test_a_removed_command_names_what_to_use(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"specdash: `specdash {command}` was removed: {REMOVED_COMMANDS[command]}\n"
+
+
+@pytest.mark.parametrize(("command", "option"), REMOVED_OPTIONS)
+def test_a_removed_option_names_what_to_use(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command or "snapshot", f"{option}=x"]) == ExitCode.USAGE
+    assert REMOVED_OPTIONS[(command, option)] in capsys.readouterr().err
+
+
+def test_what_is_in_use_is_not_in_the_table() -> None:
+    assert not REMOVED_COMMANDS.keys() & {command.name for command in COMMANDS}
+    assert not REMOVED_SETTINGS.keys() & BY_NAME.keys()
+
+
+@pytest.mark.parametrize("key", [key for key in REMOVED_SETTINGS if not key.startswith("PROXY_")])
+def test_a_removed_setting_is_ignored_with_a_warning(key: str) -> None:
+    heard: list[str] = []
+    settings = resolve({}, {}, f'{key} = "x"\nwindow = "15m"\n', warn=heard.append)
+    assert settings["window"].value == "15m"
+    assert heard == [f"config.toml: {key} was removed and is ignored: {REMOVED_SETTINGS[key]}"]
+
+
+@pytest.mark.parametrize(("key", "beginning"), REMOVED_VALUES)
+def test_a_removed_value_is_ignored_with_a_warning_in_file_table_and_environment(key: str, beginning: str) -> None:
+    heard: list[str] = []
+    text = f'{key} = "{beginning}"\n[[target]]\nname = "a"\nurl = "http://a:1"\n{key} = "{beginning}"\n'
+    settings = resolve({}, {BY_NAME[key].variable: beginning}, text, warn=heard.append)
+    assert settings[key].value == BY_NAME[key].default
+    assert key not in settings["target"].value[0]
+    assert len(heard) == 3
+    assert all(REMOVED_VALUES[key, beginning] in line for line in heard)
+    with pytest.raises(UsageError, match="was removed"):
+        resolve({key: beginning}, {}, None)
+
+
+def test_a_command_reads_a_file_with_removed_settings_and_warns_once(capsys: pytest.CaptureFixture[str]) -> None:
+    config_file().parent.mkdir(parents=True)
+    config_file().write_text('backend_service = "podman:llama"\nwindow = "15m"\n', encoding="utf-8")
+    assert main(["config", "show"]) == ExitCode.OK
+    shown = capsys.readouterr()
+    assert f"specdash: {config_file()}: backend_service = 'podman:llama' was removed and is ignored" in shown.err
+    assert "15m" in shown.out
+    assert main(["config", "show"]) == ExitCode.OK
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("key", [key for key in REMOVED_SETTINGS if key.startswith("PROXY_")])
+def test_a_removed_key_of_the_proxy_is_ignored_with_a_warning(key: str) -> None:
+    assert settings_from_env({key: "on"}).problems == (
+        f"environment: {key} was removed and is ignored: {REMOVED_SETTINGS[key]}",
+    )
