@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
 
-from specdash.tui.hint import HintLine
 from specdash.tui.widgets.alerts import AlertDetail
 from tui.driven import SIZES, dashboard, edit, ended, press
 from tui.fake_alerts import SPECS
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
-from tui.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -74,13 +72,6 @@ async def test_overview(scene: str, looks: Looks) -> None:
 
 async def test_overview_without_the_speculation_that_was_asked_for(looks: Looks) -> None:
     await looks(dashboard("failed"), sizes=[SMALL, MIDDLE])
-
-
-async def test_the_first_dashboard_of_a_user(tmp_path: Path, looks: Looks) -> None:
-    async def greeted(pilot: Pilot[Any]) -> None:
-        await until(pilot, lambda: bool(pilot.app.query(HintLine)))
-
-    await looks(dashboard("young", greeted=tmp_path / "greeted"), after=greeted)
 
 
 @pytest.mark.parametrize("scene", ["busy", "no_proxy", "proxy_held", "proxy_uap"])

@@ -4,7 +4,6 @@ own, except for the screenshot that the user asks for."""
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -15,8 +14,6 @@ from specdash.core.config import REFRESH_S, WINDOWS_S
 from specdash.system.text import clean
 from specdash.tui.action_table import DEFAULT_KEYS, LEVELS, FooterScreen, KeyTable, bindings
 from specdash.tui.arming import Arming, ServiceAccess, in_background
-from specdash.tui.hint import dismiss, greet
-from specdash.tui.layout import PanelId
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.overview import OverviewScreen
 from specdash.tui.spans import ASCII, PALETTES, THEME_NAMES, UNICODE, default_theme, textual_theme, theme_after
@@ -41,9 +38,7 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
-    from specdash.tui.saved_layout import LayoutStore, ScreenLayout
     from specdash.tui.spans import Glyphs, Palette
-    from specdash.tui.tour import Tour
     from specdash.tui.view import DashboardState
     from specdash.tune.run.console import TunerConsole
 
@@ -75,10 +70,8 @@ class Dashboard(App[None]):
     `recording` says at once what is wrong with the recording, "" when nothing is. `slots` saves, restores
     and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
     thread, and change something only while armed. `look_around` looks at the servers there are, in a thread: with it
-    the user may take another one, which is `chosen_target` when the dashboard has ended for it. `tour` leads through
-    the screens of a demo; one `of_fleet` is left by escape, too, for the rows of all servers. `layouts` keeps how it
-    looks; without, it begins as any other and nothing is kept. `keys` are the user's. `greeted` is the file that keeps
-    whether this user has opened a dashboard before.
+    the user may take another one, which is `chosen_target` when the dashboard has ended for it. One `of_fleet` is left
+    by escape, too, for the rows of all servers. `keys` are the user's.
     """
 
     TITLE = "specdash"
@@ -110,11 +103,8 @@ class Dashboard(App[None]):
         slots: SlotConsole | None = None,
         tuner: TunerConsole | None = None,
         look_around: Callable[[], list[TargetLook]] | None = None,
-        tour: Tour | None = None,
         of_fleet: bool = False,
-        layouts: LayoutStore | None = None,
         keys: KeyTable = DEFAULT_KEYS,
-        greeted: Path | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -127,11 +117,7 @@ class Dashboard(App[None]):
         self.keys = keys
         self.set_keymap(keys.keymap)
         self.slot_console, self.tuner_console = slots, tuner
-        self._tour = tour
         self.of_fleet = of_fleet
-        self.layouts = layouts
-        self._last_place, self._first_place = FooterScreen.OVERVIEW, FooterScreen.OVERVIEW
-        self._greeted = greeted
         self.incident, self._recording = incident, recording
         self._look_around, self.chosen_target = look_around, cast("Target | None", None)
         self.access = ServiceAccess(self, console, arming or Arming(), clock)
@@ -171,10 +157,6 @@ class Dashboard(App[None]):
         """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
         prompt belong to the prompt."""
         self.access.arming.touch(self._clock())
-        dismiss(self)
-        if self._tour is not None and self._tour.take_key(event.key):
-            event.prevent_default()
-            return
         prompt = self.shown.prompt
         if prompt is not None and prompt is self.focused and prompt.pass_on(event):
             event.prevent_default()
@@ -201,14 +183,6 @@ class Dashboard(App[None]):
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
         self.set_timer(UNFINISHED_S, self.access.look_for_unfinished)
-        if self._first_place is not FooterScreen.OVERVIEW:
-            self.call_after_refresh(self._go_to, self._first_place)
-        if self.layouts is not None and self.layouts.problem:
-            self.notify(self.layouts.problem, severity="warning", markup=False)
-        if self._tour is not None:
-            self.call_after_refresh(self._tour.begin, self)
-        elif self._greeted is not None:
-            self.call_after_refresh(greet, self, self._greeted)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
@@ -317,60 +291,6 @@ class Dashboard(App[None]):
         elif not closed:
             self._close()
         self.call_after_refresh(self.show_now)
-
-        self._last_place = self.shown.place
-
-    @property
-    def screen_layout(self) -> ScreenLayout:
-        """How it looks now."""
-        from specdash.tui.saved_layout import ScreenLayout
-
-        board = self.overview.board
-        window = next((name for name, seconds in WINDOWS_S.items() if seconds == self.window_s), None)
-        panels = {str(panel): shown for panel, shown in board.choices.items()}
-        return ScreenLayout(str(self._last_place), window, self.theme, panels, board.zoomed and str(board.zoomed))
-
-    def take_layout(self, layout: ScreenLayout) -> None:
-        """Look so: at once, or from the start on."""
-        board = self.overview.board
-        self.window_s = WINDOWS_S.get(layout.window or "", self.window_s)
-        if layout.theme in PALETTES:
-            self.action_take_theme(layout.theme)
-        panels = layout.panels or {}
-        board.choices = {panel: panels[panel] for panel in PanelId if panel in panels}
-        board.zoomed = next((panel for panel in PanelId if panel == layout.zoomed), None)
-        place = next((place for place in FooterScreen if place == layout.screen), FooterScreen.OVERVIEW)
-        if self.is_running:
-            board.sync()
-            self._go_to(place)
-        else:
-            self._first_place = place
-
-    def _go_to(self, place: FooterScreen) -> None:
-        """Open a screen if it may be opened, or go back to the overview."""
-        if place is FooterScreen.OVERVIEW:
-            while self.shown is not self.overview:
-                self._close()
-            self._last_place = place
-            self.call_after_refresh(self.show_now)
-        elif self.shown.place is not place and not _screen_class(place).refusal(self):
-            self.action_toggle_screen(place)
-
-    async def action_save_layout(self) -> None:
-        """Ask for a name, and keep how it looks now under it."""
-        store, layout = self.layouts, self.screen_layout
-        if store is None:
-            self.notify("this dashboard keeps no layouts", severity="warning")
-            return
-
-        def named(name: str | None) -> None:
-            if name and (plain := name.strip()):
-                done = f"saved: `specdash --layout {shlex.quote(plain)}` begins with it"
-                in_background(
-                    self, "layout", lambda: store.keep(layout, plain), lambda _: self.notify(done, markup=False)
-                )
-
-        await self.shown.ask("name of the layout", "", named)
 
     def _close(self) -> None:
         """Leave the screen that is looked at; a frozen moment stays the one that is shown."""

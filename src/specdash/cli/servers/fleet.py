@@ -190,11 +190,9 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], grou
     from specdash.cli.signals import stopped_by_signals
     from specdash.cli.terminal_app import run_app
     from specdash.cli.watch import open_dashboard
-    from specdash.core import paths
     from specdash.insight.fleet import FleetGrouping
     from specdash.system.memory import return_memory
     from specdash.tui.action_table import read_keys
-    from specdash.tui.saved_layout import LayoutStore
     from specdash.tui.screens.fleet import FleetApp, FleetChoice
 
     choice, keys = FleetChoice(grouping=FleetGrouping(group_by) if group_by else None), read_keys(settings["keys"])
@@ -215,7 +213,7 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], grou
             choice.selected = row.name
             target = fleet.target_of(row)
             own = settings_for(target, settings)
-            open_dashboard(target, own, layouts=LayoutStore(paths.layouts_file()), of_fleet=True)
+            open_dashboard(target, own, of_fleet=True)
 
 
 class Fleet:

@@ -143,17 +143,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         else:
             self.focus_previous(TitledPanel)
 
-    def action_jump(self) -> None:
-        """Put a letter on each panel, and focus the one whose letter is pressed."""
-        from specdash.tui.screens.jump import JumpScreen
-
-        def focus(panel: TitledPanel | None) -> None:
-            if panel is not None:
-                panel.focus()
-
-        if self.is_current:
-            self.app.push_screen(JumpScreen(self), focus)
-
     def action_zoom(self) -> None:
         """The focused panel alone, or all."""
         self.toggle_zoom()
