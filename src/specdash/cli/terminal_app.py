@@ -58,10 +58,6 @@ def run_app(
         from textual.drivers.web_driver import WebDriver
 
         app.driver_class = WebDriver
-    else:
-        from specdash.tui.driver import TerminalDriver
-
-        app.driver_class = TerminalDriver
     asked, ended = Flag(), Flag()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in _SIGNALS}
     guard = threading.Thread(target=_guard, args=(app, asked, ended, seconds, tidy), name="specdash-guard", daemon=True)

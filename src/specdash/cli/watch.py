@@ -108,7 +108,6 @@ def _choose(targets: Sequence[Target], settings: Mapping[str, Resolved]) -> Targ
         [TargetLook(target, "looking…", answers=False) for target in targets],
         lambda: look_at(every_target(settings)),
         theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
         keys=read_keys(settings["keys"]),
     )
     taken = run_app(app)
@@ -133,7 +132,6 @@ def _wait_for_server(settings: Mapping[str, Resolved]) -> Sequence[Target]:
         tried,
         look=look,
         theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
         keys=read_keys(settings["keys"]),
     )
     return run_app(app) or ()
@@ -196,7 +194,6 @@ def open_dashboard(
             on_ready=begin,
             demo=demo,
             theme=settings["theme"].value,
-            ascii_only=settings["ascii"].value,
             screenshots=paths.state_dir() / "screenshots",
             console=None if in_browser else console,
             arming=Arming(

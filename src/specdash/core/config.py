@@ -282,7 +282,6 @@ SETTINGS: tuple[Setting, ...] = (
         SSH_SETTINGS,
         "how to reach ssh:// targets: a table [ssh] with command and program (docs/remote.md)",
     ),
-    Setting("ascii", _flag, False, "draw with ASCII characters only"),
     Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/targets.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
@@ -301,7 +300,7 @@ RULE_SETTINGS = ("rules",)
 """What says when an alert is raised."""
 RECORD_SETTINGS = ("record", "history_days", "history_mb")
 """What says whether and how much is recorded."""
-SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
+SCREEN_SETTINGS = ("window", "refresh", "theme")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 

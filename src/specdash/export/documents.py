@@ -753,27 +753,6 @@ class FleetRowDocument(TypedDict):
     """As config.toml calls it; of one from a Prometheus its label `group`."""
 
 
-class FleetGroupDocument(TypedDict):
-    """The servers that have something in common."""
-
-    key: str
-    servers: list[str]
-    """Their names."""
-    away: int
-    """Those that do not answer, or want a key."""
-    state: str
-    """The worst one's."""
-    acceptance: float | None
-    """The median."""
-    decode_tokens_per_second: float | None
-    """The sum over those at work, as all below."""
-    prefill_tokens_per_second: float | None
-    slots_busy: int | None
-    slots: int | None
-    requests_deferred: float | None
-    alerts: FleetAlerts
-
-
 class FleetDocument(TypedDict):
     """`specdash fleet --json`: every server found on this machine or named in config.toml."""
 
@@ -783,8 +762,6 @@ class FleetDocument(TypedDict):
     window_seconds: float
     rows: list[FleetRowDocument]
     """The worst first."""
-    groups: list[FleetGroupDocument] | None
-    """With `--group-by`, the worst first."""
 
 
 class HistoryAlertDocument(TypedDict):

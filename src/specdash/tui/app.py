@@ -16,8 +16,7 @@ from specdash.tui.action_table import DEFAULT_KEYS, LEVELS, FooterScreen, KeyTab
 from specdash.tui.arming import Arming, ServiceAccess, in_background
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.overview import OverviewScreen
-from specdash.tui.spans import ASCII, PALETTES, THEME_NAMES, UNICODE, default_theme, textual_theme, theme_after
-from specdash.tui.terminal_picture import OWN_UPDATES, TerminalPicture
+from specdash.tui.spans import PALETTES, THEME_NAMES, default_theme, textual_theme, theme_after
 from specdash.tui.travel import TimeTravel
 from specdash.tui.view import View, chart_span
 from specdash.tui.widgets.header import HeaderSituation
@@ -26,11 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rich.console import RenderableType
     from textual import events
     from textual.binding import BindingType
     from textual.command import Provider
-    from textual.screen import Screen
     from textual.timer import Timer
 
     from specdash.collect.targets import TargetLook
@@ -38,13 +35,11 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
-    from specdash.tui.spans import Glyphs, Palette
+    from specdash.tui.spans import Palette
     from specdash.tui.view import DashboardState
     from specdash.tune.run.console import TunerConsole
 
 Model = TypeVar("Model")
-AT_REST = 3
-"""Of a server at rest, one refresh in so many draws more than the time."""
 UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
 
@@ -89,7 +84,6 @@ class Dashboard(App[None]):
         on_interval: Callable[[float], None] | None = None,
         demo: bool = False,
         theme: str | None = None,
-        ascii_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
@@ -125,13 +119,10 @@ class Dashboard(App[None]):
         self.window_s = 300.0
         self.interval_s = 1.0
         self.paused_at: float | None = None
-        self.terminal_picture = TerminalPicture()
-        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self._clock, self.wall_time = clock, wall
         self._on_interval, self._when_ready = on_interval, on_ready
         self.screenshots = screenshots
         self._timer: Timer | None = None
-        self._ticks = 0
         self._kept: dict[type, object] = {}
         self.overview = OverviewScreen(self)
         for name in THEME_NAMES:
@@ -196,17 +187,7 @@ class Dashboard(App[None]):
     def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_interval(self.interval_s, self._tick)
-
-    def _tick(self) -> None:
-        """The clock's refresh. Of a server at rest all but each third tell the time alone: what it begins to do, its
-        state and its alerts do not wait for a tick (`cli.watch.Collecting.on_news`)."""
-        view, self._ticks = self.overview.view, self._ticks + 1
-        is_overview = self.shown is self.overview and self.travel.player is None
-        if self._ticks % AT_REST and is_overview and self.interval_s <= 1.0 and view is not None and view.is_at_rest:
-            self.overview.show_situation(self._situation())
-        else:
-            self.refresh_view()
+        self._timer = self.set_interval(self.interval_s, self.refresh_view)
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
@@ -223,12 +204,6 @@ class Dashboard(App[None]):
         else:
             self.refresh_view()
 
-    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """What dialogs and pages write, Textual's own compositor writes."""
-        if renderable is not None and not isinstance(renderable, OWN_UPDATES):
-            self.terminal_picture.forget()
-        super()._display(screen, renderable)
-
     def _draw(self, view: View) -> None:
         if self.shown is not self.overview:
             # What the log gains meanwhile shall not be missed.
@@ -239,7 +214,7 @@ class Dashboard(App[None]):
         state = self.travel.looked_at
         picture = state.picture(self._clock(), self.wall_time(), self.window_s)
         span = chart_span(state, picture.at, self.window_s)
-        return View(picture, state, self.glyphs, self.interval_s, self.keys, span)
+        return View(picture, state, self.interval_s, self.keys, span)
 
     def _situation(self) -> HeaderSituation:
         now, shown = self._clock(), self.shown
@@ -300,7 +275,7 @@ class Dashboard(App[None]):
 
     def action_redraw(self) -> None:
         """Write every cell, whatever the terminal shows."""
-        self._display(self.screen, self.screen._compositor.render_update(full=True))  # noqa: SLF001
+        self.screen.refresh(layout=True)
 
     def action_arm(self) -> None:
         """Arm or disarm."""

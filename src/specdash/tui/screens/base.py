@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from textual.screen import Screen
 
 from specdash.system.text import clean
-from specdash.tui.driver import TouchedCompositor
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.widgets.header import DashboardHeader, Footer, HeaderSituation, SmallNotice
 from specdash.tui.widgets.panel import FoldingBoard, PlacedBoard, TitledPanel
@@ -48,14 +47,13 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()
-        self._compositor = TouchedCompositor(dashboard.terminal_picture)
         self.dashboard = dashboard
         self.prompt: TextPrompt | None = None
         """The line that is asked for now."""
         self.header = DashboardHeader(id="header")
         self.footer = Footer(id="footer", place=self.place)
         self.notice = SmallNotice(id="notice")
-        self.footer.glyphs, self.footer.keys = dashboard.glyphs, dashboard.keys
+        self.footer.keys = dashboard.keys
         self.view: View | None = None
         self._situation = HeaderSituation(0.0)
 
@@ -217,7 +215,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def show(self, view: View, situation: HeaderSituation) -> None:
         """Draw this view."""
         self.view, self._situation = view, situation
-        self.footer.glyphs = view.glyphs
         if self.has_class("-small"):
             self.notice.show(view, situation)
             return

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from specdash.core.log_facts import LogLine
     from specdash.export.from_prometheus import AlertSpan, ServerHistory
-    from specdash.tui.spans import Glyphs
 
 HISTORY_SPANS_S: dict[str, float] = {"1h": 3600.0, "6h": 21600.0, "24h": 86400.0, "7d": 604800.0, "30d": 2592000.0}
 _CHARTS: tuple[tuple[str, Metric, str, str, Callable[[float | None], str]], ...] = (
@@ -60,8 +59,7 @@ class HistoryOfFigures:
 class HistoryCharts:
     """The lines of the page, with charts that remember what they drew."""
 
-    def __init__(self, glyphs: Glyphs) -> None:
-        self._glyphs = glyphs
+    def __init__(self) -> None:
         # Each point is whole: one that is missing is a gap.
         self._charts = {name: Chart(metric, role, late=0) for name, metric, role, *_ in _CHARTS}
 
@@ -81,7 +79,7 @@ class HistoryCharts:
         shown = [row for row in _CHARTS if any(value is not None for value in history.figures[row[0]])] or [_CHARTS[0]]
         room = height - 2 - len(alerts)
         shown = shown[: max(room // _LEAST_CHART, 1)]
-        view = _view(history, self._glyphs)
+        view = _view(history)
         lines: list[Line] = [tuple(head)]
         for index, (figure, _, role, title, written) in enumerate(shown):
             own = room // len(shown) + (index < room % len(shown))
@@ -108,13 +106,13 @@ class HistoryCharts:
                 int((at - asked.until + total) / total * cells) for at in (span.since, span.until or asked.until)
             )
             for cell in range(max(first, 0), min(max(last, first + 1), cells)):
-                row[cell] = "=" if self._glyphs.ascii_only else "━"
+                row[cell] = "━"
         title = f" {clean(spans[0].title, 60)} "
         runs = "".join(row)
         at = runs.find(" " * len(title))
         at = at if at >= 0 else runs.find("  ")
         severity = spans[0].severity
-        left: Line = ((fit(severity_glyph(severity, self._glyphs), SCALE_WIDTH), ROLES[severity]),)
+        left: Line = ((fit(severity_glyph(severity), SCALE_WIDTH), ROLES[severity]),)
         if at < 0:
             return (*left, (runs, ROLES[severity]))
         room = len(runs[at:]) - len(runs[at:].lstrip(" "))
@@ -122,7 +120,7 @@ class HistoryCharts:
         return (*left, (runs[:at], ROLES[severity]), (shown, "dim"), (runs[at + len(shown) :], ROLES[severity]))
 
 
-def _view(history: ServerHistory, glyphs: Glyphs) -> View:
+def _view(history: ServerHistory) -> View:
     """The history as a moment of the dashboard's charts, with its alerts as their marks."""
     asked = history.range
     # In the middle of the last step: a mark falls into the column of the step in which it was.
@@ -132,7 +130,7 @@ def _view(history: ServerHistory, glyphs: Glyphs) -> View:
         for alert in history.alerts
     )
     picture = Picture(at, at, asked.count * asked.step_s, BackendPicture(history.url), timeline=events)
-    return View(picture, HistoryOfFigures(history), glyphs)
+    return View(picture, HistoryOfFigures(history))
 
 
 def _heading(title: str, role: str, values: Sequence[float | None], written: Callable[[float | None], str]) -> Line:
