@@ -176,13 +176,11 @@ class Dashboard(App[None]):
         self.set_timer(UNFINISHED_S, self.access.look_for_unfinished)
 
     def _fatal_error(self) -> None:
-        """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
-        from rich.segment import Segments
+        """Textual's own report prints local variables, which may hold what must not be shown in a shared pane. There is
+        no public name for this."""
         from rich.traceback import Traceback
 
-        report = Traceback(show_locals=False, width=None)
-        self._exit_renderables.append(Segments(self.console.render(report, self.console.options)))
-        self._close_messages_no_wait()
+        self.panic(Traceback(show_locals=False, width=None))
 
     def _start_timer(self) -> None:
         if self._timer is not None:
