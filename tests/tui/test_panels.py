@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from specdash.core.readings import Gpu, Host, ReadingStatus, Source
 from specdash.insight.picture import BackendState, GpuPicture, MeasuredFigure, Picture
 from specdash.llama.log_grammar import WARNING_CLASSES
-from specdash.tui.spans import figure
+from specdash.tui.spans import PALETTES, figure, to_strip
 from specdash.tui.view import View
 from specdash.tui.widgets.board import COLUMNS, WarningsPanel, alarming, gpu_lines, host_lines, in_order
 from specdash.tui.widgets.header import STATE_ROLES, HeaderSituation, header_lines, state_glyph, trouble
@@ -186,3 +186,11 @@ def test_a_narrow_table_keeps_the_important_columns() -> None:
     kept = [column.heading for column, _ in columns_that_fit(COLUMNS, 40)]
     assert {"ago", "prompt", "decoded", "dec/s"} <= set(kept)
     assert "cached" not in kept
+
+
+def test_neighbours_that_look_alike_are_painted_as_one_and_a_row_fills_its_width() -> None:
+    style = PALETTES["night"].style
+    strip = to_strip((("a", "dim"), (" ", "text"), ("b", "dim"), ("  ", "faint track")), 10, style)
+    assert [segment.text for segment in strip] == ["a b", "  ", "     "]
+    underlined = to_strip((("a", "text"), (" ", "text underline")), 2, style)
+    assert [segment.text for segment in underlined] == ["a", " "], "an underline is seen on a blank"

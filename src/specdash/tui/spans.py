@@ -379,6 +379,8 @@ def to_strip(line: Line, width: int, style: Callable[[str], Style]) -> Strip:
     for text, role in (*line, (" " * max(width - line_width(line), 0), "text")):
         look, last = style(role), segments[-1].style if segments else None
         is_blank = last is not None and not text.strip(" ") and _blank_look(look) == _blank_look(last)
+        if not text:
+            continue
         if look == last or is_blank:
             segments[-1] = Segment(segments[-1].text + text, last)
         else:
