@@ -141,7 +141,6 @@ LONGEST = (
     "e2e/test_demo.py",
     "e2e/test_terminal.py",
     "e2e/test_memory_rules.py",
-    "e2e/test_tour.py",
     "bench/test_beds.py",
     "cli/test_terminal_app.py",
     "e2e/test_answer_rules.py",

@@ -1,10 +1,9 @@
-"""`make screenshots`: pictures of the real dashboard on the real demo, as SVG and PNG, at the three sizes that count.
-Those of the light theme (`-day`) are SVG alone.
+"""`make screenshots`: pictures of the real dashboard on the real demo, as PNG, and the README's film of them.
 
 The demo runs for a minute first, so that every panel has something to show. The `checkpoints` picture is of a recurrent
 model of tests/support, because the demo's model has an attention memory; the `tuner` picture is of a service of
-tests/support, which outlives each of its restarts. Needs cairosvg (in the `dev` extra), the cairo
-library and DejaVu Sans Mono (Debian: libcairo2 fonts-dejavu-core).
+tests/support, which outlives each of its restarts. Needs Pillow (in the `dev` extra) and DejaVu Sans Mono (Debian:
+fonts-dejavu-core).
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import io
 import itertools
 import os
 import signal
@@ -20,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from PIL import Image
 
 from specdash.backend.demo import DRAFT_TYPE, widened_target
 from specdash.backend.workload import PAYING
@@ -43,8 +43,8 @@ from specdash.core.readings import Source
 from specdash.insight.speedup.verdict import VerdictKind, verdict
 from specdash.insight.state import TargetState
 from specdash.tui.app import Dashboard
-from specdash.tui.export import portable_svg
 from specdash.tune.run.status import TuneStep
+from svg_to_png import picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,14 +52,12 @@ if TYPE_CHECKING:
     from specdash.tune.run.console import TunerConsole
     from specdash.tune.run.status import TuneRun
 
-SIZES = ((80, 24), (120, 36), (200, 50))
-THEMES = ("night", "day")
+SIZE = (120, 36)
 SCREENS = {
     "demo": (),
     "speculation": ("m",),
     "proxy": ("p",),
     "tune": ("e", "A", "j", "enter", "8", "enter"),
-    "help": ("question_mark",),
 }
 """Each picture's name, and the keys that lead to it."""
 FILM = ("demo", "speculation", "proxy", "tune", "banner", "incidents")
@@ -86,25 +84,17 @@ OUT = Path(__file__).resolve().parents[1] / "screenshots"
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 
-async def shoot(
-    state: TargetState,
-    console: Console | None,
-    tuner: TunerConsole | None,
-    width: int,
-    height: int,
-    keys: tuple[str, ...],
-    theme: str,
-) -> str:
-    """The dashboard at one size, as SVG; without a console it is not the demo's."""
-    app = Dashboard(state, demo=console is not None, theme=theme, console=console, tuner=tuner)
+async def shoot(state: TargetState, console: Console | None, tuner: TunerConsole | None, keys: tuple[str, ...]) -> str:
+    """The dashboard as SVG; without a console it is not the demo's."""
+    app = Dashboard(state, demo=console is not None, theme="night", console=console, tuner=tuner)
     app.window_s = WINDOW_S
-    async with app.run_test(size=(width, height)) as pilot:
+    async with app.run_test(size=SIZE) as pilot:
         await pilot.pause(1.0)
         for key in keys:
             await pilot.press(key)
             await app.workers.wait_for_complete()
         await pilot.pause(2.0)
-        return portable_svg(app.export_screenshot(title="specdash"))
+        return app.export_screenshot()
 
 
 def main() -> int:
@@ -114,13 +104,6 @@ def main() -> int:
     parser.add_argument("--only", choices=ALL, action="append", help="draw these pictures, not all")
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S, help="seconds of traffic before the first picture")
     args = parser.parse_args()
-    try:
-        import cairosvg  # noqa: F401
-    except (ImportError, OSError) as error:
-        print(
-            f"PNGs need cairosvg and the cairo library (Debian: libcairo2 fonts-dejavu-core): {error}", file=sys.stderr
-        )
-        return 1
     args.out.mkdir(parents=True, exist_ok=True)
     wanted = frozenset(args.only or ALL)
     if wanted & {*SCREENS, *INCIDENTS} and not demo_pictures(wanted, args.out, args.warm_up):
@@ -247,34 +230,23 @@ def draw(
     out: Path,
     tuner: TunerConsole | None = None,
 ) -> None:
-    """These screens at all sizes, as SVG and PNG, and in daylight as SVG."""
-    import cairosvg
-    from PIL import Image
-
-    for (screen, keys), (width, height), theme in itertools.product(screens.items(), SIZES, THEMES):
-        svg = asyncio.run(shoot(state, console, tuner, width, height, keys, theme))
-        name = out / f"{screen}-{width}x{height}{'' if theme == THEMES[0] else f'-{theme}'}"
-        name.with_suffix(".svg").write_text(svg, encoding="utf-8")
-        if theme != THEMES[0]:
-            continue
-        picture = Image.open(io.BytesIO(cairosvg.svg2png(bytestring=svg.encode(), output_width=1600)))
-        # A screen has few colours: with 256 the file has a third of the size, and looks the same.
-        drawn = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        drawn.save(name.with_suffix(".png"), optimize=True)
-        print(f"{name}.svg and .png")
+    """These screens."""
+    for screen, keys in screens.items():
+        drawn = picture(asyncio.run(shoot(state, console, tuner, keys)))
+        file = out / f"{screen}.png"
+        # A screen has few colours: with 64 the file has a third of the size, and looks the same.
+        drawn.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(file, optimize=True)
+        print(file)
 
 
 def film(out: Path) -> None:
     """The pictures that are there, one after the other, as a GIF."""
-    from PIL import Image
-
-    width, height = 120, 36
-    pictures = [Image.open(file) for name in FILM if (file := out / f"{name}-{width}x{height}.png").exists()]
+    pictures = [Image.open(file).convert("RGB") for name in FILM if (file := out / f"{name}.png").exists()]
     frames = [
-        picture.convert("RGB")
-        .resize((1000, picture.height * 1000 // picture.width))
-        .quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        for picture in pictures
+        shown.resize((1080, shown.height * 1080 // shown.width)).quantize(
+            64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
+        for shown in pictures
     ]
     frames[0].save(out / "film.gif", save_all=True, append_images=frames[1:], duration=3000, loop=0, optimize=True)
     print(f"{out / 'film.gif'}")

@@ -158,24 +158,6 @@ def test_a_dead_a_mute_and_a_dripping_server_are_rows_and_the_others_have_their_
     assert [line.split()[0] for line in table.splitlines()][-1] == "good"
 
 
-def test_groups_of_config_are_rows_with_their_number_and_the_worst_state(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    locked = FaultServer(ROUTES | dict.fromkeys(("/props", "/metrics", "/slots"), says(401, "{}")))
-    with locked, FaultServer(ROUTES) as good:
-        configured(monkeypatch, tmp_path, lone=f"http://{FAR}")
-        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
-            for name, url in (("a", good.url), ("b", f"http://127.0.0.1:{free_port()}"), ("c", locked.url)):
-                tables.write(f'[[target]]\nname = "{name}"\nurl = "{url}"\ngroup = "prod"\n')
-        _, out, _ = say("fleet", "--json", "--group-by", "group")
-        table = say("fleet", "--once", "--group-by", "group")[1]
-    groups = {group["key"]: group for group in json.loads(out)["groups"]}
-    assert set(groups) == {"(none)", "prod"}
-    assert (groups["prod"]["servers"], groups["prod"]["away"]) == (["b", "c", "a"], 2)
-    assert (groups["prod"]["state"], groups["prod"]["slots"], groups["prod"]["slots_busy"]) == ("down", 2, 1)
-    assert "prod ×3" in table
-
-
 def test_where_nobody_answers_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}")
     assert printed()[0] == ExitCode.UNREACHABLE

@@ -66,7 +66,7 @@ def test_the_collector_understands_every_answer(driver: RecordedNvml) -> None:
 
 def test_the_panel_shows_it(driver: RecordedNvml) -> None:
     seen = observed(driver)
-    lines = gpu_lines(GpuPicture(seen.gpus, None, ReadingStatus.KNOWN), 70, ascii_only=False)
+    lines = gpu_lines(GpuPicture(seen.gpus, None, ReadingStatus.KNOWN), 70)
     shown = "\n".join("".join(text for text, _ in line) for line in lines)
     for gpu in seen.gpus:
         assert percent(gpu.utilisation) in shown

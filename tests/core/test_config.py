@@ -10,7 +10,7 @@ from specdash.core.config import SETTINGS, of_target, resolve
 from specdash.core.errors import InputError, UsageError
 
 A = '[[target]]\nname = "a"\nurl = "gpu1"\n'
-FILE = 'url = "http://file:1"\nrefresh = 2\nascii = true\n'
+FILE = 'url = "http://file:1"\nrefresh = 2\nread_only = true\n'
 
 
 def test_the_command_line_beats_the_environment_which_beats_the_file_which_beats_the_default() -> None:
@@ -30,9 +30,9 @@ def test_every_value_says_where_it_came_from() -> None:
 
 
 def test_values_are_typed() -> None:
-    resolved = resolve({}, {"SPECDASH_ASCII": "off"}, FILE)
+    resolved = resolve({}, {"SPECDASH_READ_ONLY": "off"}, FILE)
     assert resolved["refresh"].value == 2.0
-    assert resolved["ascii"].value is False
+    assert resolved["read_only"].value is False
 
 
 @pytest.mark.parametrize(

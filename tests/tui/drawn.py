@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual.geometry import Region
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from textual.widget import Widget
 
     from specdash.tui.action_table import FooterScreen
     from specdash.tui.app import Dashboard
@@ -22,11 +26,16 @@ def block(lines: Iterable[Line]) -> str:
     return "\n".join(text(line).rstrip() for line in lines)
 
 
+def painted(widget: Widget) -> str:
+    """What a widget paints on the screen, as plain text."""
+    width, height = widget.size
+    return "\n".join(strip.text.rstrip() for strip in widget.render_lines(Region(0, 0, width, height)))
+
+
 def screen(app: Dashboard) -> str:
     """Everything that the overview shows."""
     overview = app.overview
-    panels = "\n".join(block(panel.lines) for panel in overview.board.visible_panels())
-    return "\n".join((block(overview.header.lines), panels, block(overview.footer.lines)))
+    return "\n".join(map(painted, (overview.header, *overview.board.visible_panels(), overview.footer)))
 
 
 def is_open(app: Dashboard, place: FooterScreen) -> bool:

@@ -9,7 +9,7 @@ from specdash.tui.screens.apply import ApplyScreen
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.modal import PageScreen
 from specdash.tui.screens.tune import TuneScreen
-from tui.drawn import block
+from tui.drawn import painted
 from tui.fake_state import FakeState
 from tui.waiting import answered, until
 
@@ -49,14 +49,14 @@ def shown(app: Dashboard) -> str:
     """Everything that the screen shows."""
     screen = app.shown
     parts = [part for part in screen.painted() if part.display and part.size.height]
-    return "\n".join(block(part.lines) for part in (screen.header, *parts, screen.footer))
+    return "\n".join(map(painted, (screen.header, *parts, screen.footer)))
 
 
 def page(app: Dashboard) -> str:
     """What the page above the screen shows."""
     screen = app.screen
     assert isinstance(screen, PageScreen)
-    return block(screen.page.lines)
+    return painted(screen.page)
 
 
 def said(app: Dashboard) -> str:

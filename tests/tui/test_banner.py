@@ -20,7 +20,7 @@ from specdash.insight.rules.catalogue import Rule, runbook, shipped
 from specdash.insight.speedup.verdict import VerdictKind
 from specdash.tui.layout import MINIMUM_WIDTH
 from specdash.tui.plot import CRITICAL, RESTARTED, WARNED, marks_of
-from specdash.tui.spans import ASCII, PALETTES, UNICODE, to_strip
+from specdash.tui.spans import PALETTES, to_strip
 from specdash.tui.view import View
 from specdash.tui.widgets.alerts import (
     SPANS_S,
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 NOW, WALL = 10_000.0, 1_790_000_000.0
 
 
-def view(scene: str = "alerts", *, ascii_only: bool = False) -> View:
+def view(scene: str = "alerts") -> View:
     """One scene."""
     state = FakeState(scene)
-    return View(state.picture(NOW, WALL, 300.0), state, ASCII if ascii_only else UNICODE)
+    return View(state.picture(NOW, WALL, 300.0), state)
 
 
 def header(scene: str, width: int = 80, **situation: object) -> str:
@@ -74,20 +74,19 @@ def test_the_banner_has_the_whole_cause_how_many_more_and_the_key(scene: str) ->
     assert "press i" not in header("alerts", on_incidents=True)
 
 
-@given(st.integers(40, 250), st.booleans(), st.text(max_size=200))
-def test_the_banner_is_as_wide_as_the_screen_whatever_the_cause(width: int, ascii_only: bool, cause: str) -> None:
-    at = view(ascii_only=ascii_only)
+@given(st.integers(40, 250), st.text(max_size=200))
+def test_the_banner_is_as_wide_as_the_screen_whatever_the_cause(width: int, cause: str) -> None:
+    at = view()
     at = replace(at, picture=replace(at.picture, alerts=replace(at.picture.alerts, cause=cause + HOSTILE)))
     lines = banner_lines(at, width)
     assert 1 <= len(lines) <= 2
     for line in lines:
         assert cell_len(text(line)) == width
-        assert to_strip(line, width, next(iter(PALETTES.values())).style, ascii_only=ascii_only).cell_length == width
+        assert to_strip(line, width, next(iter(PALETTES.values())).style).cell_length == width
 
 
 def test_severities_are_told_apart_without_colour() -> None:
-    for glyphs in (UNICODE, ASCII):
-        assert len({glyph(severity, glyphs) for severity in AlertSeverity}) == 3
+    assert len({glyph(severity) for severity in AlertSeverity}) == 3
     line, *_ = banner_lines(view("notice"), 80)
     assert not line[0][1].startswith("banner.")
 
@@ -110,28 +109,25 @@ def test_beside_the_banner_the_state_is_told_in_a_quiet_voice() -> None:
                   st.one_of(st.none(), st.floats(0, 100_000))),
         max_size=12,
     ),
-    st.booleans(),
 )  # fmt: skip
 def test_the_strip_never_leaves_its_room(
-    width: int, events: list[tuple[float, EventKind, AlertSeverity | None, float | None]], ascii_only: bool
+    width: int, events: list[tuple[float, EventKind, AlertSeverity | None, float | None]]
 ) -> None:
-    at = view("busy", ascii_only=ascii_only)
+    at = view("busy")
     timeline = tuple(
         TimelineEvent(WALL - age, kind, "x", severity, None if lasts is None else WALL - age + lasts)
         for age, kind, severity, lasts in sorted(events, key=lambda pair: -pair[0])
     )
-    lines = strip_lines(replace(at.picture, timeline=timeline), width, at.glyphs)
+    lines = strip_lines(replace(at.picture, timeline=timeline), width)
     assert len(lines) == 3
     assert [cell_len(text(line)) for line in lines[1:]] == [width, width]
-    if ascii_only:
-        assert all(text(line).isascii() for line in lines[1:])
 
 
 def test_the_strip_is_long_enough_for_all_events_and_says_how_long() -> None:
     picture = view().picture
     name, span = span_of(picture)
     assert (name, span) == ("3h", SPANS_S["3h"])
-    lines = strip_lines(picture, 118, UNICODE)
+    lines = strip_lines(picture, 118)
     assert "last 3h" in text(lines[0])
     for look in (CRITICAL, WARNED, RESTARTED):
         assert look.head in text(lines[1])

@@ -16,8 +16,8 @@ from specdash.insight.charts import Metric
 from specdash.insight.picture import ApplyMark
 from specdash.insight.state import TargetState
 from specdash.tui import plot
-from specdash.tui.plot import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, columns_ahead, look_of, marks_of, overlay
-from specdash.tui.spans import ASCII, PALETTES, UNICODE, to_strip
+from specdash.tui.plot import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, look_of, marks_of, overlay
+from specdash.tui.spans import PALETTES
 from specdash.tui.view import View, chart_span
 from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
 from tui.drawn import block, text
@@ -32,17 +32,17 @@ def mark(
     return ApplyMark(ApplyRecord(number, 0.0, 0.0, kind, outcome), age_s, 1.79e9 - age_s, "DRAFT_MAX 4→12")
 
 
-def view(*marks: ApplyMark, scene: str = "busy", ascii_only: bool = False, now: float = NOW) -> View:
+def view(*marks: ApplyMark, scene: str = "busy", now: float = NOW) -> View:
     state = FakeState(scene)
     picture = replace(state.picture(now, 0.0, 300.0), applies=marks)
-    return View(picture, state, ASCII if ascii_only else UNICODE)
+    return View(picture, state)
 
 
 def test_the_cell_of_a_column_is_where_the_chart_draws_it() -> None:
     for width, count in ((30, 60), (30, 45), (30, 30), (75, 150)):
         for column in range(count):
             levels = [1 if index == column else None for index in range(count)]
-            (drawn,) = plot.plot(levels, width, 1, "decode", ascii_only=False)
+            (drawn,) = plot.plot(levels, width, 1, "decode")
             assert text(drawn).rstrip() != ""
             assert len(text(drawn).rstrip()) - 1 == cell_of(column, count, width)
 
@@ -68,19 +68,17 @@ def test_what_is_outside_of_the_window_or_was_refused_has_no_mark() -> None:
     st.integers(8, 60),
     st.integers(1, 8),
     st.lists(st.tuples(st.floats(0, 1), st.sampled_from(LOOKS)), max_size=6),
-    st.booleans(),
 )
 def test_marks_never_hide_a_value_and_the_chart_keeps_its_size(
     columns: list[int | None],
     width: int,
     height: int,
     where: list[tuple[float, object]],
-    ascii_only: bool,
 ) -> None:
     levels = [None if value is None else min(value, height * 4 - 1) for value in columns]
-    plain = plot.plot(levels, width, height, "decode", ascii_only=ascii_only)
+    plain = plot.plot(levels, width, height, "decode")
     marks = [Mark(int(share * (len(columns) - 1)), look, ("DRAFT_MAX 4→12", "#7")) for share, look in where]  # type: ignore[arg-type]
-    drawn = overlay(plain, marks, len(columns), "decode", ascii_only=ascii_only)
+    drawn = overlay(plain, marks, len(columns), "decode")
     assert len(drawn) == len(plain)
     for before, after in zip(plain, drawn, strict=True):
         cells_before = [(char, role) for part, role in before for char in part]
@@ -91,8 +89,7 @@ def test_marks_never_hide_a_value_and_the_chart_keeps_its_size(
                 assert new == old
 
 
-@pytest.mark.parametrize("ascii_only", [False, True])
-def test_applied_rolled_back_and_rollback_are_told_apart_without_colour(ascii_only: bool) -> None:
+def test_applied_rolled_back_and_rollback_are_told_apart_without_colour() -> None:
     kinds = {
         look_of(mark(1)): APPLIED,
         look_of(mark(1, ApplyOutcome.ROLLED_BACK)): FAILED,
@@ -100,13 +97,12 @@ def test_applied_rolled_back_and_rollback_are_told_apart_without_colour(ascii_on
         look_of(mark(1, kind=ApplyKind.ROLLBACK)): UNDONE,
     }
     assert all(found is wanted for found, wanted in kinds.items())
-    heads = {look.ascii_head if ascii_only else look.head for look in LOOKS}
-    lines = {look.ascii_line if ascii_only else look.line for look in LOOKS}
+    heads = {look.head for look in LOOKS}
+    lines = {look.line for look in LOOKS}
     assert len(heads) == len(lines) == len(LOOKS)
     assert len({mark_style.role for mark_style in (APPLIED, UNDONE, FAILED)}) == 3
     palette = next(iter(PALETTES.values()))
     assert all(look.role in palette.colors for look in LOOKS)
-    assert not ascii_only or all(shape.isascii() for shape in heads | lines)
 
 
 def test_the_newest_says_in_short_what_it_changed_where_there_is_room() -> None:
@@ -124,21 +120,12 @@ def test_the_newest_says_in_short_what_it_changed_where_there_is_room() -> None:
 
 def test_a_chart_with_a_mark_looks_like_this() -> None:
     chart = Chart(Metric.ACCEPTANCE, "acceptance")
-    drawn = block(chart.lines(view(mark(250, ApplyOutcome.ROLLED_BACK, number=6), mark(100), ascii_only=True), 60, 6))
-    assert drawn.splitlines()[0].count("v") == 1
-    assert drawn.splitlines()[0].count("x") == 1
-    column = drawn.splitlines()[0].index("v")
-    assert {line[column] for line in drawn.splitlines()[1:]} <= {"|", "*"}
-    to_come = 55 * columns_ahead(110, WINDOW, 10_000.0) / 110
-    assert abs(column - SCALE_WIDTH - (55 * 2 / 3 - to_come)) <= 1
-
-
-def test_marks_are_ascii_in_a_terminal_without_unicode() -> None:
-    chart = Chart(Metric.DECODE, "decode")
-    palette = next(iter(PALETTES.values()))
-    for line in chart.lines(view(mark(250), mark(100, kind=ApplyKind.ROLLBACK), ascii_only=True), 70, 8):
-        assert to_strip(line, 70, palette.style, ascii_only=True).text.isascii()
-        assert "?" not in to_strip(line, 70, palette.style, ascii_only=True).text
+    drawn = block(chart.lines(view(mark(250, ApplyOutcome.ROLLED_BACK, number=6), mark(100)), 60, 6))
+    assert drawn.splitlines()[0].count("▼") == 1
+    assert drawn.splitlines()[0].count("✖") == 1
+    column = drawn.splitlines()[0].index("▼")
+    assert "│" in {line[column] for line in drawn.splitlines()[1:]}
+    assert abs(column - SCALE_WIDTH - 55 * 2 / 3) <= 1
 
 
 def test_a_chart_is_drawn_again_when_a_mark_comes_and_not_while_it_stands() -> None:

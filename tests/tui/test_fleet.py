@@ -1,4 +1,4 @@
-"""The rows of many servers: sorted, filtered, compared, opened."""
+"""The rows of many servers: sorted, filtered, opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdash.insight.fleet import FleetRow
 from specdash.insight.picture import BackendState, MeasuredFigure
 from specdash.insight.speedup.verdict import Verdict, VerdictKind
 from specdash.tui.screens.fleet import FleetApp, FleetChoice, FleetPage
-from tui.drawn import block
+from tui.drawn import painted
 from tui.waiting import until
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ SIZES = [(80, 24), (120, 36), (200, 50)]
 
 
 def shown(pilot: Pilot[FleetRow]) -> str:
-    return block(pilot.app.query_one(FleetPage).lines)
+    return painted(pilot.app.query_one(FleetPage))
 
 
 @asynccontextmanager
@@ -135,51 +135,6 @@ async def test_the_filter_lets_through_what_has_the_words_and_escape_takes_one_t
         assert pilot.app.is_running
         await pilot.press("escape")
     assert pilot.app.return_value is None
-
-
-async def test_two_that_are_marked_stand_side_by_side_with_their_difference() -> None:
-    async with running(FleetApp(lambda _: ROWS)) as pilot:
-        await pilot.press("G", "v", "k", "v")
-        page = shown(pilot)
-        assert "gpu1" in page
-        for line in ("67 %", "31 %", "-36 points", "57.6", "28.8", "-50.0 %", "PAYS 1.6×", "COSTS 23 %"):
-            assert line in page
-        await pilot.press("v")
-        assert "worst first" in shown(pilot)
-
-
-async def test_servers_are_grouped_by_what_they_have_in_common_with_their_number_worst_state_sums_and_median() -> None:
-    fast = replace(PAYING, name="gpu4", decode=known(100.0), acceptance=known(0.5), vram_used=3e9, vram_size=4e9)
-    choice = FleetChoice()
-    app = FleetApp(lambda _: [*ROWS, fast], choice)
-    async with running(app) as pilot:
-        await pilot.press("d")
-        lines = shown(pilot).splitlines()
-        assert "grouped by model" in lines[0]
-        assert names(pilot) == ["(none)", "qwen3-32b.gguf"]
-        group = next(line for line in lines if "qwen3-32b.gguf (3)" in line)
-        for text in ("COSTS 23 %", "50%", "186", "75%", "▲2"):
-            assert text in group
-        await pilot.press("G", "enter")
-        assert names(pilot) == ["(none)", "qwen3-32b.gguf", "gpu2", "gpu1", "gpu4"]
-        await pilot.press("down", "v", "enter")
-    assert app.return_value is not None
-    assert app.return_value.name == "gpu2"
-    assert choice.marked == ["gpu2"]
-
-
-async def test_grouping_goes_on_to_the_next_and_escape_ends_it() -> None:
-    choice, rows = FleetChoice(), [replace(PAYING, group="prod"), COSTING]
-    async with running(FleetApp(lambda _: rows, choice)) as pilot:
-        for groups in (["qwen3-32b.gguf"], ["gpu1"], ["live"], ["(none)", "prod"]):
-            await pilot.press("d")
-            assert names(pilot) == groups
-        await pilot.press("slash", *"slower", "enter")
-        assert names(pilot) == ["(none)"]
-        assert "(1 of 2)" in shown(pilot)
-        await pilot.press("escape", "escape")
-        assert choice.grouping is None
-        assert pilot.app.is_running
 
 
 async def test_columns_of_gpus_are_there_where_anything_is_known_of_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from specdash.core.config import Resolved
 from specdash.tui.action_table import ACTIONS, KeyTable, read_keys
 from specdash.tui.screens.apply import ApplyScreen
@@ -12,6 +14,9 @@ from tui.driven import dashboard, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
 from tui.waiting import until
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def keys(**chosen: str) -> KeyTable:
@@ -88,3 +93,10 @@ async def test_footer_help_palette_panels_and_hints_name_the_users_keys() -> Non
         options = app.screen.query_one(OptionList)
         await until(pilot, lambda: len(options.options) >= len(ACTIONS))
         assert any("(ctrl+a)" in str(option.prompt) for option in options.options)
+
+
+def test_the_key_of_a_removed_action_is_ignored_with_what_to_use_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert keys(jump="ctrl+o").keymap == {}
+    assert capsys.readouterr().err == (
+        "specdash: config.toml: keys: jump was removed and is ignored: tab moves the focus from panel to panel\n"
+    )

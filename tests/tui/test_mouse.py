@@ -1,4 +1,4 @@
-"""What a click does, and the jump mode: the ways to a panel, a row or an action beside its key."""
+"""What a click does: the way to a panel, a row or an action beside its key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import pytest
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
 from specdash.tui.arming import Arming
-from specdash.tui.layout import PanelId
-from specdash.tui.screens.jump import JumpMark, JumpScreen
 from specdash.tui.screens.modal import HelpScreen, PresetsScreen
 from specdash.tui.screens.proxy import ProxyScreen, RequestScreen
 from specdash.tui.screens.speculation import SpeculationScreen
 from specdash.tui.screens.tune import TuneScreen
-from specdash.tui.widgets.panel import TitledPanel
 from support.clock import Clock
 from tui.drawn import text
 from tui.driven import SIZES, dashboard, opened, press
@@ -135,42 +132,3 @@ async def test_the_panels_without_a_place_are_brought_by_a_click_on_their_names(
         await pilot.click("#more", offset=(8, 0))
         await pilot.pause()
         assert speculation.focused is not before
-
-
-async def test_a_letter_appears_on_each_panel_and_takes_the_focus_there() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "ctrl+o")
-        jump = top(app, JumpScreen)
-        seen = {panel.id for panel in app.overview.query(TitledPanel) if panel.display and panel.size.height}
-        assert {mark.panel.id for mark in jump.query(JumpMark)} == seen
-        for mark in jump.query(JumpMark):
-            assert mark.region.offset == mark.panel.region.offset
-        letter, panel = list(jump.marks.items())[3]
-        await press(pilot, letter)
-        assert app.screen is app.overview
-        assert app.overview.focused is panel
-        await press(pilot, "z")
-        assert [shown.panel for shown in app.overview.board.visible_panels()] == [PanelId(str(panel.id)[6:])]
-
-
-async def test_another_key_leaves_the_jump_mode_and_does_nothing_else() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        for key in ("escape", "question_mark", "space", "tab"):
-            await press(pilot, "apostrophe", key)
-            assert app.screen is app.overview
-            assert app.overview.focused is None
-        assert app.paused_at is None
-
-
-@pytest.mark.parametrize("key", ["p", "i", "m", "e", "T"])
-async def test_every_screen_has_a_jump_mode_and_its_marks_take_a_click(key: str) -> None:
-    app = dashboard("alerts", console=FakeConsole(), tuner=FakeTuner("running"))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, key, "ctrl+o")
-        mark = list(top(app, JumpScreen).query(JumpMark))[-1]
-        await pilot.click(mark)
-        await pilot.pause()
-        assert app.shown.focused is mark.panel
-        assert app.screen is app.shown

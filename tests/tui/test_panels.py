@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from specdash.core.readings import Gpu, Host, ReadingStatus, Source
 from specdash.insight.picture import BackendState, GpuPicture, MeasuredFigure, Picture
 from specdash.llama.log_grammar import WARNING_CLASSES
-from specdash.tui.spans import figure
+from specdash.tui.spans import PALETTES, figure, to_strip
 from specdash.tui.view import View
 from specdash.tui.widgets.board import COLUMNS, WarningsPanel, alarming, gpu_lines, host_lines, in_order
 from specdash.tui.widgets.header import STATE_ROLES, HeaderSituation, header_lines, state_glyph, trouble
@@ -66,12 +66,9 @@ def test_a_panel_without_figures_says_in_words_what_it_waits_for(scene: str) -> 
 
 
 def test_every_state_has_a_colour_and_a_shape() -> None:
-    from specdash.tui.spans import ASCII, UNICODE
-
     for state in BackendState:
         assert state in STATE_ROLES
-        assert state_glyph(state, UNICODE)
-        assert state_glyph(state, ASCII).isascii()
+        assert state_glyph(state)
 
 
 def test_a_dead_server_is_told_with_its_cause_the_next_step_and_the_last_error() -> None:
@@ -126,11 +123,11 @@ def test_only_recent_errors_and_storms_alarm() -> None:
     assert alarming([storm]) is storm
 
 
-@given(st.integers(1, 64), st.integers(20, 90), st.integers(1, 30), st.booleans())
-def test_any_number_of_draft_positions_fits_any_room(count: int, width: int, height: int, ascii_only: bool) -> None:
+@given(st.integers(1, 64), st.integers(20, 90), st.integers(1, 30))
+def test_any_number_of_draft_positions_fits_any_room(count: int, width: int, height: int) -> None:
     shares = tuple(0.9 * 0.95**i for i in range(count))
     picture = replace(speculation(), acceptance_per_position_window=shares, acceptance_per_position_lifetime=shares)
-    lines = position_lines(picture, width, height, ascii_only=ascii_only)
+    lines = position_lines(picture, width, height)
     assert len(lines) <= height
     assert all(cell_len(text(line)) <= max(width, 40) for line in lines)
 
@@ -138,42 +135,42 @@ def test_any_number_of_draft_positions_fits_any_room(count: int, width: int, hei
 def test_positions_that_do_not_fit_are_summed_up() -> None:
     shares = tuple(0.97 * 0.955**i for i in range(64))
     picture = replace(speculation(), acceptance_per_position_window=shares)
-    assert "first 40 positions, 24 more up to 15 %" in block(position_lines(picture, 40, 6, ascii_only=False))
+    assert "first 40 positions, 24 more up to 15 %" in block(position_lines(picture, 40, 6))
 
 
 def test_positions_of_an_idle_server_are_the_lifetime_ones_and_say_so() -> None:
     picture = replace(speculation(), acceptance_per_position_window=None)
-    assert "lifetime" in block(position_lines(picture, 40, 12, ascii_only=False))
+    assert "lifetime" in block(position_lines(picture, 40, 12))
 
 
 def test_unknown_positions_are_dashes() -> None:
     picture = replace(speculation(), acceptance_per_position_window=None, acceptance_per_position_lifetime=None)
-    assert block(position_lines(picture, 40, 12, ascii_only=False)) == "per position --"
+    assert block(position_lines(picture, 40, 12)) == "per position --"
 
 
 def test_without_a_gpu_the_reason_is_shown() -> None:
-    assert "libnvidia-ml.so.1" in block(gpu_lines(view("no_gpu").picture.gpu, 60, ascii_only=False))
+    assert "libnvidia-ml.so.1" in block(gpu_lines(view("no_gpu").picture.gpu, 60))
 
 
 def test_a_gpu_that_tells_nothing_shows_dashes_and_throttling_is_named() -> None:
     mute = GpuPicture((Gpu(0),), None, ReadingStatus.KNOWN)
-    assert "--" in block(gpu_lines(mute, 60, ascii_only=False))
-    assert "0 %" not in block(gpu_lines(mute, 60, ascii_only=False))
+    assert "--" in block(gpu_lines(mute, 60))
+    assert "0 %" not in block(gpu_lines(mute, 60))
     hot = GpuPicture((Gpu(0, throttle_reasons=("thermal slowdown",)),), None, ReadingStatus.KNOWN)
-    assert "thermal slowdown" in block(gpu_lines(hot, 60, ascii_only=False))
+    assert "thermal slowdown" in block(gpu_lines(hot, 60))
 
 
 def test_memory_is_full_once_hardly_any_is_free_whatever_the_driver_reserves() -> None:
     def role(free: int) -> str:
         gpu = Gpu(0, memory_used_bytes=70 << 30, memory_total_bytes=80 << 30, memory_free_bytes=free)
-        _, second = gpu_lines(GpuPicture((gpu,), None, ReadingStatus.KNOWN), 60, ascii_only=False)
+        _, second = gpu_lines(GpuPicture((gpu,), None, ReadingStatus.KNOWN), 60)
         return second[1][1]
 
     assert (role(9 << 30), role(1 << 30)) == ("text", "warn bold")
 
 
 def test_a_host_that_tells_nothing_shows_dashes() -> None:
-    shown = block(host_lines(Host(), 60, ascii_only=False))
+    shown = block(host_lines(Host(), 60))
     assert "--" in shown
     assert "0 %" not in shown
 
@@ -189,3 +186,11 @@ def test_a_narrow_table_keeps_the_important_columns() -> None:
     kept = [column.heading for column, _ in columns_that_fit(COLUMNS, 40)]
     assert {"ago", "prompt", "decoded", "dec/s"} <= set(kept)
     assert "cached" not in kept
+
+
+def test_neighbours_that_look_alike_are_painted_as_one_and_a_row_fills_its_width() -> None:
+    style = PALETTES["night"].style
+    strip = to_strip((("a", "dim"), (" ", "text"), ("b", "dim"), ("  ", "faint track")), 10, style)
+    assert [segment.text for segment in strip] == ["a b", "  ", "     "]
+    underlined = to_strip((("a", "text"), (" ", "text underline")), 2, style)
+    assert [segment.text for segment in underlined] == ["a", " "], "an underline is seen on a blank"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -20,26 +17,26 @@ from tui.fake_state import FakeState
 COLUMNS = st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=2, max_size=80)
 
 
-@given(COLUMNS, st.integers(8, 60), st.integers(2, 12), st.booleans())
-def test_a_chart_fills_exactly_its_room(columns: list[float | None], width: int, height: int, ascii_only: bool) -> None:
+@given(COLUMNS, st.integers(8, 60), st.integers(2, 12))
+def test_a_chart_fills_exactly_its_room(columns: list[float | None], width: int, height: int) -> None:
     top = plot.top_of(columns, None)
-    lines = plot.plot(plot.levels(columns, height, 0.0, top), width, height, "decode", ascii_only=ascii_only)
+    lines = plot.plot(plot.levels(columns, height, 0.0, top), width, height, "decode")
     assert len(lines) == height
     assert all(sum(len(part) for part, _ in line) == width for line in lines)
 
 
 def test_gaps_stay_empty_and_a_late_sample_does_not_tear_the_line() -> None:
     with_gap = [0.5] * 20 + [None] * 20 + [0.5] * 20
-    lines = plot.plot(plot.levels(with_gap, 4, 0.0, 1.0), 30, 4, "decode", ascii_only=False)
+    lines = plot.plot(plot.levels(with_gap, 4, 0.0, 1.0), 30, 4, "decode")
     assert all("".join(part for part, _ in line)[11:19].strip() == "" for line in lines)
     late = [0.5] * 20 + [None] + [0.5] * 20
-    drawn = block(plot.plot(plot.levels(late, 4, 0.0, 1.0), 20, 4, "decode", ascii_only=False))
+    drawn = block(plot.plot(plot.levels(late, 4, 0.0, 1.0), 20, 4, "decode"))
     assert all(line.strip() == "" or " " not in line for line in drawn.splitlines())
 
 
 def test_the_line_lies_as_high_as_its_value() -> None:
     for value, row in ((1.0, 0), (0.0, 7)):
-        lines = plot.plot(plot.levels([value] * 40, 8, 0.0, 1.0), 20, 8, "decode", ascii_only=False)
+        lines = plot.plot(plot.levels([value] * 40, 8, 0.0, 1.0), 20, 8, "decode")
         assert [y for y, line in enumerate(lines) if any(role == "decode" for _, role in line)] == [row]
 
 
@@ -56,23 +53,6 @@ def test_a_chart_is_drawn_again_only_when_it_would_look_different() -> None:
     assert chart.lines(View(state.picture(10_060.0, 0.0), state), 40, 8) is not first
 
 
-def test_a_chart_scrolls_in_steps_and_between_them_only_its_newest_end_changes() -> None:
-    class Waves(FakeState):
-        def columns(self, metric: Metric, now: float, window_s: float, count: int) -> list[float | None]:
-            width = window_s / count
-            return [float((math.floor(now / width) + index) * 7 % 23) for index in range(count)]
-
-    state = Waves()
-    chart = Chart(Metric.DECODE, "decode")
-    drawn = [block(chart.lines(View(state.picture(at, 0.0), state), 80, 8)) for at in range(10_000, 10_060)]
-    scrolled = sum(
-        any(old[:60] != new[:60] for old, new in zip(before.splitlines(), after.splitlines(), strict=True))
-        for before, after in pairwise(drawn)
-    )
-    assert scrolled in (3, 4), "in steps of eight columns of 2 s"
-    assert len(set(drawn)) > scrolled + 1
-
-
 def test_a_chart_without_values_has_no_scale_to_mislead() -> None:
     state = FakeState("loading")
     chart = Chart(Metric.DECODE, "decode")
@@ -85,15 +65,15 @@ def test_fitted_text_takes_exactly_its_cells(text: str, width: int, right: bool)
     assert cell_len(spans.fit(clean(text), width, right=right)) == width
 
 
-@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=60), st.booleans())
-def test_a_bar_and_its_rest_fill_the_width(share: float, width: int, ascii_only: bool) -> None:
-    filled, rest = spans.bar(share, width, ascii_only=ascii_only)
+@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=60))
+def test_a_bar_and_its_rest_fill_the_width(share: float, width: int) -> None:
+    filled, rest = spans.bar(share, width)
     assert len(filled) + len(rest) == width
 
 
-@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=20), st.booleans())
-def test_an_upright_bar_has_one_character_a_row(share: float, height: int, ascii_only: bool) -> None:
-    assert len(spans.column_bar(share, height, ascii_only=ascii_only)) == height
+@given(st.floats(min_value=0, max_value=1), st.integers(min_value=0, max_value=20))
+def test_an_upright_bar_has_one_character_a_row(share: float, height: int) -> None:
+    assert len(spans.column_bar(share, height)) == height
 
 
 def test_an_unknown_share_draws_no_bar() -> None:
@@ -109,7 +89,7 @@ def test_the_top_of_a_chart_is_round_and_close_above_the_data(value: float) -> N
 
 def test_of_what_is_never_late_one_missing_column_is_a_gap() -> None:
     columns = (5, 5, 5, 5, None, 5, 5, 5, 5)
-    joined, parted = (plot.plot(columns, 9, 2, "decode", ascii_only=True, late=late) for late in (1, 0))
+    joined, parted = (plot.plot(columns, 9, 2, "decode", late=late) for late in (1, 0))
     rows = [["".join(text for text, _ in line) for line in lines] for lines in (joined, parted)]
     assert " " not in rows[0][0][4]
     assert {row[4] for row in rows[1]} == {" "}

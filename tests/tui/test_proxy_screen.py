@@ -25,7 +25,6 @@ from specdash.tui.screens.proxy import (
     request_lines,
     summary_lines,
 )
-from specdash.tui.spans import ASCII, UNICODE
 from specdash.tui.view import View
 from specdash.tui.widgets.header import footer_line
 from specdash.tui.widgets.panel import columns_that_fit, table
@@ -239,16 +238,6 @@ async def test_a_setting_that_is_not_usable_is_told_below_the_state() -> None:
         assert "PROXY_LOOP_WINDOW" in shown(app)
 
 
-async def test_ascii_mode_draws_nothing_but_ascii() -> None:
-    app = dashboard("hostile", ascii_only=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "p")
-        screen = opened(app, ProxyScreen)
-        for widget in (screen.header, screen.footer, screen.board.summary, *screen.board.tables):
-            for y in range(widget.size.height):
-                assert widget.render_line(y).text.isascii(), widget.render_line(y).text
-
-
 async def test_the_overviews_panel_grows_when_a_proxy_turns_up() -> None:
     state = FakeState("no_proxy")
     app = Dashboard(state, clock=lambda: 10_000.0, wall=lambda: WALL)
@@ -276,15 +265,15 @@ async def test_the_overviews_panel_grows_when_a_proxy_turns_up() -> None:
     ],
 )
 def test_the_state_is_told_in_words_and_with_a_shape(proxy: ProxyPicture, words: str) -> None:
-    assert words in text(state_spans(proxy, WALL, UNICODE))
+    assert words in text(state_spans(proxy, WALL))
 
 
 def test_a_session_is_told_with_its_level_its_loop_and_its_streak() -> None:
     full, looping, malformed, *_ = sessions(WALL)
-    assert "88 % HIGH  5f1c2a…9a2e44  ~4 turns left" in text(session_line(full, 100, ascii_only=False))
-    assert "2-turn LOOP x9" in text(session_line(looping, 100, ascii_only=False))
-    assert "malformed x3" in text(session_line(malformed, 100, ascii_only=False))
-    assert "--" in text(session_line(None, 100, ascii_only=False))
+    assert "88 % HIGH  5f1c2a…9a2e44  ~4 turns left" in text(session_line(full, 100))
+    assert "2-turn LOOP x9" in text(session_line(looping, 100))
+    assert "malformed x3" in text(session_line(malformed, 100))
+    assert "--" in text(session_line(None, 100))
 
 
 def test_what_a_uap_proxy_does_not_tell_is_dashes_and_never_zero() -> None:
@@ -293,7 +282,7 @@ def test_what_a_uap_proxy_does_not_tell_is_dashes_and_never_zero() -> None:
         assert f"{label} --" in told
     assert "UAP proxy" in told
     assert text(ProxyRequestsTable().key_figure(view("proxy_uap"))) == "-- running"
-    row = block(table(session_columns(WALL, 80, ascii_only=False), uap_proxy().live.sessions, 78))  # type: ignore[union-attr]
+    row = block(table(session_columns(WALL, 80), uap_proxy().live.sessions, 78))  # type: ignore[union-attr]
     assert row.split()[-1] == "--"
 
 
@@ -308,18 +297,17 @@ def test_a_request_that_just_ended_is_not_shown_as_running_as_well() -> None:
 def test_requests_of_one_session_are_running_ones_first() -> None:
     rows = requests_of(proxy_picture(WALL), MAIN)
     assert {row.session for row in rows} == {MAIN}
-    assert state_of(rows[0], UNICODE)[0] == "● PREFILL 56 %"
+    assert state_of(rows[0])[0] == "● PREFILL 56 %"
 
 
 def test_ends_differ_by_word_and_shape() -> None:
     proxy = proxy_picture(WALL)
     shapes = {
-        state_of(replace(proxy.finished[0], outcome=outcome), glyphs)[0].split(" ")[0]
+        state_of(replace(proxy.finished[0], outcome=outcome))[0].split(" ")[0]
         for outcome in (RequestOutcome.ERROR, RequestOutcome.CLIENT_LEFT)
-        for glyphs in (UNICODE, ASCII)
     }
-    assert len(shapes) == 4
-    assert state_of(replace(proxy.running[0], phase=RequestPhase.HELD), UNICODE)[0] == "● HELD try 2"
+    assert len(shapes) == 2
+    assert state_of(replace(proxy.running[0], phase=RequestPhase.HELD))[0] == "● HELD try 2"
 
 
 def test_marks_of_one_guardrail_stand_together() -> None:
@@ -349,12 +337,12 @@ def test_what_a_log_line_does_not_tell_of_an_end_is_dashes_and_never_made_up() -
     assert (words["end"], words["endpoint"], words["retries"]) == ("end_turn", "--", "--")
     assert (words["guardrails"], words["request"], words["session"]) == ("--",) * 3
     assert words["answer"].startswith("12 tokens")
-    (row,) = block(table(request_columns(UNICODE, 200), [end], 200)).splitlines()[1:]
+    (row,) = block(table(request_columns(200), [end], 200)).splitlines()[1:]
     assert row.split()[1:3] == ["--", "end_turn"]
     assert "0" not in row.split()[2:]
     (dateless,) = ends_of("RESP: finish=stop output_tokens=12 text_len=40 text=x tool_calls=[] args=[]", at=0.0)
     assert "1970" not in block(request_lines(dateless, item, 100))
-    assert block(table(request_columns(UNICODE, 200), [dateless], 200)).splitlines()[1].split()[0] == "--"
+    assert block(table(request_columns(200), [dateless], 200)).splitlines()[1].split()[0] == "--"
 
 
 def test_ends_that_have_no_id_are_rows_of_their_own() -> None:
@@ -376,11 +364,11 @@ def test_no_line_of_a_detail_is_wider_than_the_page(width: int) -> None:
 def test_a_table_never_grows_beyond_its_width_and_keeps_the_important_columns(width: int, which: str) -> None:
     proxy = proxy_picture(WALL)
     if which == "sessions":
-        columns = session_columns(WALL, width, ascii_only=False)
+        columns = session_columns(WALL, width)
         lines = table(columns, sessions(WALL), width)
         important = {"session", "use", "turns", "loop"}
     else:
-        requests = request_columns(UNICODE, width)
+        requests = request_columns(width)
         lines = table(requests, requests_of(proxy, None), width)
         important = {"time", "phase or end", "dec/s", "ttft", "acc"}
         columns = requests  # type: ignore[assignment]

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
 
-from specdash.tui.hint import HintLine
 from specdash.tui.widgets.alerts import AlertDetail
 from tui.driven import SIZES, dashboard, edit, ended, press
 from tui.fake_alerts import SPECS
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
-from tui.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
     Looks = Callable[..., Awaitable[None]]
 
-SMALL, MIDDLE, _ = SIZES
+SMALL, MIDDLE, LARGE = SIZES
 
 
 @pytest.fixture(autouse=True)
@@ -67,47 +65,25 @@ def looks(snapshot: SnapshotAssertion, tmp_path: Path) -> Looks:
     return compared
 
 
-@pytest.mark.parametrize("scene", ["alerts", "busy", "down", "hurting", "loading", "storm", "unauthorized", "young"])
-async def test_overview(scene: str, looks: Looks) -> None:
-    await looks(dashboard(scene))
-
-
-async def test_overview_without_the_speculation_that_was_asked_for(looks: Looks) -> None:
-    await looks(dashboard("failed"), sizes=[SMALL, MIDDLE])
-
-
-async def test_the_first_dashboard_of_a_user(tmp_path: Path, looks: Looks) -> None:
-    async def greeted(pilot: Pilot[Any]) -> None:
-        await until(pilot, lambda: bool(pilot.app.query(HintLine)))
-
-    await looks(dashboard("young", greeted=tmp_path / "greeted"), after=greeted)
-
-
-@pytest.mark.parametrize("scene", ["busy", "no_proxy", "proxy_held", "proxy_uap"])
-async def test_proxy_screen(scene: str, looks: Looks) -> None:
-    await looks(dashboard(scene), "p")
-
-
-@pytest.mark.parametrize("scene", ["alerts", "alerts_none", "alerts_past", "unauthorized"])
-async def test_incidents_screen(scene: str, looks: Looks) -> None:
-    await looks(dashboard(scene), "i")
-
-
-@pytest.mark.parametrize("scene", ["busy", "estimated"])
-async def test_is_it_paying(scene: str, looks: Looks) -> None:
-    await looks(dashboard(scene), "z")
-
-
 @pytest.mark.parametrize(
-    "scene", ["draft_simple", "checkpoints", "clamped", "failed", "off", "routed", "unknown_views"]
+    ("scene", "sizes"),
+    [
+        ("busy", SIZES),
+        ("alerts", [MIDDLE]),
+        ("down", [SMALL]),
+        ("failed", [SMALL]),
+        ("hurting", [MIDDLE]),
+        ("loading", [MIDDLE]),
+        ("long_draft", [SMALL]),
+        ("no_proxy", [MIDDLE]),
+        ("storm", [LARGE]),
+        ("unauthorized", [SMALL]),
+        ("young", [SMALL]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_speculation_screen(scene: str, looks: Looks) -> None:
-    await looks(dashboard(scene), "m")
-
-
-@pytest.mark.parametrize("scene", ["ready", "running", "failing", "improved", "nothing", "resumed"])
-async def test_tuner_screen(scene: str, looks: Looks) -> None:
-    await looks(dashboard("busy", console=FakeConsole(), tuner=FakeTuner(scene)), "T")
+async def test_overview(scene: str, sizes: list[tuple[int, int]], looks: Looks) -> None:
+    await looks(dashboard(scene), sizes=sizes)
 
 
 async def test_tune_screen(looks: Looks) -> None:
@@ -115,18 +91,7 @@ async def test_tune_screen(looks: Looks) -> None:
         await edit(pilot, "LLAMA_DRAFT_MAX", "500")
         await edit(pilot, "LLAMA_DRAFT_P_MIN", "0.8")
 
-    await looks(dashboard("busy", console=FakeConsole()), "e", "A", after=tuned)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        pytest.param(("up", "space"), id="one_of_several"),
-        pytest.param(("escape", "j", "enter", "0", "enter"), id="to_be_mended"),
-    ],
-)
-async def test_a_value(keys: tuple[str, ...], looks: Looks) -> None:
-    await looks(dashboard("busy", console=FakeConsole()), "e", "enter", *keys)
+    await looks(dashboard("busy", console=FakeConsole()), "e", "A", sizes=[SMALL, MIDDLE], after=tuned)
 
 
 async def test_an_apply_that_was_rolled_back(looks: Looks) -> None:
@@ -136,23 +101,30 @@ async def test_an_apply_that_was_rolled_back(looks: Looks) -> None:
         await ended(pilot)
 
     app = dashboard("busy", console=FakeConsole(fails=True))
-    await looks(app, "e", "A", sizes=[SMALL, MIDDLE], after=applied)
+    await looks(app, "e", "A", sizes=[SMALL], after=applied)
 
 
 @pytest.mark.parametrize(
-    ("scene", "keys", "size"),
+    ("scene", "tuner", "keys", "size"),
     [
-        pytest.param("alerts", "i z", SMALL, id="an_alert_in_full"),
-        pytest.param("busy", "T down down down enter", SMALL, id="a_boot_that_failed"),
-        pytest.param("busy", "e o", SMALL, id="presets"),
-        pytest.param("busy", "p down down down enter", SMALL, id="request"),
-        pytest.param("busy", "question_mark", MIDDLE, id="help"),
-        pytest.param("long_draft", "", SMALL, id="long_draft"),
-        pytest.param("ngrams", "m z", MIDDLE, id="a_long_draft_in_full"),
-        pytest.param("no_proxy", "", MIDDLE, id="overview_without_a_proxy"),
-        pytest.param("notice", "", SMALL, id="banner_of_a_notice"),
+        pytest.param("busy", "", "p", MIDDLE, id="proxy"),
+        pytest.param("proxy_held", "", "p", SMALL, id="proxy_held"),
+        pytest.param("busy", "", "p down down down enter", SMALL, id="request"),
+        pytest.param("alerts", "", "i", MIDDLE, id="incidents"),
+        pytest.param("alerts", "", "i z", SMALL, id="an_alert_in_full"),
+        pytest.param("busy", "", "z", MIDDLE, id="is_it_paying"),
+        pytest.param("draft_simple", "", "m", MIDDLE, id="speculation"),
+        pytest.param("checkpoints", "", "m", LARGE, id="speculation_with_checkpoints"),
+        pytest.param("clamped", "", "m", SMALL, id="speculation_clamped"),
+        pytest.param("routed", "", "m", MIDDLE, id="speculation_behind_a_router"),
+        pytest.param("busy", "running", "T", MIDDLE, id="tuner"),
+        pytest.param("busy", "failing", "T", SMALL, id="tuner_with_failures"),
+        pytest.param("busy", "improved", "T", LARGE, id="tuner_improved"),
+        pytest.param("busy", "", "e enter up space", MIDDLE, id="one_value_of_several"),
+        pytest.param("busy", "", "e o", SMALL, id="presets"),
+        pytest.param("busy", "", "question_mark", MIDDLE, id="help"),
     ],
 )
-async def test_a_view(scene: str, keys: str, size: tuple[int, int], looks: Looks) -> None:
-    app = dashboard(scene, console=FakeConsole(), tuner=FakeTuner("failing"))
+async def test_a_view(scene: str, tuner: str, keys: str, size: tuple[int, int], looks: Looks) -> None:
+    app = dashboard(scene, console=FakeConsole(), tuner=FakeTuner(tuner or "ready"))
     await looks(app, *keys.split(), sizes=[size])

@@ -306,16 +306,6 @@ async def test_an_arming_that_ran_out_before_the_answer_changes_nothing() -> Non
         assert "press A to arm first" in said(app)
 
 
-async def test_without_colours_and_unicode_it_is_still_readable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    app = dashboard("clamped", theme="terminal", ascii_only=True)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "m")
-        for part in opened(app, SpeculationScreen).board.parts:
-            for y in range(part.size.height):
-                assert part.render_line(y).text.isascii()
-
-
 async def test_the_theme_is_that_of_the_other_screens() -> None:
     app = dashboard()
     async with app.run_test(size=(120, 36)) as pilot:
@@ -361,7 +351,7 @@ def test_parts_stay_on_the_board_and_never_overlap(
 @given(st.integers(28, 200), st.integers(1, 40), st.integers(1, 64))
 def test_every_position_has_a_bar_whatever_the_room(width: int, height: int, positions: int) -> None:
     picture = replace(NGRAM, per_position=tuple(0.9 * 0.99**i for i in range(positions)))
-    lines = position_lines(picture, width, height, ascii_only=False)
+    lines = position_lines(picture, width, height)
     assert 1 <= len(lines) <= height
     assert all(len(text(line)) <= width for line in lines)
     drawn = block(lines)

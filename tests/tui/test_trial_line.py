@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,30 +12,30 @@ from rich.cells import cell_len
 
 from specdash.core.records import TrialNote
 from specdash.insight.picture import BackendState
-from specdash.tui.spans import ASCII, UNICODE, Line
 from specdash.tui.view import View
 from specdash.tui.widgets.header import HeaderSituation, header_lines, small_lines
 from tui.drawn import block
 from tui.fake_state import FakeState
+
+if TYPE_CHECKING:
+    from specdash.tui.spans import Line
 
 NOW, WALL = 10_000.0, 1_790_000_000.0
 NOTE = TrialNote("tune", "specdash-backend", WALL - 95.0, boot=4, planned=12)
 LEFT = replace(NOTE, alive=False)
 
 
-def lines(
-    scene: str, note: TrialNote | None, width: int = 120, *, ascii_only: bool = False, **more: object
-) -> list[Line]:
+def lines(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> list[Line]:
     """The header of a scene while this is tried."""
     state = FakeState(scene)
     picture = replace(state.picture(NOW, WALL, 300.0), trial=note)
-    view = View(picture, state, ASCII if ascii_only else UNICODE)
+    view = View(picture, state)
     return header_lines(view, HeaderSituation(WALL, **more), width)  # type: ignore[arg-type]
 
 
 def header(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> str:
     """Likewise, as text."""
-    return block(lines(scene, note, width, **more))  # type: ignore[arg-type]
+    return block(lines(scene, note, width, **more))
 
 
 def test_one_line_says_who_tries_how_far_that_is_and_where_to_see_it() -> None:
@@ -87,16 +88,15 @@ def test_the_tuners_screen_says_it_itself() -> None:
     st.builds(
         TrialNote, st.sampled_from(["tune", "bench ab"]), st.just("s"), st.floats(0, 2e9), st.booleans(),
         st.none() | st.integers(1, 99_999), st.none() | st.integers(1, 99_999)),
-    st.booleans(),
 )  # fmt: skip
-def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNote, ascii_only: bool) -> None:
-    line = lines(scene, note, width, ascii_only=ascii_only)[2]
+def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNote) -> None:
+    line = lines(scene, note, width)[2]
     assert sum(cell_len(part) for part, _ in line) <= width
 
 
 def test_a_terminal_too_small_for_the_screens_says_it_too() -> None:
     state = FakeState("down")
-    view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state, UNICODE)
+    view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state)
     found = small_lines(view, HeaderSituation(WALL), 60, 20)
     assert "on trial by `specdash tune`, boot 4 of 12" in block(found)
     assert not any("bad" in role for line in found for _, role in line)
@@ -106,5 +106,5 @@ def test_every_state_has_a_line() -> None:
     for state in BackendState:
         picture = FakeState("busy").picture(NOW, WALL, 300.0)
         shown = replace(picture, trial=NOTE, backend=replace(picture.backend, state=state))
-        view = View(shown, FakeState("busy"), UNICODE)
+        view = View(shown, FakeState("busy"))
         assert "On trial" in block(header_lines(view, HeaderSituation(WALL), 100))

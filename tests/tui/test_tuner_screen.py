@@ -15,7 +15,6 @@ from specdash.tui.action_table import FooterScreen
 from specdash.tui.arming import Arming
 from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
-from specdash.tui.spans import UNICODE
 from specdash.tui.tuner_model import TunerModel, TunerSituation
 from specdash.tui.view import View
 from specdash.tui.widgets.tuner.tune import TuneModel
@@ -422,21 +421,21 @@ def test_the_chart_has_every_boot_the_start_as_a_line_and_failures_at_its_bottom
     tune_run = SCENES["failing"]()
     assert tune_run is not None
     gains = FakeTuner("failing").look().gains
-    lines = block(chart_lines(tune_run, gains, 60, 10, ascii_only=True)).splitlines()
+    lines = block(chart_lines(tune_run, gains, 60, 10)).splitlines()
     assert len(lines) == 10
     assert lines[-1].split() == ["1", "2", "3", "4", "5"]
-    assert lines[-2].count("x") == 2
-    assert lines[-2].count("v") == 1, "no drafts are far slower"
-    line = next(line for line in lines if "-----" in line)
+    assert lines[-2].count("✖") == 2
+    assert lines[-2].count("▼") == 1, "no drafts are far slower"
+    line = next(line for line in lines if "╌╌╌╌╌" in line)
     assert "65.0" in line
-    assert "=" in line
+    assert "◇" in line
 
 
 def test_a_chart_of_failures_only_says_so() -> None:
     tune_run = SCENES["failing"]()
     assert tune_run is not None
     only = replace(tune_run, boots=tune_run.boots[2:3])
-    assert "1 failed" in block(chart_lines(only, {}, 60, 10, ascii_only=False))
+    assert "1 failed" in block(chart_lines(only, {}, 60, 10))
 
 
 @pytest.mark.parametrize(
@@ -449,7 +448,7 @@ def test_a_chart_of_failures_only_says_so() -> None:
 )
 def test_what_comes_after_the_last_boot_is_told_from_a_boot(step: TuneStep, words: str) -> None:
     model = TunerModel(run=run(RAN, replace(NOW, step=step)), looked=True)
-    view = View(FakeState("busy").picture(10_000.0, WALL, 300.0), FakeState("busy"), UNICODE)
+    view = View(FakeState("busy").picture(10_000.0, WALL, 300.0), FakeState("busy"))
     assert words in block(bar_lines(model, view, 80, tall=False))
 
 
@@ -469,7 +468,7 @@ def test_a_wide_interval_does_not_press_the_speeds_together() -> None:
     narrow = {4: Gain(0.12, 0.1, 0.14)}
 
     def places(gains: dict[int, Gain]) -> set[int]:
-        lines = [text(line) for line in chart_lines(tune_run, gains, 60, 16, ascii_only=False)]
+        lines = [text(line) for line in chart_lines(tune_run, gains, 60, 16)]
         return {y for y, line in enumerate(lines) if "●" in line or "◇" in line}
 
     assert max(places(wide)) - min(places(wide)) >= (max(places(narrow)) - min(places(narrow))) / 2

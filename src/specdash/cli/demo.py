@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from specdash.control.services.supervisor import Supervisor
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
-    from specdash.tui.tour import Tour
 
 START_DEADLINE_S = 60.0
 STOP_S = 10.0
@@ -52,8 +51,6 @@ STOP_S = 10.0
 DEFAULT_HEADLESS_S = 20.0
 BASELINE_S = 15.0
 """How long the traffic waits for the baseline, which takes 4 s of a quiet machine; headless at most a third of all."""
-TOUR_RULES = "[speculation_hurting]\nraise_after_s = 2\n"
-"""Nobody waits 20 s for an alert that was announced."""
 FIRST_WINDOW = "1m"
 """A demo is young: in a longer window its charts would be empty."""
 LOAD_ENDS_BEFORE_S = 1.5
@@ -74,7 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, metavar="N", help="stop after N seconds (default with --headless: 20)")
     parser.add_argument("--headless", action="store_true", help="run without the dashboard, then print a snapshot")
     parser.add_argument("--json", action="store_true", help="print the snapshot as JSON (implies --headless)")
-    parser.add_argument("--tour", action="store_true", help="a guided tour of two minutes")
     types = ", ".join(demo.SPEC_TYPES)
     parser.add_argument("--spec-type", default=demo.DRAFT_TYPE, metavar="T", help=f"{types}, or a comma chain")
     parser.add_argument(
@@ -99,8 +95,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--seconds {args.seconds:g}: must be 1 to 86400")
     spec_types = demo.parse_spec_types(args.spec_type)
     settings = resolved_settings(args)
-    if args.tour:
-        _check_tour(args, spec_types, settings)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
         # Before the supervisor's threads: each that there is already keeps its heap.
@@ -126,10 +120,8 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli.watch import open_dashboard
         from specdash.tune.run.console import TunerConsole
 
-        tour = _tour(supervisor, target, directory, settings) if args.tour else None
-        if tour is None:
-            waits = (supervisor, target, args.timings)
-            Thread(target=traffic_after_baseline, args=waits, name="specdash-traffic", daemon=True).start()
+        waits = (supervisor, target, args.timings)
+        Thread(target=traffic_after_baseline, args=waits, name="specdash-traffic", daemon=True).start()
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         env = demo_environment(directory)
@@ -143,38 +135,10 @@ def run(args: argparse.Namespace) -> int:
                     seconds=args.seconds,
                     deployment=lambda: demo_deployment(supervisor, directory, target),
                     tuner=tuner,
-                    tour=tour,
                     env=env,
                 )
             finally:
                 tuner.close()
-
-
-def _check_tour(args: argparse.Namespace, spec_types: tuple[str, ...], settings: Mapping[str, Resolved]) -> None:
-    if args.headless or args.json or args.timings is not None:
-        raise UsageError("--tour is for the dashboard: leave --headless, --json and --record out")
-    if settings["read_only"].value:
-        raise UsageError("--tour applies a change to the demo's own server: leave --read-only out")
-    if spec_types != (demo.DRAFT_TYPE,):
-        raise UsageError(f"--tour is about {demo.DRAFT_TYPE}: leave --spec-type out")
-
-
-def _tour(supervisor: Supervisor, target: Target, directory: Path, settings: dict[str, Resolved]) -> Tour:
-    """The tour of this demo, whose traffic is the tour's, and whose alert does not wait for long."""
-    from specdash.tui.tour import Tour
-
-    if settings["rules"].value is None:
-        rules = directory / "rules.toml"
-        rules.write_text(TOUR_RULES, encoding="utf-8")
-        settings["rules"] = Resolved(str(rules), "tour")
-
-    def traffic(phases: tuple[str, ...]) -> None:
-        with suppress(SpecdashError):
-            supervisor.wait_ended(BASELINE, BASELINE_S)
-            supervisor.stop(BASELINE)
-        start_traffic(supervisor, target, None, phases, with_agents=not phases)
-
-    return Tour(traffic)
 
 
 @contextmanager

@@ -52,9 +52,7 @@ def run_app(
     ends within `LEAVE_S` of the end of `tidy`, whatever the app, its threads or a frozen terminal do; further signals
     change nothing. `tidy` is called in a thread of its own, and puts back what must not stay as it is.
     """
-    from specdash.tui.driver import TerminalDriver
 
-    app.driver_class = TerminalDriver
     asked, ended = Flag(), Flag()
     before = {number: signal.signal(number, lambda *_: asked.set()) for number in _SIGNALS}
     guard = threading.Thread(target=_guard, args=(app, asked, ended, seconds, tidy), name="specdash-guard", daemon=True)

@@ -28,7 +28,6 @@ from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
     ARM_SETTINGS,
-    LAYOUT_SETTINGS,
     RECORD_SETTINGS,
     RULE_SETTINGS,
     SCREEN_SETTINGS,
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.state import TargetState
-    from specdash.tui.saved_layout import LayoutStore
-    from specdash.tui.tour import Tour
     from specdash.tune.run.console import TunerConsole
 
 
@@ -74,7 +71,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         (
             *TARGET_SETTINGS,
             *SCREEN_SETTINGS,
-            *LAYOUT_SETTINGS,
             *SERVICE_SETTINGS,
             *APPLY_SETTINGS,
             *ARM_SETTINGS,
@@ -92,18 +88,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _watch(settings: Mapping[str, Resolved]) -> int:
-    from specdash.tui.saved_layout import LayoutStore
-
-    layouts = LayoutStore(paths.layouts_file())
-    layouts.first(settings)
     if settings["url"].value is not None:
         # What this machine knows of a named server takes time to find out; the screen is drawn meanwhile.
-        return open_dashboard(
-            bare_target(settings), settings, layouts=layouts, complete=lambda: find_targets(settings)[0]
-        )
+        return open_dashboard(bare_target(settings), settings, complete=lambda: find_targets(settings)[0])
     targets = find_targets(settings) or _wait_for_server(settings)
     target = targets[0] if len(targets) == 1 else _choose(targets, settings)
-    return open_dashboard(target, settings, layouts=layouts) if target is not None else ExitCode.OK
+    return open_dashboard(target, settings) if target is not None else ExitCode.OK
 
 
 def _choose(targets: Sequence[Target], settings: Mapping[str, Resolved]) -> Target | None:
@@ -118,7 +108,6 @@ def _choose(targets: Sequence[Target], settings: Mapping[str, Resolved]) -> Targ
         [TargetLook(target, "looking…", answers=False) for target in targets],
         lambda: look_at(every_target(settings)),
         theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
         keys=read_keys(settings["keys"]),
     )
     taken = run_app(app)
@@ -143,7 +132,6 @@ def _wait_for_server(settings: Mapping[str, Resolved]) -> Sequence[Target]:
         tried,
         look=look,
         theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
         keys=read_keys(settings["keys"]),
     )
     return run_app(app) or ()
@@ -153,22 +141,19 @@ def open_dashboard(
     target: Target,
     settings: Mapping[str, Resolved],
     *,
-    layouts: LayoutStore | None = None,
     complete: Callable[[], Target] | None = None,
     demo: bool = False,
     seconds: float | None = None,
     deployment: Callable[[], Deployment] | None = None,
     tuner: TunerConsole | None = None,
-    tour: Tour | None = None,
     of_fleet: bool = False,
     env: Mapping[str, str] = os.environ,
 ) -> int:
     """Watch one server, and whichever the user takes instead, until the user quits, or for `seconds`.
 
-    Collecting begins after the first paint; `complete` then finds out what else is known of the target. `layouts` says
-    how the dashboard begins, and keeps how it ends. `deployment` finds the services that may be changed from here
-    (default: those of this machine), `tuner` tunes them, `tour` leads through the screens; `env` says where their
-    state is. With `of_fleet` escape leaves it, too.
+    Collecting begins after the first paint; `complete` then finds out what else is known of the target. `deployment`
+    finds the services that may be changed from here (default: those of this machine), `tuner` tunes them; `env` says
+    where their state is. With `of_fleet` escape leaves it, too.
     """
     if not of_fleet:
         gc.disable()
@@ -207,7 +192,6 @@ def open_dashboard(
             on_ready=begin,
             demo=demo,
             theme=settings["theme"].value,
-            ascii_only=settings["ascii"].value,
             screenshots=paths.state_dir() / "screenshots",
             console=console,
             arming=Arming(
@@ -221,16 +205,10 @@ def open_dashboard(
             slots=SlotConsole(lambda: collecting.target, env) if changes else None,
             tuner=(tuner or TunerConsole(_for_children(own, env))) if changes else None,
             look_around=None if demo else lambda: look_at(every_target(settings, env)),
-            tour=tour,
             of_fleet=of_fleet,
-            layouts=layouts,
             keys=keys,
-            greeted=paths.greeted_file(),
         )
         app.window_s = WINDOWS_S[settings["window"].value]
-        if layouts is not None and (layout := layouts.first(settings)) is not None:
-            app.take_layout(layout)
-        began = app.screen_layout
         app.interval_s = settings["refresh"].value
         collecting.on_news = lambda: app.call_later(app.refresh_view)
         try:
@@ -239,8 +217,6 @@ def open_dashboard(
             gc.enable()
             collecting.stop()
             _end_apply(console)
-            if layouts is not None:
-                layouts.keep_last(began, app.screen_layout)
         return app
 
     from specdash.system.memory import return_memory

@@ -260,7 +260,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("window", _window, "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
-    Setting("layout", _text, None, "layout to start with (default: as you left it)", "NAME"),
     Setting("manager", _manager, "auto", f"what runs the services: {', '.join(_MANAGERS)}", "NAME"),
     Setting("backend_service", _text, None, "the backend's systemd unit", "UNIT"),
     Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
@@ -286,7 +285,6 @@ SETTINGS: tuple[Setting, ...] = (
         SSH_SETTINGS,
         "how to reach ssh:// targets: a table [ssh] with command and program (docs/remote.md)",
     ),
-    Setting("ascii", _flag, False, "draw with ASCII characters only"),
     Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/targets.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
@@ -305,9 +303,7 @@ RULE_SETTINGS = ("rules",)
 """What says when an alert is raised."""
 RECORD_SETTINGS = ("record", "history_days", "history_mb")
 """What says whether and how much is recorded."""
-LAYOUT_SETTINGS = ("layout",)
-"""What says how the dashboard looks at its start."""
-SCREEN_SETTINGS = ("window", "refresh", "theme", "ascii")
+SCREEN_SETTINGS = ("window", "refresh", "theme")
 """What says how the dashboard looks."""
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 

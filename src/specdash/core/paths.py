@@ -26,11 +26,6 @@ def state_dir(env: Mapping[str, str] = os.environ) -> Path:
     return _base(env, "XDG_STATE_HOME", ".local/state")
 
 
-def greeted_file(env: Mapping[str, str] = os.environ) -> Path:
-    """There once this user has opened a dashboard (see `tui.hint`)."""
-    return state_dir(env) / "greeted"
-
-
 def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     """Where running backends leave a note of themselves (see `core.run_record`)."""
     return state_dir(env) / "run"
@@ -134,11 +129,6 @@ def incidents_dir(env: Mapping[str, str] = os.environ) -> Path:
 def rules_file(env: Mapping[str, str] = os.environ) -> Path:
     """The user's own thresholds of alert rules."""
     return config_dir(env) / "rules.toml"
-
-
-def layouts_file(env: Mapping[str, str] = os.environ) -> Path:
-    """How dashboards looked at their end, and the layouts that were given a name (see `tui.saved_layout`)."""
-    return state_dir(env) / "layouts.json"
 
 
 def cache_dir(env: Mapping[str, str] = os.environ) -> Path:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.export.snapshot import rate_json
-from specdash.insight.fleet import grouped, worst_first
 from specdash.system.data import json_of
 from specdash.system.text import UNKNOWN, clean, number, percent, rate, table, utc_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.fleet import FleetGrouping, FleetRow
+    from specdash.insight.fleet import FleetRow
 
 SCHEMA: Final = "specdash.fleet/1"
 _HEADINGS = [
@@ -32,36 +31,14 @@ _HEADINGS = [
 ]
 
 
-def to_json(
-    rows: Sequence[FleetRow], wall: float, window_s: float, grouping: FleetGrouping | None = None
-) -> dict[str, Any]:
-    """The rows in their order, with `grouping` also their groups; unknown values are null."""
+def to_json(rows: Sequence[FleetRow], wall: float, window_s: float) -> dict[str, Any]:
+    """The rows in their order; unknown values are null."""
     return {
         "schema": SCHEMA,
         "time": utc_timestamp(wall),
         "window_seconds": window_s,
         "rows": [_row(row) for row in rows],
-        "groups": [_group(group, members) for group, members in groups(rows, grouping)] if grouping else None,
     }
-
-
-def groups(rows: Sequence[FleetRow], grouping: FleetGrouping) -> list[tuple[FleetRow, list[FleetRow]]]:
-    """The groups with their servers, the worst first."""
-    known = grouped(rows, grouping)
-    ranks = {row.name: rank for rank, row in enumerate(worst_first([group for group, _ in known]))}
-    return sorted(known, key=lambda pair: ranks[pair[0].name])
-
-
-def _group(group: FleetRow, members: Sequence[FleetRow]) -> dict[str, Any]:
-    document: dict[str, Any] = json_of(
-        group,
-        "key=name state acceptance=acceptance.value decode_tokens_per_second=decode.value "
-        "prefill_tokens_per_second=prefill.value slots_busy=busy slots requests_deferred=queue",
-        servers=[row.name for row in members],
-        away=sum(row.is_away for row in members),
-        alerts=_alerts(group),
-    )
-    return document
 
 
 def _alerts(row: FleetRow) -> dict[str, Any]:
@@ -85,11 +62,11 @@ def _row(row: FleetRow) -> dict[str, Any]:
 
 
 def to_text(rows: Sequence[FleetRow]) -> list[str]:
-    """A table, one row a server, or a group."""
+    """A table, one row a server."""
     lines: list[Sequence[str]] = [_HEADINGS]
     lines += [
         (
-            clean(f"{row.name} ×{row.members}" if row.members else row.name, 60),
+            clean(row.name, 60),
             clean(row.state, 20),
             row.verdict.short if row.verdict is not None else UNKNOWN,
             percent(row.acceptance.value),

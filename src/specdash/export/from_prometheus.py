@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
-from specdash.core.target import is_local
 from specdash.export.prometheus import SERVER
 from specdash.insight.fleet import FleetRow, fullest_memory, host_of
 from specdash.insight.picture import BackendState, MeasuredFigure
@@ -88,7 +87,6 @@ def _row(name: str, url: str, exporter: str, found: Mapping[str, list[Prometheus
         cause=_cause(found.get("alert_active", ())),
         vram_used=vram_used,
         vram_size=vram_size,
-        host=host_of(exporter) if is_local(host_of(url)) else "",
         exporter=exporter,
         group=next(
             (sample.labels["group"] for rows in found.values() for sample in rows if "group" in sample.labels), ""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
 from specdash.insight.picture import BackendState, MeasuredFigure, SlotPhase
 from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
 from specdash.system.data import dataclass
-from specdash.system.stats import median, share
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,14 +53,10 @@ class FleetRow:
     vram_used: float | None = None
     """Bytes of the GPU whose memory is fullest."""
     vram_size: float | None = None
-    host: str = ""
-    """The machine, where the address does not tell."""
     exporter: str = ""
     """In a Prometheus: who told of it, its label `instance`."""
     group: str = ""
     """As config.toml calls it, or a label in Prometheus."""
-    members: int = 0
-    """Servers that this row is about, where it is a group's."""
     router_model: str | None = None
     """Of the row of a router's model that is not looked at: its name for the router."""
 
@@ -176,30 +170,6 @@ def worst_first(rows: Sequence[FleetRow]) -> list[FleetRow]:
     return sorted(rows, key=lambda row: (-row.badness, row.name))
 
 
-# Many rows as a few: those that have something in common.
-
-
-class FleetGrouping(StrEnum):
-    """What the servers of a group have in common."""
-
-    MODEL = "model"
-    HOST = "host"
-    STATE = "state"
-    GROUP = "group"
-
-
-UNGROUPED = "(none)"
-"""The group of those of which it is not known."""
-
-
-def key_of(row: FleetRow, grouping: FleetGrouping) -> str:
-    """What a row is grouped by."""
-    if grouping is FleetGrouping.HOST:
-        return row.host or host_of(row.url) or UNGROUPED
-    keys = {FleetGrouping.MODEL: row.model, FleetGrouping.STATE: row.state, FleetGrouping.GROUP: row.group}
-    return keys[grouping] or UNGROUPED
-
-
 _HOST = re.compile(r"(?:[^/]*//)?(?:[^/@]*@)?(\[[^\]/]*\]|[^/:]*)")
 
 
@@ -207,56 +177,3 @@ def host_of(address: str) -> str:
     """The host in an address, with or without a scheme, whatever else it holds."""
     match = _HOST.match(address)
     return match[1].strip("[]") if match is not None else ""
-
-
-def grouped(rows: Iterable[FleetRow], grouping: FleetGrouping) -> list[tuple[FleetRow, list[FleetRow]]]:
-    """The row of each group with its servers: their number, the worst state, sums of what adds up, else medians."""
-    by_key: dict[str, list[FleetRow]] = {}
-    for row in rows:
-        by_key.setdefault(key_of(row, grouping), []).append(row)
-    return [(_group_row(key, members), members) for key, members in by_key.items()]
-
-
-def _group_row(key: str, rows: list[FleetRow]) -> FleetRow:
-    worst = worst_first(rows)[0]
-    verdicts = [row.verdict for row in rows if row.verdict is not None and row.verdict.kind is VerdictKind.COSTS]
-    counts = ((sum(row.is_away for row in rows), "away"), (len(verdicts), "costs"))
-    vram_used, vram_size = fullest_memory((row.vram_used, row.vram_size) for row in rows)
-    acceptance = median(row.acceptance.value for row in rows)
-    return FleetRow(
-        name=key,
-        url="",
-        model=worst.model if len({row.model for row in rows}) == 1 else None,
-        state=worst.state,
-        reason=", ".join(f"{count} {word}" for count, word in counts if count),
-        verdict=verdicts[0] if verdicts else None,
-        acceptance=MeasuredFigure(acceptance, ReadingStatus.KNOWN if acceptance is not None else ReadingStatus.UNKNOWN),
-        decode=_total(row.decode for row in rows),
-        prefill=_total(row.prefill for row in rows),
-        gpu=median(row.gpu for row in rows),
-        vram_used=vram_used,
-        vram_size=vram_size,
-        busy=_sum(row.busy for row in rows),
-        slots=_sum(row.slots for row in rows),
-        queue=_sum(row.queue for row in rows),
-        critical=sum(row.critical for row in rows),
-        warnings=sum(row.warnings for row in rows),
-        notices=sum(row.notices for row in rows),
-        cause=worst.cause,
-        members=len(rows),
-    )
-
-
-NumberT = TypeVar("NumberT", int, float)
-
-
-def _sum(values: Iterable[NumberT | None]) -> NumberT | None:
-    """Of those that are known, None where none is."""
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if known else None
-
-
-def _total(figures: Iterable[MeasuredFigure]) -> MeasuredFigure:
-    """The sum of those that are of now: what an idle server did before is no throughput."""
-    value = _sum(figure.value for figure in figures if figure.status is ReadingStatus.KNOWN)
-    return MeasuredFigure(value, ReadingStatus.KNOWN, basis="sum") if value is not None else MeasuredFigure()

@@ -6,6 +6,7 @@ stands in one row alone: it means the same on every screen and page.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -164,7 +165,6 @@ ACTIONS: tuple[Action, ...] = (
     _action("focus.next", "tab", "Focus the next panel", _PANELS, "screen.next_panel(1)",
             proxy="table", incidents=("scroll", 3), speculation="panel", tuner=("panel", 2)),
     _action("focus.previous", "shift+tab", "Focus the previous panel", _PANELS, "screen.next_panel(-1)"),
-    _action("jump", "ctrl+o apostrophe", "Jump to a panel by the letter that appears on it", _PANELS, "screen.jump"),
     _action("panels.reset", "0", "Reset the layout of the panels", _PANELS, "reset_panels", _ON_OVERVIEW),
     _action("pause", "space", "Pause the display; in a replay: play or pause", _VIEW, "pause",
             overview=("pause", 2), proxy=("pause", 1)),
@@ -177,7 +177,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("screenshot", "s", "Save this screen as SVG in the state directory", _VIEW, "save_screen"),
     _action("yank", "y", "Copy what the cursor is on to the clipboard", _VIEW, "screen.yank"),
     _action("log.find", "slash", "Find in the log", _LOG, "log_find", _ON_OVERVIEW, overview=("find", 1)),
-    _action("log.next", "n", "Next match (newer); of the demo's tour: next step", _LOG, "log_match(1)", _ON_OVERVIEW),
+    _action("log.next", "n", "Next match (newer)", _LOG, "log_match(1)", _ON_OVERVIEW),
     _action("log.previous", "N", "Previous match (older)", _LOG, "log_match(-1)", _ON_OVERVIEW),
     _action("log.filter", "f", "Show only log lines that contain a text", _LOG, "log_filter", _ON_OVERVIEW,
             overview=("filter", 3)),
@@ -278,9 +278,10 @@ PANEL_ACTIONS: dict[str, tuple[str, ...]] = {
     "tuner-card": ("take",),
 }
 """What works on the content of a panel that has the focus, by the panel's id."""
-TOUR_ACTIONS = {"log.next": ("next", "next"), "back": ("ends the tour", "end")}
-"""Actions whose keys are the demo's tour's while it goes on: a word for each, and the method of
-`specdash.tui.tour.Tour`."""
+
+
+REMOVED = {"jump": "tab moves the focus from panel to panel"}
+"""Actions of earlier versions, each with what to use instead."""
 
 
 class KeyTable:
@@ -330,10 +331,12 @@ DEFAULT_KEYS = KeyTable()
 def read_keys(keys: Resolved) -> KeyTable:
     """The table with the user's keys, by the ids of actions: `{"pause": "space,p"}`.
 
-    Raises `InputError` for an unknown id, a key that no terminal sends, and a key that two actions of one screen would
-    have.
+    An action of an earlier version is ignored, with a line on stderr. Raises `InputError` for an unknown id, a key that
+    no terminal sends, and a key that two actions of one screen would have.
     """
-    chosen: Mapping[str, object] = keys.value
+    chosen: Mapping[str, object] = {name: written for name, written in keys.value.items() if name not in REMOVED}
+    for name in sorted(keys.value.keys() & REMOVED.keys()):
+        print(f"specdash: {keys.origin}: keys: {name} was removed and is ignored: {REMOVED[name]}", file=sys.stderr)
     taken = {
         name: _read_line(name, written, f"{keys.origin}: keys: {name} = {written!r}")
         for name, written in chosen.items()

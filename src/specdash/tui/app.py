@@ -4,7 +4,6 @@ own, except for the screenshot that the user asks for."""
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -15,12 +14,9 @@ from specdash.core.config import REFRESH_S, WINDOWS_S
 from specdash.system.text import clean
 from specdash.tui.action_table import DEFAULT_KEYS, LEVELS, FooterScreen, KeyTable, bindings
 from specdash.tui.arming import Arming, ServiceAccess, in_background
-from specdash.tui.hint import dismiss, greet
-from specdash.tui.layout import PanelId
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.overview import OverviewScreen
-from specdash.tui.spans import ASCII, PALETTES, THEME_NAMES, UNICODE, default_theme, textual_theme, theme_after
-from specdash.tui.terminal_picture import OWN_UPDATES, TerminalPicture
+from specdash.tui.spans import PALETTES, THEME_NAMES, default_theme, textual_theme, theme_after
 from specdash.tui.travel import TimeTravel
 from specdash.tui.view import View, chart_span
 from specdash.tui.widgets.header import HeaderSituation
@@ -29,11 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rich.console import RenderableType
     from textual import events
     from textual.binding import BindingType
     from textual.command import Provider
-    from textual.screen import Screen
     from textual.timer import Timer
 
     from specdash.collect.targets import TargetLook
@@ -41,15 +35,11 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
     from specdash.history.player import Player
     from specdash.history.replay import ReplaySession
-    from specdash.tui.saved_layout import LayoutStore, ScreenLayout
-    from specdash.tui.spans import Glyphs, Palette
-    from specdash.tui.tour import Tour
+    from specdash.tui.spans import Palette
     from specdash.tui.view import DashboardState
     from specdash.tune.run.console import TunerConsole
 
 Model = TypeVar("Model")
-AT_REST = 3
-"""Of a server at rest, one refresh in so many draws more than the time."""
 UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
 
@@ -75,10 +65,8 @@ class Dashboard(App[None]):
     `recording` says at once what is wrong with the recording, "" when nothing is. `slots` saves, restores
     and erases what the server's slots hold, `tuner` looks at, starts and stops runs of the tuner; both are asked in a
     thread, and change something only while armed. `look_around` looks at the servers there are, in a thread: with it
-    the user may take another one, which is `chosen_target` when the dashboard has ended for it. `tour` leads through
-    the screens of a demo; one `of_fleet` is left by escape, too, for the rows of all servers. `layouts` keeps how it
-    looks; without, it begins as any other and nothing is kept. `keys` are the user's. `greeted` is the file that keeps
-    whether this user has opened a dashboard before.
+    the user may take another one, which is `chosen_target` when the dashboard has ended for it. One `of_fleet` is left
+    by escape, too, for the rows of all servers. `keys` are the user's.
     """
 
     TITLE = "specdash"
@@ -96,7 +84,6 @@ class Dashboard(App[None]):
         on_interval: Callable[[float], None] | None = None,
         demo: bool = False,
         theme: str | None = None,
-        ascii_only: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         screenshots: Path | None = None,
@@ -110,11 +97,8 @@ class Dashboard(App[None]):
         slots: SlotConsole | None = None,
         tuner: TunerConsole | None = None,
         look_around: Callable[[], list[TargetLook]] | None = None,
-        tour: Tour | None = None,
         of_fleet: bool = False,
-        layouts: LayoutStore | None = None,
         keys: KeyTable = DEFAULT_KEYS,
-        greeted: Path | None = None,
     ) -> None:
         # Textual takes NO_COLOR out of the environment, so it has to be read before. Told that colours are the
         # terminal's own, it then drops them all; otherwise it would draw shades of grey, and the terminal's default
@@ -127,11 +111,7 @@ class Dashboard(App[None]):
         self.keys = keys
         self.set_keymap(keys.keymap)
         self.slot_console, self.tuner_console = slots, tuner
-        self._tour = tour
         self.of_fleet = of_fleet
-        self.layouts = layouts
-        self._last_place, self._first_place = FooterScreen.OVERVIEW, FooterScreen.OVERVIEW
-        self._greeted = greeted
         self.incident, self._recording = incident, recording
         self._look_around, self.chosen_target = look_around, cast("Target | None", None)
         self.access = ServiceAccess(self, console, arming or Arming(), clock)
@@ -139,13 +119,10 @@ class Dashboard(App[None]):
         self.window_s = 300.0
         self.interval_s = 1.0
         self.paused_at: float | None = None
-        self.terminal_picture = TerminalPicture()
-        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self._clock, self.wall_time = clock, wall
         self._on_interval, self._when_ready = on_interval, on_ready
         self.screenshots = screenshots
         self._timer: Timer | None = None
-        self._ticks = 0
         self._kept: dict[type, object] = {}
         self.overview = OverviewScreen(self)
         for name in THEME_NAMES:
@@ -171,10 +148,6 @@ class Dashboard(App[None]):
         """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
         prompt belong to the prompt."""
         self.access.arming.touch(self._clock())
-        dismiss(self)
-        if self._tour is not None and self._tour.take_key(event.key):
-            event.prevent_default()
-            return
         prompt = self.shown.prompt
         if prompt is not None and prompt is self.focused and prompt.pass_on(event):
             event.prevent_default()
@@ -201,38 +174,18 @@ class Dashboard(App[None]):
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
         self.set_timer(UNFINISHED_S, self.access.look_for_unfinished)
-        if self._first_place is not FooterScreen.OVERVIEW:
-            self.call_after_refresh(self._go_to, self._first_place)
-        if self.layouts is not None and self.layouts.problem:
-            self.notify(self.layouts.problem, severity="warning", markup=False)
-        if self._tour is not None:
-            self.call_after_refresh(self._tour.begin, self)
-        elif self._greeted is not None:
-            self.call_after_refresh(greet, self, self._greeted)
 
     def _fatal_error(self) -> None:
-        """Textual's own report prints local variables, which may hold what must not be shown in a shared pane."""
-        from rich.segment import Segments
+        """Textual's own report prints local variables, which may hold what must not be shown in a shared pane. There is
+        no public name for this."""
         from rich.traceback import Traceback
 
-        report = Traceback(show_locals=False, width=None)
-        self._exit_renderables.append(Segments(self.console.render(report, self.console.options)))
-        self._close_messages_no_wait()
+        self.panic(Traceback(show_locals=False, width=None))
 
     def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_interval(self.interval_s, self._tick)
-
-    def _tick(self) -> None:
-        """The clock's refresh. Of a server at rest all but each third tell the time alone: what it begins to do, its
-        state and its alerts do not wait for a tick (`cli.watch.Collecting.on_news`)."""
-        view, self._ticks = self.overview.view, self._ticks + 1
-        is_overview = self.shown is self.overview and self.travel.player is None
-        if self._ticks % AT_REST and is_overview and self.interval_s <= 1.0 and view is not None and view.is_at_rest:
-            self.overview.show_situation(self._situation())
-        else:
-            self.refresh_view()
+        self._timer = self.set_interval(self.interval_s, self.refresh_view)
 
     def refresh_view(self) -> None:
         """One refresh: the picture of this moment, unless the display is frozen."""
@@ -249,12 +202,6 @@ class Dashboard(App[None]):
         else:
             self.refresh_view()
 
-    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
-        """What dialogs and pages write, Textual's own compositor writes."""
-        if renderable is not None and not isinstance(renderable, OWN_UPDATES):
-            self.terminal_picture.forget()
-        super()._display(screen, renderable)
-
     def _draw(self, view: View) -> None:
         if self.shown is not self.overview:
             # What the log gains meanwhile shall not be missed.
@@ -265,7 +212,7 @@ class Dashboard(App[None]):
         state = self.travel.looked_at
         picture = state.picture(self._clock(), self.wall_time(), self.window_s)
         span = chart_span(state, picture.at, self.window_s)
-        return View(picture, state, self.glyphs, self.interval_s, self.keys, span)
+        return View(picture, state, self.interval_s, self.keys, span)
 
     def _situation(self) -> HeaderSituation:
         now, shown = self._clock(), self.shown
@@ -318,60 +265,6 @@ class Dashboard(App[None]):
             self._close()
         self.call_after_refresh(self.show_now)
 
-        self._last_place = self.shown.place
-
-    @property
-    def screen_layout(self) -> ScreenLayout:
-        """How it looks now."""
-        from specdash.tui.saved_layout import ScreenLayout
-
-        board = self.overview.board
-        window = next((name for name, seconds in WINDOWS_S.items() if seconds == self.window_s), None)
-        panels = {str(panel): shown for panel, shown in board.choices.items()}
-        return ScreenLayout(str(self._last_place), window, self.theme, panels, board.zoomed and str(board.zoomed))
-
-    def take_layout(self, layout: ScreenLayout) -> None:
-        """Look so: at once, or from the start on."""
-        board = self.overview.board
-        self.window_s = WINDOWS_S.get(layout.window or "", self.window_s)
-        if layout.theme in PALETTES:
-            self.action_take_theme(layout.theme)
-        panels = layout.panels or {}
-        board.choices = {panel: panels[panel] for panel in PanelId if panel in panels}
-        board.zoomed = next((panel for panel in PanelId if panel == layout.zoomed), None)
-        place = next((place for place in FooterScreen if place == layout.screen), FooterScreen.OVERVIEW)
-        if self.is_running:
-            board.sync()
-            self._go_to(place)
-        else:
-            self._first_place = place
-
-    def _go_to(self, place: FooterScreen) -> None:
-        """Open a screen if it may be opened, or go back to the overview."""
-        if place is FooterScreen.OVERVIEW:
-            while self.shown is not self.overview:
-                self._close()
-            self._last_place = place
-            self.call_after_refresh(self.show_now)
-        elif self.shown.place is not place and not _screen_class(place).refusal(self):
-            self.action_toggle_screen(place)
-
-    async def action_save_layout(self) -> None:
-        """Ask for a name, and keep how it looks now under it."""
-        store, layout = self.layouts, self.screen_layout
-        if store is None:
-            self.notify("this dashboard keeps no layouts", severity="warning")
-            return
-
-        def named(name: str | None) -> None:
-            if name and (plain := name.strip()):
-                done = f"saved: `specdash --layout {shlex.quote(plain)}` begins with it"
-                in_background(
-                    self, "layout", lambda: store.keep(layout, plain), lambda _: self.notify(done, markup=False)
-                )
-
-        await self.shown.ask("name of the layout", "", named)
-
     def _close(self) -> None:
         """Leave the screen that is looked at; a frozen moment stays the one that is shown."""
         frozen = self.shown.view
@@ -380,7 +273,7 @@ class Dashboard(App[None]):
 
     def action_redraw(self) -> None:
         """Write every cell, whatever the terminal shows."""
-        self._display(self.screen, self.screen._compositor.render_update(full=True))  # noqa: SLF001
+        self.screen.refresh(layout=True)
 
     def action_arm(self) -> None:
         """Arm or disarm."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from textual.command import DiscoveryHit, Hit, Provider
 
-from specdash.system.text import clean
 from specdash.tui.action_table import Action
 from specdash.tui.spans import PALETTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from textual.command import Hits
 
@@ -29,28 +28,17 @@ class ActionProvider(Provider):
             yield DiscoveryHit(_title(action), self._run(action))
 
     async def search(self, query: str) -> Hits:
-        """Those that match, every theme by its name, and the saved layouts."""
+        """Those that match, and every theme by its name."""
         matcher = self.matcher(query)
         themes = (Action(f"theme.{name}", (), name, "Theme", f"take_theme('{name}')") for name in PALETTES)
         for action in (*self._actions, *themes):
             score = matcher.match(_title(action))
             if score > 0:
                 yield Hit(rank(action, query, score), matcher.highlight(_title(action)), self._run(action))
-        for title, run in self._others():
-            if (score := matcher.match(title)) > 0:
-                yield Hit(0.4 * score / (1.0 + score), matcher.highlight(title), run)
 
     @property
     def _actions(self) -> tuple[Action, ...]:
         return cast("Dashboard", self.app).keys.actions
-
-    def _others(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """What has no key."""
-        store = cast("Dashboard", self.app).layouts
-        if store is not None:
-            yield "Layout: save as it is now", partial(self.app.run_action, "save_layout")
-            for name, layout in store.saved.named.items():
-                yield f"Layout: {clean(name, 60)}", partial(cast("Dashboard", self.app).take_layout, layout)
 
     def _run(self, action: Action) -> Callable[[], Awaitable[bool]]:
         return partial(self.app.run_action, action.handler)

@@ -1,5 +1,5 @@
 """Chart columns as rows of text: the line, and the area below it tinted. The small charts of a live screen are drawn
-here, dot by dot, at a seventh of the time; those that have the screen to themselves, and those in ASCII, plotext draws.
+here, dot by dot, at a seventh of the time; those that have the screen to themselves plotext draws.
 
 plotext costs about 0.1 s to import, so that happens at the first chart that it draws: not at the first paint, which has
 no values yet, and in most dashboards never.
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 DOTS_PER_ROW = 4
 LIVE_ROWS = 20
 """A chart that is higher has the screen to itself."""
-SCROLL_S, _MOST_EMPTY = 15.0, 12
-"""So seldom a chart scrolls, unless a twelfth of it would be empty meanwhile."""
 _DOTS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 """Bits of a braille cell: left and right column, upwards."""
 _LEAST_TOP = 1e-6
@@ -90,9 +88,7 @@ def levels(columns: Sequence[float | None], height: int, low: float, high: float
     return tuple(None if value is None else min(max(round((value - low) * scale), 0), top) for value in columns)
 
 
-def plot(
-    columns: Sequence[int | None], width: int, height: int, role: str, *, ascii_only: bool, late: int = 1
-) -> list[Line]:
+def plot(columns: Sequence[int | None], width: int, height: int, role: str, *, late: int = 1) -> list[Line]:
     """The levels as a line over a tinted area, `height` lines of `width` cells. Gaps of more than `late` columns stay
     empty."""
     if width < 2 or height < 1:
@@ -100,10 +96,9 @@ def plot(
     runs = _runs(columns, late)
     if not runs:
         return [((" " * width, "text"),)] * height
-    if not ascii_only and height <= LIVE_ROWS:
-        return _tint(_dots(runs, len(columns), width, height), width, role, "⣿")
-    rows = _draw(runs, len(columns), width, height, ascii_only=ascii_only)
-    return _tint(rows, width, role, "." if ascii_only else "⣿")
+    if height <= LIVE_ROWS:
+        return _tint(_dots(runs, len(columns), width, height), width, role)
+    return _tint(_draw(runs, len(columns), width, height), width, role)
 
 
 def _runs(columns: Sequence[int | None], late: int) -> list[list[tuple[int, int]]]:
@@ -139,23 +134,14 @@ def _dots(runs: list[list[tuple[int, int]]], count: int, width: int, height: int
     return ["".join(chr(0x2800 + cell) if cell else " " for cell in row) for row in rows]
 
 
-def columns_ahead(count: int, span_s: float, now: float) -> int:
-    """How many columns at the right end of a chart of `count` over `span_s` are still to come at `now`: a chart that
-    scrolls by one column draws all of itself anew for it."""
-    column_s = span_s / count
-    step = max(min(math.ceil(SCROLL_S / column_s), count // _MOST_EMPTY), 1)
-    return step - 1 - math.floor(now / column_s) % step
-
-
-def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int, *, ascii_only: bool) -> list[str]:
+def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int) -> list[str]:
     figure = _figure()
     figure.clear()
     figure.plot_size(width, height)
     figure.canvas("default")
-    marker = "*" if ascii_only else "braille"
     for run in runs:
         at, values = zip(*run, strict=True)
-        figure.draw(figure.signal(list(at), list(values), marker=marker).lines(True))
+        figure.draw(figure.signal(list(at), list(values), marker="braille").lines(True))
     figure.ruler("x").lim(0, count - 1).alignment(lim="edge").frequency(0)
     figure.ruler("y").lim(0, height * DOTS_PER_ROW - 1).alignment(lim="edge").frequency(0)
     figure.axes(False)
@@ -163,7 +149,7 @@ def _draw(runs: list[list[tuple[int, int]]], count: int, width: int, height: int
     return text.rstrip("\n").split("\n")
 
 
-def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
+def _tint(rows: list[str], width: int, role: str) -> list[Line]:
     """Colour the line, and fill every blank cell that has the line above it."""
     below = [False] * width
     fill_role = f"{role}.fill"
@@ -176,7 +162,7 @@ def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
                 below[x] = True
                 wanted = role
             else:
-                char, wanted = (fill, fill_role) if below[x] else (" ", "text")
+                char, wanted = ("⣿", fill_role) if below[x] else (" ", "text")
             if wanted != current and text:
                 spans.append((text, current))
                 text = ""
@@ -192,25 +178,23 @@ def _tint(rows: list[str], width: int, role: str, fill: str) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class MarkStyle:
-    """How one kind of event is drawn: the line, its top cell, and both for a terminal without Unicode. Without a line
-    it is a head alone. Of those in one cell the last of `LOOKS` is seen."""
+    """How one kind of event is drawn: the line and its top cell. Without a line it is a head alone.
+    Of those in one cell the last of `LOOKS` is seen."""
 
     line: str
     head: str
-    ascii_line: str
-    ascii_head: str
     role: str
     about: str
 
 
-WARNED = MarkStyle("", "▲", "", "^", "warn", "warning")
-RESTARTED = MarkStyle("┆", "↻", "'", "@", "accent", "restart")
-APPLIED = MarkStyle("│", "▼", "|", "v", "text", "applied")
-UNDONE = MarkStyle("╎", "↺", "!", "<", "warn", "rollback")
-FAILED = MarkStyle("┊", "✖", ":", "x", "bad", "failed and rolled back")
-CRITICAL = MarkStyle("┇", "◆", ";", "#", "bad", "critical alert")
+WARNED = MarkStyle("", "▲", "warn", "warning")
+RESTARTED = MarkStyle("┆", "↻", "accent", "restart")
+APPLIED = MarkStyle("│", "▼", "text", "applied")
+UNDONE = MarkStyle("╎", "↺", "warn", "rollback")
+FAILED = MarkStyle("┊", "✖", "bad", "failed and rolled back")
+CRITICAL = MarkStyle("┇", "◆", "bad", "critical alert")
 LOOKS = (WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
-GUIDE = MarkStyle("╌", "╌", "-", "-", "warn", "break-even")
+GUIDE = MarkStyle("╌", "╌", "warn", "break-even")
 _RANKS = {look.about: rank for rank, look in enumerate(LOOKS)}
 _ALERTS = {AlertSeverity.WARNING: WARNED, AlertSeverity.CRITICAL: CRITICAL}
 
@@ -224,17 +208,16 @@ class Mark:
     texts: tuple[str, ...] = ()
 
 
-def marks_of(picture: Picture, count: int, span_s: float, ahead: int = 0) -> tuple[Mark, ...]:
+def marks_of(picture: Picture, count: int, span_s: float) -> tuple[Mark, ...]:
     """The applies, restarts and alerts within a chart of `count` columns over the last `span_s` seconds, those that win
     a cell last; the newest apply and the alert that names the cause have their text.
 
-    Columns are those of `Series.columns`, and `ahead` that are still to come. A refused apply touched nothing and has
-    no mark, nor has a notice.
+    Columns are those of `Series.columns`. A refused apply touched nothing and has no mark, nor has a notice.
     """
     if not picture.applies and not picture.timeline:
         return ()
     width = span_s / count
-    first = math.floor(picture.at / width) - count + 1 + ahead
+    first = math.floor(picture.at / width) - count + 1
     found: list[Mark] = []
     for age_s, look, texts in (*_applies(picture), *_happened(picture)):
         column = math.floor((picture.at - age_s) / width) - first
@@ -288,7 +271,7 @@ def cell_of(column: int, count: int, width: int) -> int:
     return int(column / max(count - 1, 1) * (2 * width - 1) + 0.5) // 2
 
 
-def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str, *, ascii_only: bool) -> Sequence[Line]:
+def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str) -> Sequence[Line]:
     """The lines of a plot with the marks on them. What draws a value (in `role`) stays; blanks and areas give way."""
     if not marks or not lines:
         return lines
@@ -297,12 +280,12 @@ def overlay(lines: Sequence[Line], marks: Sequence[Mark], count: int, role: str,
     head: Row = [(char, part) for text, part in lines[0] for char in text]
     for x, look in looks.items():
         if head[x][1] != role:
-            head[x] = (look.ascii_head if ascii_only else look.head, look.role)
+            head[x] = (look.head, look.role)
     taken = set(looks)
     for mark in reversed(marks):
         if mark.texts:
             _write(head, mark, cell_of(mark.column, count, width), role, taken)
-    lined = {x: (look.ascii_line if ascii_only else look.line, look.role) for x, look in looks.items() if look.line}
+    lined = {x: (look.line, look.role) for x, look in looks.items() if look.line}
     return [_joined(head), *(_lined(line, lined, role) for line in lines[1:])]
 
 
@@ -316,15 +299,14 @@ def _lined(line: Line, strokes: Mapping[int, tuple[str, str]], role: str) -> Lin
     return _joined(row)
 
 
-def guide(lines: Sequence[Line], level: int, text: str, role: str, *, ascii_only: bool) -> Sequence[Line]:
+def guide(lines: Sequence[Line], level: int, text: str, role: str) -> Sequence[Line]:
     """The lines of a plot with a horizontal line `level` dots above its bottom, and `text` at its right end. What draws
     a value (in `role`) stays."""
     y = len(lines) - 1 - level // DOTS_PER_ROW
     if not 0 <= y < len(lines):
         return lines
     row: Row = [(char, part) for piece, part in lines[y] for char in piece]
-    stroke = "-" if ascii_only else "╌"
-    row = [(stroke, "warn") if part != role else (char, part) for char, part in row]
+    row = [("╌", "warn") if part != role else (char, part) for char, part in row]
     _write(row, Mark(0, GUIDE, (text,)), len(row) - 1, role, set())
     return [*lines[:y], _joined(row), *lines[y + 1 :]]
 

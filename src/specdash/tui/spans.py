@@ -250,9 +250,8 @@ BLANK: Line = ()
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The non-letters of the screen, so that a terminal without Unicode gets its own set."""
+    """The non-letters of the screen."""
 
-    ascii_only: bool = False
     rule: str = "─"
     live: str = "●"
     busy: str = "◐"
@@ -265,36 +264,7 @@ class Glyphs:
     note: str = "·"
 
 
-UNICODE = Glyphs()
-ASCII = Glyphs(
-    ascii_only=True,
-    rule="-",
-    live="*",
-    busy="~",
-    stale="o",
-    loading="%",
-    restarted="@",
-    down="x",
-    alert="!",
-    note=".",
-)
-
-_TO_ASCII = str.maketrans(
-    {
-        "…": ">",
-        "·": ".",
-        "─": "-",
-        "–": "-",
-        "’": "'",
-        "“": '"',
-        "”": '"',
-        "→": ">",
-        "←": "<",
-        "↑": "^",
-        "↓": "v",
-        "°": " ",
-    }
-)
+GLYPHS = Glyphs()
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
@@ -320,25 +290,19 @@ def session_name(identifier: str | None, width: int) -> str:
     return middle((identifier or "").removeprefix("hdr:").removeprefix("meta:"), width) or UNKNOWN
 
 
-def bar(fraction: float | None, width: int, *, ascii_only: bool = False) -> tuple[str, str]:
+def bar(fraction: float | None, width: int) -> tuple[str, str]:
     """The filled and the empty part of a horizontal bar `width` cells long, in eighths of a cell."""
     if fraction is None:
         return "", " " * width
     share = min(max(fraction, 0.0), 1.0)
-    if ascii_only:
-        full = round(share * width)
-        return "#" * full, "." * (width - full)
     eighths = round(share * width * 8)
     filled = "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
     return filled, " " * (width - len(filled))
 
 
-def column_bar(fraction: float | None, height: int, *, ascii_only: bool = False) -> str:
+def column_bar(fraction: float | None, height: int) -> str:
     """A vertical bar as one character per row, top first."""
     share = min(max(fraction or 0.0, 0.0), 1.0)
-    if ascii_only:
-        full = round(share * height)
-        return " " * (height - full) + "#" * full
     eighths = round(share * height * 8)
     if fraction and not eighths:
         eighths = 1
@@ -354,9 +318,9 @@ def add_up(counts: Sequence[int], width: int) -> list[int]:
     return sums + [sum(counts[at : at + group]) for at in range(first, len(counts), group)]
 
 
-def sparkline(counts: Sequence[int], highest: int, *, ascii_only: bool = False) -> str:
+def sparkline(counts: Sequence[int], highest: int) -> str:
     """Counts as columns one character high; `highest` is that of a full one. Anything above zero is seen."""
-    levels = " .:-=+*#" if ascii_only else " ▁▂▃▄▅▆▇█"
+    levels = " ▁▂▃▄▅▆▇█"
     top = max(highest, 1)
     return "".join(levels[-(-min(count, top) * (len(levels) - 1) // top)] for count in counts)
 
@@ -408,15 +372,22 @@ def wrap(text: str, width: int, most: int) -> list[str]:
     return lines
 
 
-def to_strip(line: Line, width: int, style: Callable[[str], Style], *, ascii_only: bool = False) -> Strip:
-    """A line as what Textual paints, cut or padded to `width` cells; `style` is that of a role."""
-    if ascii_only:
-        segments = [Segment(to_ascii(text), style(role)) for text, role in line]
-    else:
-        segments = [Segment(text, style(role)) for text, role in line]
-    return Strip(segments).adjust_cell_length(width, style("text"))
+def to_strip(line: Line, width: int, style: Callable[[str], Style]) -> Strip:
+    """A line as what Textual paints, cut or padded to `width` cells; `style` is that of a role. Neighbours that look
+    alike are one segment, because each segment is written to the terminal with its whole style."""
+    segments: list[Segment] = []
+    for text, role in (*line, (" " * max(width - line_width(line), 0), "text")):
+        look, last = style(role), segments[-1].style if segments else None
+        is_blank = last is not None and not text.strip(" ") and _blank_look(look) == _blank_look(last)
+        if not text:
+            continue
+        if look == last or is_blank:
+            segments[-1] = Segment(segments[-1].text + text, last)
+        else:
+            segments.append(Segment(text, look))
+    return Strip(segments).adjust_cell_length(width)
 
 
-def to_ascii(text: str) -> str:
-    """The text for a terminal without Unicode; what has no likeness becomes a question mark."""
-    return text if text.isascii() else text.translate(_TO_ASCII).encode("ascii", "replace").decode("ascii")
+def _blank_look(style: Style) -> tuple[object, ...]:
+    """What of a style is seen where there is no text."""
+    return style.bgcolor, style.underline, style.color if style.reverse else None

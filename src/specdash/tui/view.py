@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from specdash.core.readings import Source
 from specdash.insight.charts import Metric
-from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.picture import BackendState
 from specdash.system.data import dataclass
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable
-from specdash.tui.spans import UNICODE, Glyphs
 
 if TYPE_CHECKING:
     from specdash.core.log_facts import LogLine
@@ -60,7 +59,6 @@ class View:
 
     picture: Picture
     state: DashboardState
-    glyphs: Glyphs = UNICODE
     interval_s: float = 1.0
     keys: KeyTable = DEFAULT_KEYS
     chart_s: float | None = None
@@ -75,13 +73,6 @@ class View:
         """Chart columns of one series at this view's moment."""
         picture = self.picture
         return tuple(self.state.columns(metric, picture.at, self.span_s, count))
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the server is there, has nothing to do, and nothing is wrong with it."""
-        backend = self.picture.backend
-        idle = bool(backend.slots) and all(slot.phase is SlotPhase.IDLE for slot in backend.slots or ())
-        return idle and backend.state is BackendState.LIVE and not self.picture.alerts.active
 
     @property
     def is_tried(self) -> bool:

@@ -171,7 +171,6 @@ def _dashboard(
     app = Dashboard(
         session,
         theme=settings["theme"].value,
-        ascii_only=settings["ascii"].value,
         screenshots=paths.state_dir() / "screenshots",
         replay=player,
         keys=read_keys(settings["keys"]),

@@ -45,7 +45,6 @@ KEPT_S = 360.0
 """A little more than the window of the figures: with hundreds of servers an hour of each is too much."""
 ASKED_EVERY_S = 5.0
 """A Prometheus is asked at most so often: it scrapes no faster."""
-GROUPINGS = ("model", "host", "state", "group")
 UNSEEN_S = 3.0
 """A row that nobody looks at may be so old."""
 KEY_OPTION = "--prometheus-key-env"
@@ -61,9 +60,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--prometheus",
         metavar="URL",
         help="show the servers that this Prometheus scrapes through `specdash export`",
-    )
-    parser.add_argument(
-        "--group-by", choices=GROUPINGS, help="one row for servers with the same model, host, state or group"
     )
     parser.add_argument(
         KEY_OPTION, metavar="NAME", help="environment variable that holds the bearer token for Prometheus"
@@ -106,36 +102,30 @@ def run(args: argparse.Namespace) -> int:
             )
         fleet = Fleet(targets, rules, settings["refresh"].value, window_s)
     if not prints:
-        return _show(fleet, settings, args.group_by)
+        return _show(fleet, settings)
     from specdash.export import fleet as fleet_report
-    from specdash.insight.fleet import FleetGrouping, worst_first
-
-    grouping = FleetGrouping(args.group_by) if args.group_by is not None else None
+    from specdash.insight.fleet import worst_first
 
     with fleet:
         if isinstance(fleet, Fleet):
             await_light_answers(fleet.states)
         wait_until(args.wait or 0.0)
         rows = worst_first(fleet.rows())
-    shown = [group for group, _ in fleet_report.groups(rows, grouping)] if grouping is not None else rows
-    document = fleet_report.to_json(rows, time.time(), window_s, grouping)
-    print_answer(document, fleet_report.to_text(shown), as_json=args.json)
+    document = fleet_report.to_json(rows, time.time(), window_s)
+    print_answer(document, fleet_report.to_text(rows), as_json=args.json)
     return ExitCode.OK if any(row.answers for row in rows) else ExitCode.UNREACHABLE
 
 
-def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], group_by: str | None) -> int:
+def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> int:
     """The screen; whichever server is opened has its dashboard, from which one comes back."""
     from specdash.cli.signals import stopped_by_signals
     from specdash.cli.terminal_app import run_app
     from specdash.cli.watch import open_dashboard
-    from specdash.core import paths
-    from specdash.insight.fleet import FleetGrouping
     from specdash.system.memory import return_memory
     from specdash.tui.action_table import read_keys
-    from specdash.tui.saved_layout import LayoutStore
     from specdash.tui.screens.fleet import FleetApp, FleetChoice
 
-    choice, keys = FleetChoice(grouping=FleetGrouping(group_by) if group_by else None), read_keys(settings["keys"])
+    choice, keys = FleetChoice(), read_keys(settings["keys"])
     return_memory()
     with stopped_by_signals(), fleet:
         while True:
@@ -143,7 +133,6 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], grou
                 fleet.rows,
                 choice,
                 theme=settings["theme"].value,
-                ascii_only=settings["ascii"].value,
                 keys=keys,
             )
             row = run_app(app)
@@ -152,7 +141,7 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved], grou
             choice.selected = row.name
             target = fleet.target_of(row)
             own = settings_for(target, settings)
-            open_dashboard(target, own, layouts=LayoutStore(paths.layouts_file()), of_fleet=True)
+            open_dashboard(target, own, of_fleet=True)
 
 
 class Fleet:

@@ -9,7 +9,7 @@ from specdash.core.errors import Severity
 from specdash.system.text import clean, percent, seconds, shortened
 from specdash.tui.action_table import page_bindings
 from specdash.tui.screens.modal import CLOSING, PageScreen
-from specdash.tui.spans import BLANK, Line, Span, bar, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, wrap
 from specdash.tui.widgets.tuner.tune import NOT_SET, REMOVED, finding_lines
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class ApplyScreen(PageScreen[None]):
         if running is None:
             return lines + self._before(width, height - len(lines))
         reports = latest(list(running.reports))
-        lines += step_lines(reports, width, ascii_only=self.page.glyphs.ascii_only)
+        lines += step_lines(reports, width)
         if not running.busy:
             lines += end_lines(running.record, str(running.error) if running.error else None, width)
         return lines[:height]
@@ -152,7 +152,7 @@ class ApplyScreen(PageScreen[None]):
             lines.append(((f"  {edit.service} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
         said = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
         if said:
-            lines += [BLANK, *finding_lines(said, width, max(height - len(lines) - 1, 1), self.page.glyphs.alert)]
+            lines += [BLANK, *finding_lines(said, width, max(height - len(lines) - 1, 1), GLYPHS.alert)]
         return lines
 
 
@@ -181,7 +181,7 @@ def latest(reports: Sequence[ApplyProgress]) -> list[ApplyProgress]:
     return [last[step] for step in order]
 
 
-def step_lines(reports: Sequence[ApplyProgress], width: int, *, ascii_only: bool) -> list[Line]:
+def step_lines(reports: Sequence[ApplyProgress], width: int) -> list[Line]:
     """A line a step: its state, what it is about, its time, and what it does at the moment."""
     lines: list[Line] = []
     for report in reports:
@@ -193,7 +193,7 @@ def step_lines(reports: Sequence[ApplyProgress], width: int, *, ascii_only: bool
             (f"{seconds(report.seconds) if report.state is not StepState.SKIPPED else '':>7}  ", "text"),
         ]
         if report.fraction is not None and report.state is StepState.RUNNING:
-            filled, rest = bar(report.fraction, _BAR, ascii_only=ascii_only)
+            filled, rest = bar(report.fraction, _BAR)
             spans += [(filled + rest, "accent track"), (f" {percent(report.fraction)} ", "text")]
         spans.append((clean(report.detail, max(width - 60, 20)), "bad" if report.state is StepState.FAILED else "dim"))
         lines.append(tuple(spans))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from textual.screen import Screen
 
 from specdash.system.text import clean
-from specdash.tui.driver import TouchedCompositor
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.widgets.header import DashboardHeader, Footer, HeaderSituation, SmallNotice
 from specdash.tui.widgets.panel import FoldingBoard, PlacedBoard, TitledPanel
@@ -48,14 +47,13 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()
-        self._compositor = TouchedCompositor(dashboard.terminal_picture)
         self.dashboard = dashboard
         self.prompt: TextPrompt | None = None
         """The line that is asked for now."""
         self.header = DashboardHeader(id="header")
         self.footer = Footer(id="footer", place=self.place)
         self.notice = SmallNotice(id="notice")
-        self.footer.glyphs, self.footer.keys = dashboard.glyphs, dashboard.keys
+        self.footer.keys = dashboard.keys
         self.view: View | None = None
         self._situation = HeaderSituation(0.0)
 
@@ -143,17 +141,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         else:
             self.focus_previous(TitledPanel)
 
-    def action_jump(self) -> None:
-        """Put a letter on each panel, and focus the one whose letter is pressed."""
-        from specdash.tui.screens.jump import JumpScreen
-
-        def focus(panel: TitledPanel | None) -> None:
-            if panel is not None:
-                panel.focus()
-
-        if self.is_current:
-            self.app.push_screen(JumpScreen(self), focus)
-
     def action_zoom(self) -> None:
         """The focused panel alone, or all."""
         self.toggle_zoom()
@@ -228,7 +215,6 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
     def show(self, view: View, situation: HeaderSituation) -> None:
         """Draw this view."""
         self.view, self._situation = view, situation
-        self.footer.glyphs = view.glyphs
         if self.has_class("-small"):
             self.notice.show(view, situation)
             return

@@ -13,11 +13,9 @@ from specdash.system.text import UNKNOWN, clean
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
 from specdash.tui.screens.modal import CLOSING, MOVING, PageScreen
 from specdash.tui.spans import (
-    ASCII,
     BLANK,
     PALETTES,
     THEME_NAMES,
-    UNICODE,
     Line,
     default_theme,
     fit,
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from specdash.collect.targets import TargetLook
     from specdash.core.target import Target
     from specdash.tui.screens.modal import Painter
-    from specdash.tui.spans import Glyphs, Palette
+    from specdash.tui.spans import Palette
 
 FoundT = TypeVar("FoundT")
 DIGITS = "123456789"
@@ -98,7 +96,7 @@ class SmallApp(App[FoundT], Generic[FoundT]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = page_bindings({"quit": "quit", "back": "quit"})
 
-    def __init__(self, *, theme: str | None = None, ascii_only: bool = False, keys: KeyTable = DEFAULT_KEYS) -> None:
+    def __init__(self, *, theme: str | None = None, keys: KeyTable = DEFAULT_KEYS) -> None:
         chosen = theme if theme in PALETTES else default_theme(os.environ)
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.animation_level = "none"
@@ -106,7 +104,6 @@ class SmallApp(App[FoundT], Generic[FoundT]):
             self.register_theme(textual_theme(PALETTES[name]))
         self.theme = chosen
         self.palette: Palette = PALETTES[chosen]
-        self.glyphs: Glyphs = ASCII if ascii_only else UNICODE
         self.keys = keys
         self.set_keymap(keys.keymap)
 
@@ -126,12 +123,10 @@ class ConnectApp(SmallApp[FoundT]):
         look: Callable[[], FoundT | None] | None = None,
         interval_s: float = LOOK_S,
         theme: str | None = None,
-        ascii_only: bool = False,
         keys: KeyTable = DEFAULT_KEYS,
     ) -> None:
-        super().__init__(theme=theme, ascii_only=ascii_only, keys=keys)
+        super().__init__(theme=theme, keys=keys)
         self._page = ConnectPage(tried, looking=look is not None, quit_key=keys["quit"])
-        self._page.glyphs = self.glyphs
         self._look = look
         self._interval_s = interval_s
 
@@ -275,10 +270,9 @@ class ChooseApp(SmallApp["Target"]):
         look: Callable[[], Sequence[TargetLook]],
         *,
         theme: str | None = None,
-        ascii_only: bool = False,
         keys: KeyTable = DEFAULT_KEYS,
     ) -> None:
-        super().__init__(theme=theme, ascii_only=ascii_only, keys=keys)
+        super().__init__(theme=theme, keys=keys)
         self._choice = TargetsScreen(self, looks)
         self._look = look
 

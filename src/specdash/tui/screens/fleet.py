@@ -1,17 +1,16 @@
-"""Many servers at once: a row each, the worst first; two of them side by side; one of them opened."""
+"""Many servers at once: a row each, the worst first; one of them opened."""
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
-from specdash.insight.fleet import FleetGrouping, FleetRow, grouped, worst_first
+from specdash.insight.fleet import FleetRow, worst_first
 from specdash.insight.picture import BackendState
 from specdash.insight.speedup.verdict import VerdictKind
 from specdash.system.data import dataclass
-from specdash.system.text import UNKNOWN, change, clean, context, counted, number, percent, rate
+from specdash.system.text import UNKNOWN, clean, counted, number, percent, rate
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
 from specdash.tui.screens.connect import SmallApp
 from specdash.tui.spans import BLANK, PALETTES, Line, Span, fit, line_width, middle, theme_after, value_span
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from specdash.insight.picture import MeasuredFigure
-    from specdash.tui.spans import Glyphs
     from specdash.tui.widgets.prompt import TextPrompt
 
     Rows = Callable[[Collection[str]], list[FleetRow]]
@@ -59,21 +57,14 @@ class FleetChoice:
     """The filter."""
     selected: str | None = None
     """The name of a row."""
-    marked: list[str] = field(default_factory=list)
-    """Those to be compared, two at most."""
-    grouping: FleetGrouping | None = None
-    opened: set[str] = field(default_factory=set)
-    """The keys of the groups whose servers are seen."""
 
 
-def columns(
-    glyphs: Glyphs, width: int, rows: Sequence[FleetRow] = (), choice: FleetChoice | None = None
-) -> list[Column[FleetRow]]:
+def columns(width: int, rows: Sequence[FleetRow] = ()) -> list[Column[FleetRow]]:
     """The columns, of which a narrow terminal shows the first ranks; those of GPUs where anything is known of one."""
     name = 28 if width >= _WIDE_NAME else 14
     every: list[Column[FleetRow]] = [
-        Column("server", name, lambda row: (_called(row, name, choice), "text"), 0, right=False),
-        Column("state", 9, lambda row: _state(row, glyphs), 1, right=False),
+        Column("server", name, lambda row: (middle(row.name.removeprefix("http://"), name), "text"), 0, right=False),
+        Column("state", 9, lambda row: _state(row), 1, right=False),
         Column("verdict", 11, _verdict, 2, right=False),
         Column(
             "acc", 5, lambda row: _measured(row.acceptance, percent(row.acceptance.value, unit="%"), "acceptance"), 3
@@ -84,28 +75,13 @@ def columns(
         Column("gpu", 4, lambda row: value_span(percent(row.gpu, unit="%"), "machine"), 7),
         Column("vram", 4, lambda row: value_span(percent(row.vram, unit="%"), "machine"), 10),
         Column("wait", 4, lambda row: value_span(number(row.queue), "warn" if row.queue else "dim"), 8),
-        Column("alerts", 6, lambda row: _alerts(row, glyphs), 9, right=False),
+        Column("alerts", 6, lambda row: _alerts(row), 9, right=False),
         Column("busy", 5, lambda row: value_span(busy(row)), 11),
         Column("model", 18, lambda row: value_span(middle(row.model or UNKNOWN, 18), "dim"), 12, right=False),
         Column("what is wrong", 24, _wrong, 13, right=False, stretch=True),
     ]
     known = {"gpu": any(row.gpu is not None for row in rows), "vram": any(row.vram is not None for row in rows)}
     return [column for column in every if known.get(column.heading, True)]
-
-
-def _called(row: FleetRow, cells: int, choice: FleetChoice | None) -> str:
-    name = row.name.removeprefix("http://")
-    if choice is None or choice.grouping is None:
-        return middle(name, cells)
-    if not row.members:
-        return f"  {middle(name, cells - 2)}"
-    count = f" ({row.members})"
-    return f"{'-' if row.name in choice.opened else '+'} {middle(name, cells - 2 - len(count))}{count}"
-
-
-def identity(row: FleetRow) -> str:
-    """What the selection keeps to: a group may be called as a server is."""
-    return f"group {row.name}" if row.members else row.name
 
 
 def busy(row: FleetRow) -> str:
@@ -117,11 +93,11 @@ def _wrong(row: FleetRow) -> Span:
     return clean(row.cause or row.reason, 300), "dim"
 
 
-def _state(row: FleetRow, glyphs: Glyphs) -> Span:
+def _state(row: FleetRow) -> Span:
     if row.state not in set(BackendState):
         return clean(row.state, 9), "dim"
     state = BackendState(row.state)
-    return f"{state_glyph(state, glyphs)} {state}", STATE_ROLES[state]
+    return f"{state_glyph(state)} {state}", STATE_ROLES[state]
 
 
 def _verdict(row: FleetRow) -> Span:
@@ -135,7 +111,7 @@ def _measured(figure: MeasuredFigure, text: str, role: str) -> Span:
     return value_span(text, role if figure.status is ReadingStatus.KNOWN else "dim")
 
 
-def _alerts(row: FleetRow, glyphs: Glyphs) -> Span:
+def _alerts(row: FleetRow) -> Span:
     counts = {
         AlertSeverity.CRITICAL: row.critical,
         AlertSeverity.WARNING: row.warnings,
@@ -144,7 +120,7 @@ def _alerts(row: FleetRow, glyphs: Glyphs) -> Span:
     shown = [(severity, count) for severity, count in counts.items() if count]
     if not shown:
         return "", "dim"
-    return " ".join(f"{severity_glyph(severity, glyphs)}{count}" for severity, count in shown[:2]), ROLES[shown[0][0]]
+    return " ".join(f"{severity_glyph(severity)}{count}" for severity, count in shown[:2]), ROLES[shown[0][0]]
 
 
 VALUES: dict[str, Callable[[FleetRow], float | str | None]] = {
@@ -175,21 +151,8 @@ def passing(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
 
 
 def arranged(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
-    """The rows that the filter lets through, in the order chosen; grouped, those of an open group below its own."""
-    passed = passing(rows, choice)
-    if choice.grouping is None:
-        return _in_order(passed, choice)
-    groups = grouped(passed, choice.grouping)
-    members = {group.name: own for group, own in groups}
-    return [
-        row
-        for group in _in_order([group for group, _ in groups], choice)
-        for row in (group, *(_in_order(members[group.name], choice) if group.name in choice.opened else ()))
-    ]
-
-
-def _in_order(rows: Sequence[FleetRow], choice: FleetChoice) -> list[FleetRow]:
-    passed = worst_first(rows)
+    """The rows that the filter lets through, in the order chosen."""
+    passed = worst_first(passing(rows, choice))
     if choice.order == WORST_FIRST:
         return passed[::-1] if choice.is_reversed else passed
     value = VALUES[choice.order]
@@ -220,89 +183,25 @@ def summary(rows: Sequence[FleetRow], shown: int, choice: FleetChoice) -> Line:
     parts += [(f"  {counted(alerts, 'alert')}", "warn")] if alerts else []
     order = f"by {choice.order}" if choice.order else "worst first"
     parts.append((f"  {order}{', reversed' if choice.is_reversed else ''}", "dim"))
-    if choice.grouping is not None:
-        parts.append((f"  grouped by {choice.grouping}", "dim"))
     if choice.words:
         parts.append((f"  filter: {clean(choice.words, 30)} ({shown} of {len(rows)})", "accent"))
     return tuple(parts)
 
 
-# Two rows side by side.
-
-
-def compare_lines(first: FleetRow, second: FleetRow, width: int) -> list[Line]:
-    """The figures of both, and by how much the second differs from the first."""
-    cells = max((width - 24) // 2 - 8, 16)
-    figures: list[tuple[str, str, str, str]] = [
-        ("address", first.url, second.url, ""),
-        ("model", first.model or UNKNOWN, second.model or UNKNOWN, ""),
-        ("state", first.state, second.state, ""),
-        ("verdict", _headline(first), _headline(second), ""),
-        _pair("acceptance", first.acceptance.value, second.acceptance.value, percent, points=True),
-        _pair("decode tok/s", first.decode.value, second.decode.value, rate),
-        _pair("prefill tok/s", first.prefill.value, second.prefill.value, rate),
-        _pair("context in use", first.context, second.context, percent, points=True),
-        _pair("context size", first.context_size, second.context_size, context),
-        _pair("GPU", first.gpu, second.gpu, percent, points=True),
-        _pair("GPU memory", first.vram, second.vram, percent, points=True),
-        ("slots at work", busy(first), busy(second), ""),
-        ("waiting", number(first.queue), number(second.queue), ""),
-        ("alerts", number(first.alerts), number(second.alerts), ""),
-        ("likely cause", first.cause or first.reason or UNKNOWN, second.cause or second.reason or UNKNOWN, ""),
-    ]
-    head = f"{'':<16}  {fit(clean(first.name, 200), cells)}  {fit(clean(second.name, 200), cells)}  difference"
-    lines: list[Line] = [((" Side by side", "accent bold"),), BLANK, ((f" {head}", "text bold"),)]
-    for label, left, right, difference in figures:
-        differs = "text" if left == right else "text bold"
-        lines.append(
-            (
-                (f" {label:<16}  ", "dim"),
-                value_span(fit(clean(left, 400), cells), differs),
-                ("  ", "text"),
-                value_span(fit(clean(right, 400), cells), differs),
-                (f"  {difference}", "accent"),
-            )
-        )
-    return lines
-
-
-def _headline(row: FleetRow) -> str:
-    return row.verdict.headline if row.verdict is not None else UNKNOWN
-
-
-def _pair(
-    label: str,
-    first: float | None,
-    second: float | None,
-    written: Callable[[float | None], str],
-    *,
-    points: bool = False,
-) -> tuple[str, str, str, str]:
-    difference = ""
-    if first is not None and second is not None and first != second:
-        gap = second - first
-        if points:
-            difference = f"{number(gap * 100)} points"
-        elif first:
-            difference = change(gap / first)
-    return label, written(first), written(second), difference
-
-
 class FleetPage(LinesWidget):
-    """The rows, or two of them side by side."""
+    """The rows, or the history of one."""
 
-    def __init__(self, glyphs: Glyphs, keys: KeyTable, choice: FleetChoice) -> None:
+    def __init__(self, keys: KeyTable, choice: FleetChoice) -> None:
         super().__init__(id="fleet")
-        self.glyphs, self.keys, self.choice = glyphs, keys, choice
+        self.keys, self.choice = keys, choice
         self.rows: list[FleetRow] = []
         self.shown: list[FleetRow] = []
-        self.is_comparing = False
         self._top = 0
 
     @property
     def index(self) -> int:
         """Of the selected row among those shown; the first where it is not among them."""
-        return next((at for at, row in enumerate(self.shown) if identity(row) == self.choice.selected), 0)
+        return next((at for at, row in enumerate(self.shown) if row.name == self.choice.selected), 0)
 
     @property
     def selected(self) -> FleetRow | None:
@@ -312,7 +211,7 @@ class FleetPage(LinesWidget):
     @property
     def columns(self) -> list[Column[FleetRow]]:
         """Those of the present rows and width."""
-        return columns(self.glyphs, self.size.width, self.rows, self.choice)
+        return columns(self.size.width, self.rows)
 
     @property
     def names_drawn(self) -> list[str]:
@@ -334,13 +233,8 @@ class FleetPage(LinesWidget):
         if not width:
             return
         self.shown = arranged(self.rows, self.choice)
-        marked = [row for name in self.choice.marked for row in self.rows if row.name == name]
-        if self.is_comparing and len(marked) == 2:
-            lines = compare_lines(marked[0], marked[1], width)
-        else:
-            self.is_comparing = False
-            lines = self._table(width)
-        lines = lines[: height - 1] + [BLANK] * (height - 1 - len(lines))
+        lines = self._table(width)[: height - 1]
+        lines += [BLANK] * (height - 1 - len(lines))
         self.set_lines([*lines, self._ways()])
 
     def _table(self, width: int) -> list[Line]:
@@ -359,7 +253,7 @@ class FleetPage(LinesWidget):
         ]
         for row, line in zip(drawn, rows, strict=True):
             is_selected = row is self.shown[index]
-            mark = ">" if is_selected else "+" if row.name in self.choice.marked else " "
+            mark = ">" if is_selected else " "
             name, *rest = line
             lines.append(((f"{mark} ", "accent bold"), (name[0], "text bold" if is_selected else name[1]), *rest))
         if not drawn:
@@ -372,20 +266,15 @@ class FleetPage(LinesWidget):
 
     def _ways(self) -> Line:
         keys = self.keys
-        if self.is_comparing:
-            ways: tuple[tuple[str, str], ...] = ((keys["back"], "back"), (keys["quit"], "quit"))
-        else:
-            ways = (
-                (keys["open"], "dashboard"),
-                (keys.arrows, "select"),
-                (f"{keys['log.left']}{keys['log.right']}", "sort"),
-                (keys["log.invert"], "reverse"),
-                (keys["log.find"], "filter"),
-                (keys["tune.every"], "compare"),
-                (keys["quit"], "quit"),
-                (keys["side"], "group"),
-                (keys["theme"], "theme"),
-            )
+        ways = (
+            (keys["open"], "dashboard"),
+            (keys.arrows, "select"),
+            (f"{keys['log.left']}{keys['log.right']}", "sort"),
+            (keys["log.invert"], "reverse"),
+            (keys["log.find"], "filter"),
+            (keys["quit"], "quit"),
+            (keys["theme"], "theme"),
+        )
         spans = [((f" {key}", "accent"), (f" {word} ", "dim")) for key, word in ways]
         while sum(map(line_width, spans)) > self.size.width and len(spans) > 1:
             spans.pop()
@@ -393,8 +282,6 @@ class FleetPage(LinesWidget):
 
     def on_click(self, event: events.Click) -> None:
         """A heading sorts by its column; a row is selected, and opened where it was already."""
-        if self.is_comparing:
-            return
         line = event.y - _HEAD
         if line == -1:
             at = 2
@@ -405,19 +292,11 @@ class FleetPage(LinesWidget):
                     return
         elif 0 <= line < len(self.names_drawn):
             row = self.shown[self._top + line]
-            is_selected = identity(row) == self.choice.selected
-            self.choice.selected = identity(row)
+            is_selected = row.name == self.choice.selected
+            self.choice.selected = row.name
             if is_selected or event.chain > 1:
-                self.open(row)
+                self.app.exit(row)
             self.redraw()
-
-    def open(self, row: FleetRow) -> None:
-        """Leave for the row's dashboard; of a group: show its servers, or hide them."""
-        if row.members:
-            self.choice.opened ^= {row.name}
-            self.redraw()
-        else:
-            self.app.exit(row)
 
     def sort_by(self, heading: str) -> None:
         """Sort by this column; once more: the other way round."""
@@ -428,10 +307,6 @@ class FleetPage(LinesWidget):
 
 
 def _about(row: FleetRow) -> str:
-    if row.members:
-        return clean(
-            ", ".join(filter(None, (f"{row.name}: {counted(row.members, 'server')}", row.reason, row.cause))), 400
-        )
     words = row.cause or row.reason or (row.verdict.words if row.verdict is not None else "")
     return clean(f"{row.name}: {words}" if words else row.name, 400)
 
@@ -460,8 +335,6 @@ class FleetApp(SmallApp[FleetRow]):
             "log.invert": "reverse",
             "log.find": "ask_filter",
             "log.filter": "ask_filter",
-            "tune.every": "compare",
-            "side": "group",
         }
     )
 
@@ -471,12 +344,11 @@ class FleetApp(SmallApp[FleetRow]):
         choice: FleetChoice | None = None,
         *,
         theme: str | None = None,
-        ascii_only: bool = False,
         keys: KeyTable = DEFAULT_KEYS,
     ) -> None:
-        super().__init__(theme=theme, ascii_only=ascii_only, keys=keys)
+        super().__init__(theme=theme, keys=keys)
         self._rows = rows
-        self._page = FleetPage(self.glyphs, keys, choice or FleetChoice())
+        self._page = FleetPage(keys, choice or FleetChoice())
         self._prompt: TextPrompt | None = None
 
     def compose(self) -> ComposeResult:
@@ -494,22 +366,18 @@ class FleetApp(SmallApp[FleetRow]):
         self.call_after_refresh(self._page.redraw)
 
     def _tick(self) -> None:
-        self._page.take(self._rows(frozenset(self._page.names_drawn) | frozenset(self._page.choice.marked)))
+        self._page.take(self._rows(frozenset(self._page.names_drawn)))
 
     def action_open(self) -> None:
         """End with the selected row."""
-        if not self._page.is_comparing and self._page.selected is not None:
-            self._page.open(self._page.selected)
+        if self._page.selected is not None:
+            self.exit(self._page.selected)
 
     def action_leave(self) -> None:
-        """Leave one thing: the comparison, the marks, the filter, the order; then the program."""
+        """Leave one thing: the filter, the order; then the program."""
         page, choice = self._page, self._page.choice
-        if page.is_comparing or choice.marked:
-            page.is_comparing, choice.marked = False, []
-        elif choice.words:
+        if choice.words:
             choice.words = ""
-        elif choice.grouping is not None:
-            choice.grouping = None
         elif choice.order or choice.is_reversed:
             choice.order, choice.is_reversed = WORST_FIRST, False
         else:
@@ -520,7 +388,7 @@ class FleetApp(SmallApp[FleetRow]):
         """Select another row."""
         page = self._page
         if page.shown:
-            page.choice.selected = identity(page.shown[min(max(page.index + lines, 0), len(page.shown) - 1)])
+            page.choice.selected = page.shown[min(max(page.index + lines, 0), len(page.shown) - 1)].name
             page.redraw()
 
     def action_page(self, pages: int) -> None:
@@ -541,26 +409,6 @@ class FleetApp(SmallApp[FleetRow]):
         self._page.choice.is_reversed = not self._page.choice.is_reversed
         self._page.redraw()
 
-    def action_compare(self) -> None:
-        """Mark the selected row; with two of them, show them side by side, and leave that."""
-        page, choice = self._page, self._page.choice
-        if page.is_comparing:
-            page.is_comparing, choice.marked = False, []
-        elif page.selected is not None and not page.selected.members:
-            name = page.selected.name
-            choice.marked = [marked for marked in choice.marked if marked != name][-1:] + [name] * (
-                name not in choice.marked
-            )
-            page.is_comparing = len(choice.marked) == 2
-        page.redraw()
-
-    def action_group(self) -> None:
-        """Group by the next thing that servers have in common; after the last by none."""
-        choice, ways = self._page.choice, [None, *FleetGrouping]
-        choice.grouping = ways[(ways.index(choice.grouping) + 1) % len(ways)]
-        choice.opened.clear()
-        self._page.redraw()
-
     def action_next_theme(self) -> None:
         """The next theme of ours."""
         self.theme = theme_after(self.theme)
@@ -571,7 +419,7 @@ class FleetApp(SmallApp[FleetRow]):
         """Ask for the words that a row must have."""
         from specdash.tui.widgets.prompt import TextPrompt
 
-        if self._prompt is not None or self._page.is_comparing:
+        if self._prompt is not None:
             return
 
         def done(words: str | None) -> None:

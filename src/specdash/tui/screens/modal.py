@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specdash.control.profiles import Profile
     from specdash.tui.action_table import Action
     from specdash.tui.app import Dashboard
-    from specdash.tui.spans import Glyphs, Palette
+    from specdash.tui.spans import Palette
 
 
 class Painter(Protocol):
@@ -31,10 +31,6 @@ class Painter(Protocol):
     @property
     def palette(self) -> Palette:
         """The colours."""
-
-    @property
-    def glyphs(self) -> Glyphs:
-        """The non-letters."""
 
     @property
     def keys(self) -> KeyTable:
@@ -92,7 +88,7 @@ class PageScreen(ModalScreen[Result]):
     def __init__(self, painter: Painter) -> None:
         super().__init__()
         self.page = ModalPage(self)
-        self.page.palette, self.page.glyphs = painter.palette, painter.glyphs
+        self.page.palette = painter.palette
         self.keys = painter.keys
 
     def lines(self, width: int, height: int) -> list[Line]:

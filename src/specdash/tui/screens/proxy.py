@@ -27,7 +27,7 @@ from specdash.tui.action_table import FooterScreen, bindings, page_bindings
 from specdash.tui.layout import Rect
 from specdash.tui.screens.base import BoardScreen
 from specdash.tui.screens.modal import CLOSING, SCROLLING, PageScreen
-from specdash.tui.spans import BLANK, Line, fit, spread, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, fit, spread, wrap
 from specdash.tui.widgets.panel import LinesWidget, PlacedBoard, RowsPanel, TitledPanel
 from specdash.tui.widgets.services.proxy import guardrail_words, joined, marks, phase_text, state_spans
 from specdash.tui.widgets.services.proxy_tables import GuardrailsTable, ProxyRequestsTable, ProxySessionsTable
@@ -225,13 +225,12 @@ class Summary(LinesWidget):
 
     def show(self, view: View) -> None:
         """Draw this view."""
-        self.glyphs = view.glyphs
         self.set_lines(summary_lines(view, self.size.width or self.app.size.width))
 
 
 def summary_lines(view: View, width: int) -> list[Line]:
     """Two lines, and one for each of the first problems."""
-    proxy, glyphs = view.picture.proxy, view.glyphs
+    proxy = view.picture.proxy
     live = proxy.live
     title: Line = (("Proxy ", "accent bold"),)
     if not proxy.configured:
@@ -240,7 +239,7 @@ def summary_lines(view: View, width: int) -> list[Line]:
             parts = wrap(sentence, width - _NAME, 2)
             lines += [((fit(label if not i else "", _NAME), "accent"), (part, role)) for i, part in enumerate(parts)]
         return lines
-    title = (*title, *state_spans(proxy, view.picture.wall, glyphs))
+    title = (*title, *state_spans(proxy, view.picture.wall))
     figures = proxy.window
     known: list[Line] = [
         ((f"last {window(view.picture.window_s)}  ", "dim"),),
@@ -255,7 +254,7 @@ def summary_lines(view: View, width: int) -> list[Line]:
     lines = [spread(title, _what_runs(view, wide=width >= 100), width), joined(known, width)]
     for problem in (live.problems if live is not None else ())[:_PROBLEMS]:
         texts = wrap(clean(problem, 400), width - 2, 2)
-        lines += [((f"{' ' if i else glyphs.alert} {text}", "warn"),) for i, text in enumerate(texts)]
+        lines += [((f"{' ' if i else GLYPHS.alert} {text}", "warn"),) for i, text in enumerate(texts)]
     return lines
 
 

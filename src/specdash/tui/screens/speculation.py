@@ -262,7 +262,6 @@ class SpeculationBoard(FoldingBoard):
     def sync(self) -> None:
         """See `FoldingBoard`; the panels without a place are named."""
         places = self.places(*self.size)
-        self.more.glyphs = self.drafting.glyphs
         hidden = [titled_panel for titled_panel in self.present() if titled_panel.id not in places]
         self.more.name_them(hidden, (self._view.keys if self._view is not None else DEFAULT_KEYS)["focus.next"])
         super().sync()

@@ -13,7 +13,7 @@ from specdash.insight.rules.catalogue import runbook
 from specdash.system.text import age, clean, clock, counted, duration, moment, number, scale_time, window
 from specdash.tui.layout import PanelId
 from specdash.tui.plot import APPLIED, CRITICAL, FAILED, RESTARTED, UNDONE, WARNED, MarkStyle, look_of, look_of_event
-from specdash.tui.spans import BLANK, Line, Span, fit, line_width, spread, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, Span, fit, line_width, spread, wrap
 from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
 from specdash.tui.widgets.header import ROLES, glyph, worst
 from specdash.tui.widgets.panel import Column, LinesWidget, RowsPanel, TitledPanel
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert, TimelineEvent
     from specdash.insight.picture import ApplyMark, Picture
     from specdash.insight.rules.catalogue import RuleSpec
-    from specdash.tui.spans import Glyphs
     from specdash.tui.view import View
 
 
@@ -109,11 +108,11 @@ class AlertsTable(RowsPanel["Alert"]):
 
     def columns(self, view: View) -> Sequence[Column[Alert]]:
         """Severity, what, since when, how long, and whether it is over."""
-        wall, glyphs, alerts = view.picture.wall, view.glyphs, view.picture.alerts
+        wall, alerts = view.picture.wall, view.picture.alerts
 
         def severity(alert: Alert) -> Span:
             role = ROLES[alert.severity]
-            text = f"{glyph(alert.severity, glyphs)} {alert.severity}"
+            text = f"{glyph(alert.severity)} {alert.severity}"
             return (text, f"{role} bold") if alert.is_active else (text, "dim")
 
         def what(alert: Alert) -> Span:
@@ -379,7 +378,7 @@ SPANS_S = {
     "5m": 300.0, "15m": 900.0, "1h": 3_600.0, "3h": 10_800.0, "6h": 21_600.0, "12h": 43_200.0, "1d": 86_400.0,
     "3d": 259_200.0, "7d": 604_800.0,
 }  # fmt: skip
-NOTED = MarkStyle("", "·", "", ".", "dim", "other event")
+NOTED = MarkStyle("", "·", "dim", "other event")
 _KEY = (CRITICAL, WARNED, RESTARTED, APPLIED, UNDONE, FAILED)
 _ORDER = (NOTED, WARNED, RESTARTED, APPLIED, UNDONE, FAILED, CRITICAL)
 _LABEL_EVERY = 14
@@ -413,17 +412,16 @@ class TimelineStrip(LinesWidget):
 
     def show(self, view: View) -> None:
         """Draw this view, if it would look different."""
-        self.glyphs = view.glyphs
         width = self.size.width
         if width < 1:
             return
         picture = view.picture
         name, span = span_of(picture)
         step = span / width
-        key = (width, name, int(picture.wall / step), picture.timeline, len(picture.applies), view.glyphs, self.problem)
+        key = (width, name, int(picture.wall / step), picture.timeline, len(picture.applies), self.problem)
         if key != self._key:
             self._key = key
-            self.set_lines(strip_lines(picture, width, view.glyphs, self.problem))
+            self.set_lines(strip_lines(picture, width, self.problem))
 
     def redraw(self) -> None:
         """The next view is drawn whatever it holds."""
@@ -438,11 +436,11 @@ def span_of(picture: Picture) -> tuple[str, float]:
     return next(((name, span) for name, span in SPANS_S.items() if span >= needed), tuple(SPANS_S.items())[-1])
 
 
-def strip_lines(picture: Picture, width: int, glyphs: Glyphs, problem: str = "") -> list[Line]:
+def strip_lines(picture: Picture, width: int, problem: str = "") -> list[Line]:
     """Three lines; `problem` says why nothing is recorded."""
     name, span = span_of(picture)
     begin = picture.wall - span
-    lane = _bars(picture.timeline, begin, span, width, glyphs)
+    lane = _bars(picture.timeline, begin, span, width)
     marks: list[tuple[int, MarkStyle]] = []
     for at, look in (
         *_looks(picture.timeline),
@@ -452,8 +450,8 @@ def strip_lines(picture: Picture, width: int, glyphs: Glyphs, problem: str = "")
         if 0 <= at - begin <= span:
             marks.append((min(cell, width - 1), look))
     for cell, look in sorted(marks, key=lambda pair: _ORDER.index(pair[1])):
-        lane[cell] = (look.ascii_head if glyphs.ascii_only else look.head, f"{look.role} bold")
-    return [_title(name, width, glyphs, problem), tuple(_joined(lane)), _scale(begin, span, width)]
+        lane[cell] = (look.head, f"{look.role} bold")
+    return [_title(name, width, problem), tuple(_joined(lane)), _scale(begin, span, width)]
 
 
 def _looks(events: Sequence[TimelineEvent]) -> Iterable[tuple[float, MarkStyle]]:
@@ -471,9 +469,9 @@ def _touching(applies: Iterable[ApplyMark]) -> Iterable[ApplyMark]:
     return (apply for apply in applies if apply.record.outcome is not ApplyOutcome.REFUSED)
 
 
-def _bars(events: Sequence[TimelineEvent], begin: float, span: float, width: int, glyphs: Glyphs) -> list[Span]:
+def _bars(events: Sequence[TimelineEvent], begin: float, span: float, width: int) -> list[Span]:
     """A bar for as long as each alert lasts; the gravest is seen."""
-    cells: list[Span] = [("." if glyphs.ascii_only else "─", "faint")] * width
+    cells: list[Span] = [("─", "faint")] * width
     alerts = [event for event in events if event.kind is EventKind.ALERT and event.severity is not None]
     for event in sorted(alerts, key=lambda timeline_event: (timeline_event.severity or AlertSeverity.NOTICE).rank):
         end = event.ended if event.ended is not None else begin + span
@@ -482,7 +480,7 @@ def _bars(events: Sequence[TimelineEvent], begin: float, span: float, width: int
             continue
         role = ROLES[event.severity or AlertSeverity.NOTICE]
         for cell in range(max(first, 0), min(max(last, first), width - 1) + 1):
-            cells[cell] = ("=" if glyphs.ascii_only else "━", role)
+            cells[cell] = ("━", role)
     return cells
 
 
@@ -496,7 +494,7 @@ def _joined(cells: Sequence[Span]) -> list[Span]:
     return spans
 
 
-def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
+def _title(name: str, width: int, problem: str) -> Line:
     """`Timeline  last 3h ──── ◆ critical alert  ▲ warning …`, as much of the key as fits."""
     left: list[Span] = [("Timeline", "text"), (f"  last {name}", "dim")]
     if problem:
@@ -504,13 +502,13 @@ def _title(name: str, width: int, glyphs: Glyphs, problem: str) -> Line:
         return (*left, (fit(told, max(width - line_width(left), 0)), "warn"))
     key: list[Span] = []
     for look in _KEY:
-        head = look.ascii_head if glyphs.ascii_only else look.head
+        head = look.head
         more: list[Span] = [(f"  {head}", look.role), (f" {look.about}", "dim")]
         if line_width([*left, *key, *more]) + 4 > width:
             break
         key += more
     rule = width - line_width(left) - line_width(key) - 2
-    return (*left, (" " + glyphs.rule * max(rule, 0) + " ", "faint"), *key)
+    return (*left, (" " + GLYPHS.rule * max(rule, 0) + " ", "faint"), *key)
 
 
 def _scale(begin: float, span: float, width: int) -> Line:

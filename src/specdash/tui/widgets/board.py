@@ -25,7 +25,7 @@ from specdash.system.text import (
     size_pair,
 )
 from specdash.tui.layout import PanelId, arrange
-from specdash.tui.spans import BLANK, Line, Span, bar, fit, line_width, value_span, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, fit, line_width, value_span, wrap
 from specdash.tui.widgets.chart import Chart, decode_panel, gain_panel, prefill_panel
 from specdash.tui.widgets.logs import LogPanel
 from specdash.tui.widgets.panel import Column, Panel, PlacedBoard, message, table
@@ -79,7 +79,7 @@ class SlotsPanel(Panel):
         room = height - heading
         shown = ordered if len(ordered) <= room else ordered[: max(room - 1, 1)]
         lines = [_heading(width)] if heading else []
-        lines += [_slot_line(slot, width, ascii_only=view.glyphs.ascii_only) for slot in shown]
+        lines += [_slot_line(slot, width) for slot in shown]
         if len(shown) < len(ordered):
             idle = sum(slot.phase is SlotPhase.IDLE for slot in ordered[len(shown) :])
             rest = len(ordered) - len(shown)
@@ -109,10 +109,10 @@ def _heading(width: int) -> Line:
     return ((text, "dim"),)
 
 
-def _slot_line(slot: SlotPicture, width: int, *, ascii_only: bool) -> Line:
+def _slot_line(slot: SlotPicture, width: int) -> Line:
     acceptance, task, room = _parts(width)
     role = _PHASE_ROLES[slot.phase]
-    filled, rest = bar(slot.progress, room, ascii_only=ascii_only)
+    filled, rest = bar(slot.progress, room)
     idle = slot.phase is SlotPhase.IDLE
     plain = "dim" if idle else "text"
     line: list[Span] = [(f"{slot.id:>2} ", "dim"), (fit(slot.phase.value, 8), role)]
@@ -170,8 +170,6 @@ class RequestsPanel(Panel):
 
     def __init__(self) -> None:
         super().__init__(PanelId.REQUESTS)
-        self._first: ServedRequest | None = None
-        """The newest of those that are drawn."""
 
     def key_figure(self, view: View) -> Line:
         """Finished so far."""
@@ -183,16 +181,9 @@ class RequestsPanel(Panel):
         cancelled = view.picture.backend.requests_cancelled
         return ((f"{number(cancelled)} cancelled", "warn"),) if cancelled else ()
 
-    def outruns(self, view: View) -> bool:
-        """Whether none of the requests it shows is among the newest."""
-        room = max(self.size.height - 2, 1)
-        newest = view.picture.log.requests[:room]
-        return len(newest) == room and self._first is not None and all(entry != self._first for entry in newest)
-
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The table."""
         requests = view.picture.log.requests
-        self._first = requests[0] if requests else None
         if not requests:
             reason = view.picture.log.reason or "no request has finished yet"
             return message(reason, width, height)
@@ -244,7 +235,7 @@ class WarningsPanel(Panel):
         spare = height - len(shown) - (len(shown) < len(log.warnings))
         lines: list[Line] = []
         for warning, figures in zip(shown, _figures(shown, width), strict=True):
-            lines.append(_class_line(warning, figures, width, view))
+            lines.append(_class_line(warning, figures, width))
             for text in wrap(clean(warning.sample), width - 4, 1 if spare > 0 else 0):
                 lines.append((("    ", "text"), (text, "dim")))
                 spare -= 1
@@ -311,9 +302,9 @@ def _figures(shown: Sequence[WarningPicture], width: int) -> list[list[Span]]:
     ]
 
 
-def _class_line(warning: WarningPicture, figures: Sequence[Span], width: int, view: View) -> Line:
+def _class_line(warning: WarningPicture, figures: Sequence[Span], width: int) -> Line:
     role = SEVERITY_ROLES.get(warning.severity, "text")
-    mark = view.glyphs.note if warning.severity == "notice" else view.glyphs.alert
+    mark = GLYPHS.note if warning.severity == "notice" else GLYPHS.alert
     room = width - 2 - line_width(figures)
     title = clean(warning.title)
     fresh = warning.last_age_s <= _RECENT_S and warning.severity != "notice"
@@ -330,7 +321,7 @@ BAR_REST = 30
 """Cells of a line beside its bar: label, percentage and words."""
 
 
-def gpu_lines(picture: GpuPicture, width: int, *, ascii_only: bool) -> list[Line]:
+def gpu_lines(picture: GpuPicture, width: int) -> list[Line]:
     """Two lines a GPU; the second one says what limits it."""
     if not picture.gpus:
         reason = clean(picture.unavailable or "none found", 160).removeprefix("unavailable: ")
@@ -339,11 +330,11 @@ def gpu_lines(picture: GpuPicture, width: int, *, ascii_only: bool) -> list[Line
     stale = picture.status is ReadingStatus.STALE
     lines: list[Line] = []
     for gpu in picture.gpus:
-        lines += _one(gpu, width, stale=stale, ascii_only=ascii_only)
+        lines += _one(gpu, width, stale=stale)
     return lines
 
 
-def _one(gpu: Gpu, width: int, *, stale: bool, ascii_only: bool) -> list[Line]:
+def _one(gpu: Gpu, width: int, *, stale: bool) -> list[Line]:
     role = "dim" if stale else "text"
     watts = f"{number(gpu.power_watts)} W"
     if gpu.power_limit_watts is not None and width >= 44:
@@ -351,7 +342,7 @@ def _one(gpu: Gpu, width: int, *, stale: bool, ascii_only: bool) -> list[Line]:
     celsius = f"{number(gpu.temperature_celsius)} °C"
     hot = gpu.temperature_celsius is not None and gpu.temperature_celsius >= _HOT_CELSIUS
     room = max(min(width - BAR_REST, 16), 0)
-    filled, rest = bar(gpu.utilisation, room, ascii_only=ascii_only)
+    filled, rest = bar(gpu.utilisation, room)
     first: list[Span] = [
         (f"GPU{gpu.index} ", "dim"),
         (filled, "machine track"),
@@ -399,25 +390,24 @@ class MachinePanel(Panel):
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """Text first; what height is left goes to the chart."""
-        ascii_only = view.glyphs.ascii_only
-        lines = gpu_lines(view.picture.gpu, width, ascii_only=ascii_only)
+        lines = gpu_lines(view.picture.gpu, width)
         lines += process_lines(view, width)
-        lines += host_lines(view.picture.host, width, ascii_only=ascii_only)
+        lines += host_lines(view.picture.host, width)
         left = height - len(lines)
         chart = self.gpu_chart if view.picture.gpu.gpus else self.cpu_chart
         gap = [BLANK] if left > _CHART_LEAST else []
         return [*lines, *gap, *chart.lines(view, width, left - len(gap))]
 
 
-def labelled_bar(label: str, fraction: float | None, text: str, width: int, *, ascii_only: bool) -> Line:
+def labelled_bar(label: str, fraction: float | None, text: str, width: int) -> Line:
     """`CPU  ███░░░  34 %  8 cores`: a label, a short bar, and words."""
     room = max(min(width - BAR_REST, 16), 0)
-    filled, rest = bar(fraction, room, ascii_only=ascii_only)
+    filled, rest = bar(fraction, room)
     value: Span = (f"{percent(fraction):>6} ", "text" if fraction is not None else "dim")
     return ((f"{label:<5}", "dim"), (filled, "machine track"), (rest, "faint track"), value, (" " + text, "dim"))
 
 
-def host_lines(host: Host | None, width: int, *, ascii_only: bool) -> list[Line]:
+def host_lines(host: Host | None, width: int) -> list[Line]:
     """CPU, memory, and disk and swap in one line."""
     if host is None:
         return [(("no data of this machine yet", "dim"),)]
@@ -425,10 +415,8 @@ def host_lines(host: Host | None, width: int, *, ascii_only: bool) -> list[Line]
     load = f"load {number(host.load_1m, 1)}" if host.load_1m is not None else ""
     memory = share(host.memory_used_bytes, host.memory_total_bytes)
     lines = [
-        labelled_bar("CPU", host.cpu_utilisation, " ".join(filter(None, (load, cores))), width, ascii_only=ascii_only),
-        labelled_bar(
-            "RAM", memory, size_pair(host.memory_used_bytes, host.memory_total_bytes), width, ascii_only=ascii_only
-        ),
+        labelled_bar("CPU", host.cpu_utilisation, " ".join(filter(None, (load, cores))), width),
+        labelled_bar("RAM", memory, size_pair(host.memory_used_bytes, host.memory_total_bytes), width),
     ]
     rest: list[Span] = [("disk ", "dim"), (size(host.disk_free_bytes), "text"), (" free", "dim")]
     if host.swap_total_bytes:

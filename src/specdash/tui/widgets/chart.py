@@ -45,8 +45,6 @@ class Chart:
         if plot_width < 8 or height < 2:
             return []
         columns = view.columns(self.spec.metric, plot.column_count(plot_width, view.span_s))
-        ahead = plot.columns_ahead(len(columns), view.span_s, view.picture.at)
-        columns = (*columns[ahead:], *[None] * ahead)
         if columns != self._columns:
             self._columns = columns
             known = [value for value in columns if value is not None]
@@ -55,16 +53,15 @@ class Chart:
         high = plot.top_of(columns, self.spec.high)
         low = self.spec.low or 0.0
         levels = plot.levels(columns, height, low, high)
-        found = marks.marks_of(view.picture, len(columns), view.span_s, ahead)
+        found = marks.marks_of(view.picture, len(columns), view.span_s)
         (line,) = plot.levels((guide,), height, low, high)
-        ascii_only = view.glyphs.ascii_only
-        key = (levels, width, high, height, ascii_only, found, line, guide_text)
+        key = (levels, width, high, height, found, line, guide_text)
         if key == self._key:
             return self._lines
-        body = plot.plot(levels, plot_width, height, self.role, ascii_only=ascii_only, late=self._late)
+        body = plot.plot(levels, plot_width, height, self.role, late=self._late)
         if line is not None:
-            body = list(marks.guide(body, line, guide_text, self.role, ascii_only=ascii_only))
-        drawn = marks.overlay(body, found, len(columns), self.role, ascii_only=ascii_only)
+            body = list(marks.guide(body, line, guide_text, self.role))
+        drawn = marks.overlay(body, found, len(columns), self.role)
         blank = self.empty and self.spec.high is None
         scale = [" " * SCALE_WIDTH] * height if blank else self._scale(low, high, height)
         self._key = key

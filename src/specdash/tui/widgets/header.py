@@ -29,7 +29,7 @@ from specdash.system.text import (
 from specdash.tui.action_table import DEFAULT_KEYS, Action, FooterScreen, KeyTable
 from specdash.tui.layout import MINIMUM_HEIGHT, MINIMUM_WIDTH
 from specdash.tui.plot import APPLIED, MarkStyle, look_of_event
-from specdash.tui.spans import Glyphs, Line, Span, figure, fit, line_width, spread, wrap
+from specdash.tui.spans import GLYPHS, Line, Span, figure, fit, line_width, spread, wrap
 from specdash.tui.widgets.board import SEVERITY_ROLES, alarming, all_warnings
 from specdash.tui.widgets.panel import LinesWidget
 from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, badge, verdict_lines
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert, TimelineEvent, TrialNote
     from specdash.history.player import Player
     from specdash.insight.picture import BackendPicture, Picture
-    from specdash.tui.spans import Glyphs, Line
+    from specdash.tui.spans import Line
     from specdash.tui.view import View
 
 
@@ -52,10 +52,10 @@ ROLES = {AlertSeverity.CRITICAL: "bad", AlertSeverity.WARNING: "warn", AlertSeve
 _WORDY = 100
 
 
-def glyph(severity: AlertSeverity, glyphs: Glyphs) -> str:
+def glyph(severity: AlertSeverity) -> str:
     """A shape per severity, so that colour is never the only difference."""
-    shapes = {AlertSeverity.CRITICAL: glyphs.down, AlertSeverity.WARNING: glyphs.alert}
-    return shapes.get(severity, glyphs.note)
+    shapes = {AlertSeverity.CRITICAL: GLYPHS.down, AlertSeverity.WARNING: GLYPHS.alert}
+    return shapes.get(severity, GLYPHS.note)
 
 
 def lead(view: View) -> Alert | None:
@@ -92,7 +92,7 @@ def banner_lines(view: View, width: int, *, on_incidents: bool = False) -> list[
         else f"  press {view.keys['incidents']}"
     )
     right = f"{since}{more}{hint} "
-    left = f" {glyph(severity, view.glyphs)} {word}"
+    left = f" {glyph(severity)} {word}"
     room = width - len(left) - len(right)
     sentence = " ".join(clean(alerts.cause or f"{alert.title}: {alert.summary}", 400).split())
     if on_incidents and cell_len(sentence) > room:
@@ -116,11 +116,11 @@ def trial_line(trial: TrialNote, wall: float, width: int, view: View) -> Line:
     words = clean(trial.words, 200)
     words = words[:1].upper() + words[1:]
     if not trial.alive:
-        return ((fit(f" {view.glyphs.alert} {words}", width), "banner.warn"),)
+        return ((fit(f" {GLYPHS.alert} {words}", width), "banner.warn"),)
     hint = f"  {view.keys['tuner']} shows it " if trial.what == "tune" else " "
     since = f"  for {age(max(wall - trial.at, 0.0))}" if width >= _WORDY else ""
     room = width - len(since) - len(hint)
-    left = f" {view.glyphs.busy} {words}"
+    left = f" {GLYPHS.busy} {words}"
     meaning = f"{left}: {_MEANING}"
     return ((fit(meaning if len(meaning) <= room else left, room) + since + hint, "banner.accent"),)
 
@@ -131,7 +131,7 @@ SPAN_WINDOWS = 12
 """The strip is so many windows wide, or as wide as the record."""
 LEAST_SPAN_S = 900.0
 _DAY_S = 86_400.0
-_NOTED = MarkStyle("", "·", "", ".", "dim", "other event")
+_NOTED = MarkStyle("", "·", "dim", "other event")
 _LEAST_STRIP = 20
 
 
@@ -170,18 +170,16 @@ def travelling(player: Player, now: float, *, can_return: bool) -> ReplayHeader:
     )
 
 
-def travel_badge(travel: ReplayHeader, glyphs: Glyphs) -> str:
+def travel_badge(travel: ReplayHeader) -> str:
     """` REPLAY 02:13:45 (-3h12m) ▶ 5x `, or LOADING RECORD for as long as not all is shown."""
     ago = duration(max(0.0, travel.now - travel.position), short=True)
-    play = (">" if glyphs.ascii_only else "▶") if travel.playing else ("=" if glyphs.ascii_only else "⏸")
+    play = "▶" if travel.playing else "⏸"
     pace = f" {travel.speed:g}x" if travel.playing or travel.speed > 1 else ""
-    word = f"{glyphs.loading} LOADING RECORD" if travel.loading else "REPLAY"
+    word = f"{GLYPHS.loading} LOADING RECORD" if travel.loading else "REPLAY"
     return f" {word} {moment(travel.position, travel.now)} (-{ago}) {play}{pace} "
 
 
-def travel_line(
-    travel: ReplayHeader, window_s: float, width: int, glyphs: Glyphs, keys: KeyTable = DEFAULT_KEYS
-) -> Line:
+def travel_line(travel: ReplayHeader, window_s: float, width: int, keys: KeyTable = DEFAULT_KEYS) -> Line:
     """The strip: the record around the moment, what happened in it, and what the keys do."""
     if travel.problem:
         return ((" " + fit(f"cannot read the record: {clean(travel.problem, 200)}", width - 1), "bad"),)
@@ -196,7 +194,7 @@ def travel_line(
     room = width - len(left) - len(right) - len(hint) - 1
     if room < _LEAST_STRIP:
         hint, room = "", width - len(left) - len(right) - 1
-    strip = _strip(travel, begin, end, max(room, 1), glyphs)
+    strip = _strip(travel, begin, end, max(room, 1))
     spans: list[Span] = [(left, "dim"), *strip, (right, "dim"), (hint, "dim")]
     blank = width - line_width(spans)
     return (*spans, (" " * max(blank, 0), "text"))
@@ -209,18 +207,17 @@ def _stretch(travel: ReplayHeader, window_s: float) -> tuple[float, float]:
     return begin, begin + length
 
 
-def _strip(travel: ReplayHeader, begin: float, end: float, width: int, glyphs: Glyphs) -> list[Span]:
-    line = "-" if glyphs.ascii_only else "─"
-    cells: list[Span] = [(line, "faint")] * width
+def _strip(travel: ReplayHeader, begin: float, end: float, width: int) -> list[Span]:
+    cells: list[Span] = [("─", "faint")] * width
     ranked: list[tuple[int, MarkStyle]] = []
     for event in travel.events:
         if begin <= event.at <= end:
             look = look_of_event(event) or (APPLIED if event.kind is EventKind.APPLY else _NOTED)
             ranked.append((_cell(event.at, begin, end, width), look))
     for cell, look in sorted(ranked, key=lambda pair: pair[1] is not _NOTED):
-        cells[cell] = (look.ascii_head if glyphs.ascii_only else look.head, look.role)
+        cells[cell] = (look.head, look.role)
     here = _cell(travel.position, begin, end, width)
-    cells[here] = ("#" if glyphs.ascii_only else "█", "accent bold")
+    cells[here] = ("█", "accent bold")
     joined: list[Span] = []
     for text, role in cells:
         if joined and joined[-1][1] == role:
@@ -294,7 +291,6 @@ class DashboardHeader(LinesWidget):
 
     def show(self, view: View, situation: HeaderSituation) -> None:
         """Draw this view; the height follows the content."""
-        self.glyphs = view.glyphs
         width = self.size.width or self.app.size.width
         lines = header_lines(view, situation, width)
         if situation.on_overview:
@@ -318,7 +314,7 @@ def header_lines(view: View, situation: HeaderSituation, width: int) -> list[Lin
     ]
     travel = situation.travel
     if travel is not None:
-        lines.append(travel_line(travel, view.picture.window_s, width, view.glyphs, view.keys))
+        lines.append(travel_line(travel, view.picture.window_s, width, view.keys))
     trial = view.picture.trial
     if trial is not None and not (situation.tuning and trial.alive):
         lines.append(trial_line(trial, situation.wall, width, view))
@@ -340,15 +336,15 @@ def header_lines(view: View, situation: HeaderSituation, width: int) -> list[Lin
 def state_line(view: View, situation: HeaderSituation) -> list[Span]:
     """The one state: the server's, while what is shown is now; else that it is not, and in plain words how the server
     was."""
-    backend, glyphs, travel = view.picture.backend, view.glyphs, situation.travel
+    backend, travel = view.picture.backend, situation.travel
     if travel is not None:
-        badge: Span = (travel_badge(travel, glyphs), "banner.accent")
+        badge: Span = (travel_badge(travel), "banner.accent")
     elif situation.opening is not None:
-        badge = (f" {glyphs.loading} LOADING RECORD {situation.opening}".rstrip() + " ", "banner.accent")
+        badge = (f" {GLYPHS.loading} LOADING RECORD {situation.opening}".rstrip() + " ", "banner.accent")
     elif situation.paused_s is not None:
         badge = (f" PAUSED {age(situation.paused_s)} ", "banner.warn")
     else:
-        state = f" {state_glyph(backend.state, glyphs)} {_state_words(backend, view)} "
+        state = f" {state_glyph(backend.state)} {_state_words(backend, view)} "
         return [(state, f"banner.{_state_role(view)}"), (" ", "text")]
     role = _state_role(view)
     return [badge, (f" was {_state_words(backend, view).lower()} ", "dim" if role == "good" else role), (" ", "text")]
@@ -372,18 +368,18 @@ def _state_role(view: View) -> str:
     return "accent" if view.is_tried and state in AWAY else STATE_ROLES[state]
 
 
-def state_glyph(state: BackendState, glyphs: Glyphs) -> str:
+def state_glyph(state: BackendState) -> str:
     """A shape per state, so that colour is never the only difference."""
     shapes = {
-        BackendState.LIVE: glyphs.live,
-        BackendState.BUSY: glyphs.busy,
-        BackendState.STALE: glyphs.stale,
-        BackendState.LOADING: glyphs.loading,
-        BackendState.RESTARTED: glyphs.restarted,
-        BackendState.DOWN: glyphs.down,
-        BackendState.UNAUTHORIZED: glyphs.down,
+        BackendState.LIVE: GLYPHS.live,
+        BackendState.BUSY: GLYPHS.busy,
+        BackendState.STALE: GLYPHS.stale,
+        BackendState.LOADING: GLYPHS.loading,
+        BackendState.RESTARTED: GLYPHS.restarted,
+        BackendState.DOWN: GLYPHS.down,
+        BackendState.UNAUTHORIZED: GLYPHS.down,
     }
-    return shapes.get(state, glyphs.unknown)
+    return shapes.get(state, GLYPHS.unknown)
 
 
 def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | None:
@@ -512,7 +508,6 @@ class SmallNotice(LinesWidget):
 
     def show(self, view: View, situation: HeaderSituation) -> None:
         """Draw this view."""
-        self.glyphs = view.glyphs
         self.set_lines(small_lines(view, situation, self.app.size.width, self.app.size.height))
 
 

@@ -110,8 +110,6 @@ class LogPanel(Panel):
         self.match: int | None = None
         self.shift = 0
         self._newest = 0
-        self._unseen = 0
-        """Lines of those shown that came since it was drawn."""
 
     def take_new_lines(self, view: View) -> None:
         """Fetch what the log gained since the last call; also when the panel is hidden, so that nothing is lost."""
@@ -124,19 +122,10 @@ class LogPanel(Panel):
         gained = self.buffer.extend(lines, skipped)
         dropped = before + gained - len(self.buffer.shown)
         self._newest = newest
-        self._unseen += gained
         if self.bottom is not None:
             self.bottom = max(self.bottom - dropped, 0)
         if self.match is not None:
             self.match = self.match - dropped if self.match >= dropped else None
-
-    def outruns(self, view: View) -> bool:
-        """Whether the end is followed, no line that is drawn is shown any more, and no new one is an error (warnings
-        have a panel of their own)."""
-        room = max(self.size.height - 1, 1)
-        if self.bottom is not None or self._unseen < room:
-            return False
-        return not _BAD.search("\n".join(self.buffer.shown[-room:]))
 
     def forget(self) -> None:
         """Another past is looked at: begin anew with its lines."""
@@ -171,7 +160,6 @@ class LogPanel(Panel):
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The visible lines."""
-        self._unseen = 0
         shown = self.buffer.shown
         if not shown:
             if self.buffer.leaves_out and self.buffer.lines:

@@ -1,53 +1,42 @@
-"""The base of every widget here: lines of spans, cached as strips; only rows that changed are painted again."""
+"""The base of every widget here: lines of spans; only rows that changed are painted again."""
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from rich.cells import cell_len
-from rich.segment import Segment
-from rich.style import Style
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
 from textual.layout import Layout, WidgetPlacement
-from textual.strip import Strip
 from textual.widget import Widget
 
 from specdash.system.data import dataclass
 from specdash.tui.layout import PANELS, PanelId
 from specdash.tui.spans import (
     BLANK,
+    GLYPHS,
     PALETTES,
-    UNICODE,
-    Glyphs,
     Line,
     Palette,
     Span,
     bar,
     fit,
     line_width,
-    to_ascii,
     to_strip,
     wrap,
 )
-from specdash.tui.terminal_picture import spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rich.color import ColorSystem
     from textual import events
     from textual.app import ComposeResult
     from textual.geometry import Size
     from textual.layout import ArrangeResult
+    from textual.strip import Strip
 
     from specdash.tui.layout import Rect
     from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
-
-
-UNREAD_S = 2.5
-"""So seldom a panel is drawn of which all is replaced in less."""
 
 
 class LinesWidget(Widget):
@@ -56,10 +45,8 @@ class LinesWidget(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 the name is Textual's
         super().__init__(id=id, markup=False)
         self.palette: Palette = next(iter(PALETTES.values()))
-        self.glyphs: Glyphs = UNICODE
         self._lines: list[Line] = []
-        self._strips: dict[int, Strip] = {}
-        self._styles: dict[str, Style] = {}
+        self._laid_out_for: Size | None = None
 
     @property
     def lines(self) -> list[Line]:
@@ -70,79 +57,42 @@ class LinesWidget(Widget):
         """Draw these lines from now on."""
         old, self._lines = self._lines, lines
         width, height = self.size
-        pairs = enumerate(zip_longest(old, lines, fillvalue=BLANK))
-        rows = [y for y, (before, after) in pairs if before is not after and before != after]
-        for y in rows:
-            self._strips.pop(y, None)
-        # Which of their cells differ `TerminalPicture` sees.
-        if seen := [Region(0, y, width, 1) for y in rows if y < height]:
+        rows = list(zip_longest(old, lines, fillvalue=BLANK))[:height]
+        if seen := [_changed(*row, y, width) for y, row in enumerate(rows) if row[0] != row[1]]:
             self.refresh(*seen)
 
     def repaint(self, palette: Palette) -> None:
         """Draw everything again in these colours."""
         self.palette = palette
-        self._strips.clear()
-        self._styles.clear()
         self.refresh()
 
-    def _size_updated(self, size: Size, virtual_size: Size, container_size: Size, layout: bool = True) -> bool:
-        """Draw for another size before the screen is painted: the message about it comes after that."""
-        before = self._size
-        changed = super()._size_updated(size, virtual_size, container_size, layout)
-        if self._size != before:
-            # Strips are as wide as the widget, so none survives.
-            self._strips.clear()
-            self.redraw()
-        return changed
-
     def redraw(self) -> None:
-        """Build the lines anew for the present size."""
-
-    @property
-    def size(self) -> Size:
-        """All of it is content; Textual reckons it from the styles each time."""
-        return self.outer_size
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The painted rows of `crop`. What Textual does besides, to borders, padding and tints, none of these has."""
-        strips = [self.render_line(y) for y in crop.line_range]
-        left, right = crop.column_span
-        return strips if (left, right) == (0, self.size.width) else [strip.crop(left, right) for strip in strips]
+        """Build the lines for the present size."""
 
     def render_line(self, y: int) -> Strip:
-        """One painted row."""
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._strips[y] = to_strip(
-                self._line_at(y), self.size.width, self._style, ascii_only=self.glyphs.ascii_only
-            )
-        return strip
+        """One painted row. After a change of size the lines are built first: the message about it comes after the
+        paint."""
+        if self._laid_out_for != self.size:
+            self._laid_out_for = self.size
+            self.redraw()
+        line = self._lines[y] if y < len(self._lines) else BLANK
+        return to_strip(line, self.size.width, self.palette.style)
 
-    def _line_at(self, y: int) -> Line:
-        return self._lines[y] if y < len(self._lines) else BLANK
 
-    def sgr_spans(self, y: int, system: ColorSystem) -> list[tuple[str, str]]:
-        """One painted row as texts and the parameters of their SGR sequences."""
-        spans, left = [], self.size.width
-        for text, role in self._line_at(y):
-            shown = to_ascii(text) if self.glyphs.ascii_only else text
-            left -= len(shown) if shown.isascii() else cell_len(shown)
-            spans.append((shown, Strip.render_ansi(self._style(role), system)))
-        if left < 0:
-            return list(spans_of(self.render_line(y), system))
-        if left:
-            spans.append((" " * left, Strip.render_ansi(self._style("text"), system)))
-        return spans
+def _changed(before: Line, after: Line, y: int, width: int) -> Region:
+    """The cells of a row between the spans that both have at its beginning and at its end."""
+    left = line_width([span for span, _ in takewhile(_is_same, zip(after, before, strict=False))])
+    right = line_width(after)
+    if line_width(before) != right:
+        right = width
+    else:
+        pairs = zip(reversed(after), reversed(before), strict=False)
+        right -= line_width([span for span, _ in takewhile(_is_same, pairs)])
+    return Region(left, y, max(right - left, 1), 1)
 
-    def _style(self, role: str) -> Style:
-        """The role's style, as the app's filters (no colours, dim ones brighter) leave it."""
-        style = self._styles.get(role)
-        if style is None:
-            segments = [Segment("", self.palette.style(role))]
-            for line_filter in self.get_line_filters():
-                segments = line_filter.apply(segments, self.background_colors[1])
-            style = self._styles[role] = segments[0].style or Style.null()
-        return style
+
+def _is_same(spans: tuple[Span, Span]) -> bool:
+    return spans[0] == spans[1]
 
 
 class Movable(Protocol):
@@ -177,7 +127,6 @@ class TitledPanel(LinesWidget, can_focus=True):
     def show(self, view: View) -> None:
         """Draw this view."""
         self.view = view
-        self.glyphs = view.glyphs
         self.redraw()
 
     def redraw(self) -> None:
@@ -218,7 +167,7 @@ class TitledPanel(LinesWidget, can_focus=True):
         if aside and line_width(aside) + 3 <= room:
             right = ((" ", "text"), *aside)
         rule = width - line_width(left) - line_width(right) - 1
-        return (*left, (" " + self.glyphs.rule * max(rule, 0), "faint"), *right)
+        return (*left, (" " + GLYPHS.rule * max(rule, 0), "faint"), *right)
 
     def on_focus(self) -> None:
         """The title shows the focus."""
@@ -239,19 +188,10 @@ class Panel(TitledPanel):
         super().__init__(self.spec.title, self.spec.digit, id=f"panel-{panel}")
         self.about = self.spec.about
         self.panel = panel
-        self._drawn_at = float("-inf")
-
-    def outruns(self, view: View) -> bool:
-        """Whether all it shows is replaced by now, so that nobody reads it line by line."""
-        return False
 
     def show(self, view: View) -> None:
-        """Draw this view, under the user's key for the panel; what nobody can read only now and then."""
+        """Draw this view, under the user's key for the panel."""
         self.digit = view.keys[f"panel.{self.panel}"]
-        if 0.0 <= view.picture.at - self._drawn_at < UNREAD_S and self.outruns(view):
-            self.view = view
-            return
-        self._drawn_at = view.picture.at
         super().show(view)
 
 
@@ -489,13 +429,13 @@ def sentences(text: str, width: int, most: int, role: str = "dim") -> list[Line]
     return [((part, role),) for part in wrap(text, width, most)]
 
 
-def marked_bar(share: float | None, mark: float | None, width: int, role: str, *, ascii_only: bool) -> Line:
+def marked_bar(share: float | None, mark: float | None, width: int, role: str) -> Line:
     """A bar `width` cells long with an upright mark at another share of it."""
-    filled, rest = bar(share, width, ascii_only=ascii_only)
+    filled, rest = bar(share, width)
     if mark is None or width < 1:
         return ((filled, f"{role} track"), (rest, "faint track"))
     at = min(max(round(mark * width), 0), width - 1)
-    sign: Span = ("|" if ascii_only else "┃", "gain track bold")
+    sign: Span = ("┃", "gain track bold")
     if at < len(filled):
         return (
             (filled[:at], f"{role} track"),

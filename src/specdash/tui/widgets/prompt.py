@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
+from textual.binding import Binding
 from textual.widgets import Input
 
 from specdash.tui.action_table import page_bindings
@@ -15,10 +16,17 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
+_CLOSING = page_bindings({"back": "cancel"})
+_OWN = {
+    key for binding in (*Input.BINDINGS, *_CLOSING) if isinstance(binding, Binding) for key in binding.key.split(",")
+}
+"""Keys that edit the line, or call it off."""
+
+
 class TextPrompt(Input):
     """Enter answers with the text, escape with None. `keys` are done in place of what they mean in a text."""
 
-    BINDINGS: ClassVar[list[BindingType]] = page_bindings({"back": "cancel"})
+    BINDINGS: ClassVar[list[BindingType]] = _CLOSING
     DEFAULT_CSS = """
     TextPrompt { height: 1; border: none; padding: 0 1; }
     Screen > TextPrompt { dock: bottom; }
@@ -49,17 +57,17 @@ class TextPrompt(Input):
             event.stop()
             event.prevent_default()
             self._keys[event.key]()
-        bound = [] if event.is_printable else self._bindings.key_to_bindings.get(event.key, [])
-        for binding in bound[:1]:
+        bound = None if event.is_printable else self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self:
             event.stop()
             event.prevent_default()
-            await self.run_action(binding.action)
+            await self.run_action(bound.binding.action)
 
     def pass_on(self, event: events.Key) -> bool:
         """Take a key that was typed before this had the focus; whether it was one."""
         if self.last_key is event:
             return False
-        if event.is_printable or event.key in self._keys or event.key in self._bindings.key_to_bindings:
+        if event.is_printable or event.key in self._keys or event.key in _OWN:
             self.post_message(events.Key(event.key, event.character))
         return True
 

@@ -9,7 +9,7 @@ from specdash.core.readings import ReadingStatus
 from specdash.insight.picture import acceptance, prefill_progress
 from specdash.system.text import UNKNOWN, age, clean, compact, context, number, percent, rate, seconds, window
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import Line, Span, bar, line_width, session_name
+from specdash.tui.spans import GLYPHS, Line, Span, bar, line_width, session_name
 from specdash.tui.widgets.panel import Panel
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_events import ActiveView, SessionView
     from specdash.insight.picture import ProxyPicture
-    from specdash.tui.spans import Glyphs
     from specdash.tui.view import View
 
 LEVEL_ROLES: dict[str | None, str] = {"CRITICAL": "bad", "HIGH": "warn", "ELEVATED": "accent", None: "good"}
@@ -46,7 +45,7 @@ class ProxyPanel(Panel):
 
     def key_figure(self, view: View) -> Line:
         """The state of the proxy and of its upstream; or how to name a proxy."""
-        return state_spans(view.picture.proxy, view.picture.wall, view.glyphs)
+        return state_spans(view.picture.proxy, view.picture.wall)
 
     def aside(self, view: View) -> Line:
         """Sessions and requests."""
@@ -62,50 +61,50 @@ class ProxyPanel(Panel):
             return []
         running = proxy.running
         shown = max(height - 2, 1)
-        lines = [session_line(proxy.fullest, width, ascii_only=view.glyphs.ascii_only)]
+        lines = [session_line(proxy.fullest, width)]
         if proxy.tells_running:
-            lines += running_lines(running, width, shown, ascii_only=view.glyphs.ascii_only)
+            lines += running_lines(running, width, shown)
         else:
             lines.append((("running".ljust(_LABEL), "dim"), (UNKNOWN, "dim")))
         lines.append(guardrail_line(proxy, view.picture.window_s, width))
         return lines
 
 
-def state_spans(proxy: ProxyPicture, wall: float, glyphs: Glyphs) -> Line:
+def state_spans(proxy: ProxyPicture, wall: float) -> Line:
     """`● upstream ok`, `▲ HELD 12s restart, 3 wait`, `✖ connection refused: …`, or how to name a proxy."""
     if not proxy.configured:
         return ((proxy.reason, "dim"),)
     live = proxy.live
     if live is None:
         role = "dim" if proxy.url is None else "bad"
-        return ((f"{glyphs.unknown if proxy.url is None else glyphs.down} {clean(proxy.reason, 200)}", role),)
+        return ((f"{GLYPHS.unknown if proxy.url is None else GLYPHS.down} {clean(proxy.reason, 200)}", role),)
     spans: list[Span] = []
     if proxy.status is not ReadingStatus.KNOWN:
-        spans.append((f"{glyphs.stale} STALE {age(proxy.age_s)} {clean(proxy.reason, 120)}  ", "warn bold"))
+        spans.append((f"{GLYPHS.stale} STALE {age(proxy.age_s)} {clean(proxy.reason, 120)}  ", "warn bold"))
     if live.held:
         reason = f" {clean(live.hold_reason, 60)}" if live.hold_reason else ""
         held = age(wall - live.held_since) if live.held_since is not None else ""
-        spans.append((f" {glyphs.alert} HELD {held}{reason}, {live.waiting} waiting ", "banner.warn"))
+        spans.append((f" {GLYPHS.alert} HELD {held}{reason}, {live.waiting} waiting ", "banner.warn"))
         spans.append(("  ", "text"))
     shape = {
-        UpstreamStatus.OK: glyphs.live,
-        UpstreamStatus.LOADING: glyphs.loading,
-        UpstreamStatus.UNREACHABLE: glyphs.down,
-        UpstreamStatus.UNKNOWN: glyphs.unknown,
+        UpstreamStatus.OK: GLYPHS.live,
+        UpstreamStatus.LOADING: GLYPHS.loading,
+        UpstreamStatus.UNREACHABLE: GLYPHS.down,
+        UpstreamStatus.UNKNOWN: GLYPHS.unknown,
     }[live.upstream]
     word = UNKNOWN if live.upstream is UpstreamStatus.UNKNOWN else live.upstream.value
     role = "dim" if proxy.status is not ReadingStatus.KNOWN else _UPSTREAM_ROLES[live.upstream]
     return (*spans, (f"{shape} upstream {word}", role))
 
 
-def session_line(session: SessionView | None, width: int, *, ascii_only: bool) -> Line:
+def session_line(session: SessionView | None, width: int) -> Line:
     """The session that is nearest to its window: bar, level, turns remaining, and what is wrong with it."""
     if session is None:
         return (("context".ljust(_LABEL), "dim"), (UNKNOWN, "dim"))
     used = session.utilisation
     level = warning_level(used)
     role = LEVEL_ROLES[level]
-    filled, rest = bar(used, _BAR, ascii_only=ascii_only)
+    filled, rest = bar(used, _BAR)
     turns = UNKNOWN if session.turns_remaining is None else f"~{session.turns_remaining}"
     parts: list[Line] = [
         (("context".ljust(_LABEL), "dim"), (filled, f"{role} track"), (rest, "faint track")),
@@ -134,7 +133,7 @@ def loop_text(session: SessionView) -> str:
     return f"{cycle}LOOP x{session.loop_repeats}"
 
 
-def running_lines(running: Sequence[ActiveView], width: int, most: int, *, ascii_only: bool) -> list[Line]:
+def running_lines(running: Sequence[ActiveView], width: int, most: int) -> list[Line]:
     """Running requests: one a line where there is room for all, else all in one line."""
     label = ("running".ljust(_LABEL), "dim")
     if not running:
@@ -142,18 +141,16 @@ def running_lines(running: Sequence[ActiveView], width: int, most: int, *, ascii
     if len(running) <= most and most > 1:
         blank = (" " * _LABEL, "text")
         return [
-            (label if i == 0 else blank, *_running(active_view, bar_width=10, ascii_only=ascii_only))
-            for i, active_view in enumerate(running)
+            (label if i == 0 else blank, *_running(active_view, bar_width=10)) for i, active_view in enumerate(running)
         ]
     parts: list[Line] = [(label, (f"{len(running)}", "text bold"))]
     parts += [
-        (("   " if i else "  ", "text"), *_running(active_view, bar_width=0, ascii_only=ascii_only))
-        for i, active_view in enumerate(running)
+        (("   " if i else "  ", "text"), *_running(active_view, bar_width=0)) for i, active_view in enumerate(running)
     ]
     return [joined(parts, width)]
 
 
-def _running(request: ActiveView, *, bar_width: int, ascii_only: bool) -> list[Span]:
+def _running(request: ActiveView, *, bar_width: int) -> list[Span]:
     role = PHASE_ROLES[request.phase]
     spans: list[Span] = [
         (session_name(request.session, 9 if bar_width == 0 else 13), "dim"),
@@ -161,7 +158,7 @@ def _running(request: ActiveView, *, bar_width: int, ascii_only: bool) -> list[S
     ]
     done = prefill_progress(request) if request.phase is RequestPhase.PREFILL else None
     if bar_width and done is not None:
-        filled, rest = bar(done, bar_width, ascii_only=ascii_only)
+        filled, rest = bar(done, bar_width)
         spans += [(" ", "text"), (filled, f"{role} track"), (rest, "faint track")]
     if request.phase is RequestPhase.DECODE:
         spans.append((f" {rate(request.decode_rate)} tok/s", "text"))

@@ -21,7 +21,7 @@ from specdash.system.text import (
     seconds,
     window,
 )
-from specdash.tui.spans import add_up, bar, session_name, sparkline, value_span
+from specdash.tui.spans import GLYPHS, add_up, bar, session_name, sparkline, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel
 from specdash.tui.widgets.services.proxy import LEVEL_ROLES, PHASE_ROLES, guardrail_words, loop_text, marks, phase_text
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_events import ActiveView
     from specdash.insight.picture import ProxyPicture
-    from specdash.tui.spans import Glyphs, Line, Span
+    from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
 
     Request = ActiveView | RequestEvent
@@ -82,7 +82,7 @@ class ProxySessionsTable(RowsPanel[SessionView]):
 
     def columns(self, view: View) -> Sequence[Column[SessionView]]:
         """What each session shows."""
-        columns = session_columns(view.picture.wall, self.size.width, ascii_only=view.glyphs.ascii_only)
+        columns = session_columns(view.picture.wall, self.size.width)
         # Nobody tells of running requests: the column would show zeros that nobody counted.
         told = view.picture.proxy.tells_running
         return columns if told else [column for column in columns if column.heading != RUNNING]
@@ -93,12 +93,12 @@ def _is_recent(session: SessionView, wall: float) -> bool:
     return wall - session.last_seen <= RECENT_S
 
 
-def session_columns(wall: float, width: int, *, ascii_only: bool) -> tuple[Column[SessionView], ...]:
+def session_columns(wall: float, width: int) -> tuple[Column[SessionView], ...]:
     """The columns of the sessions' table; in a wide one more is seen of the ids."""
     name = 26 if width >= 110 else 13
 
     def used(session_view: SessionView) -> Span:
-        filled, rest = bar(session_view.utilisation, _BAR, ascii_only=ascii_only)
+        filled, rest = bar(session_view.utilisation, _BAR)
         return (filled + rest, f"{LEVEL_ROLES[warning_level(session_view.utilisation)]} track")
 
     def level(session_view: SessionView) -> Span:
@@ -181,7 +181,7 @@ class ProxyRequestsTable(RowsPanel["Request"]):
 
     def columns(self, view: View) -> Sequence[Column[Request]]:
         """What each request shows."""
-        return request_columns(view.glyphs, self.size.width)
+        return request_columns(self.size.width)
 
 
 def requests_of(proxy: ProxyPicture, session: str | None) -> list[Request]:
@@ -199,15 +199,15 @@ def requests_of(proxy: ProxyPicture, session: str | None) -> list[Request]:
     return kept if session is None else [active_view for active_view in kept if active_view.session == session]
 
 
-def state_of(request: Request, glyphs: Glyphs) -> Span:
+def state_of(request: Request) -> Span:
     """Phase of a running request; stop reason, error or departure of a finished one: shape, word, and role."""
     if not isinstance(request, RequestEvent):
-        return (f"{glyphs.live} {phase_text(request)}", f"{PHASE_ROLES[request.phase]} bold")
+        return (f"{GLYPHS.live} {phase_text(request)}", f"{PHASE_ROLES[request.phase]} bold")
     words = clean(ended_how(request), 40)
     if is_error(request):
-        return (f"{glyphs.down} {words}", "bad")
+        return (f"{GLYPHS.down} {words}", "bad")
     if request.outcome is RequestOutcome.CLIENT_LEFT:
-        return (f"{glyphs.stale} {words}", "warn")
+        return (f"{GLYPHS.stale} {words}", "warn")
     return (f"  {words}", "text")
 
 
@@ -236,13 +236,13 @@ def _total(request: Request) -> str:
     return seconds(request.duration_s) if isinstance(request, RequestEvent) else ""
 
 
-def request_columns(glyphs: Glyphs, width: int) -> tuple[Column[Request], ...]:
+def request_columns(width: int) -> tuple[Column[Request], ...]:
     """The columns of the requests' table; in a wide one more is seen of the sessions' ids."""
     name = 26 if width >= 150 else 11
     return (
         Column("time", 8, lambda r: (_arrived(r), "dim"), rank=0),
         Column("session", name, lambda r: value_span(session_name(r.session, name)), rank=3, right=False),
-        Column("phase or end", 18, lambda r: state_of(r, glyphs), rank=0, right=False),
+        Column("phase or end", 18, lambda r: state_of(r), rank=0, right=False),
         Column("ttft", 7, lambda r: value_span(seconds(r.ttft_s)), rank=2),
         Column("pre/s", 6, lambda r: value_span(rate(r.prefill_rate), "prefill"), rank=5),
         Column("dec/s", 6, lambda r: value_span(rate(r.decode_rate), "decode"), rank=1),
@@ -309,7 +309,7 @@ class GuardrailsTable(RowsPanel[GuardrailCount]):
         def line(count: GuardrailCount) -> Span:
             if count.series is None:
                 return (UNKNOWN, "dim")
-            return (sparkline(sums[count.guardrail], highest, ascii_only=view.glyphs.ascii_only), "warn track")
+            return (sparkline(sums[count.guardrail], highest), "warn track")
 
         def by_action(count: GuardrailCount) -> str:
             parts = [f"{clean(action, 20)} {compact(n)}" for action, n in count.actions]

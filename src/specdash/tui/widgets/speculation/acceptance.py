@@ -56,14 +56,13 @@ def detail_lines(view: View, width: int, height: int) -> list[Line]:
     """Verdict, what it rests on, break-even, and how it is by context length, stretch of the answer, work and type; in
     that order, as much as there is room for."""
     speedup = view.picture.speedup
-    ascii_only = view.glyphs.ascii_only
     lines: list[Line] = [_verdict_line(view, width)]
     lines += [((text, "dim"),) for text in wrap(clean(speedup.why, 400), width, 2)]
-    lines += _figures(speedup, width, ascii_only=ascii_only)
+    lines += _figures(speedup, width)
     half = (width - _BETWEEN) // 2
     if half < _HALF_LEAST:
-        return [*lines, *_stacked(_blocks(speedup, width, ascii_only=ascii_only), height - len(lines))][:height]
-    context, types, work, answer = _blocks(speedup, half, ascii_only=ascii_only)
+        return [*lines, *_stacked(_blocks(speedup, width), height - len(lines))][:height]
+    context, types, work, answer = _blocks(speedup, half)
     room = height - len(lines)
     left, right = _stacked((context, work), room), _stacked((types, answer), room)
     for y in range(max(len(left), len(right))):
@@ -73,11 +72,11 @@ def detail_lines(view: View, width: int, height: int) -> list[Line]:
     return lines[:height]
 
 
-def _blocks(speedup: SpeedUpPicture, width: int, *, ascii_only: bool) -> tuple[list[Line], ...]:
+def _blocks(speedup: SpeedUpPicture, width: int) -> tuple[list[Line], ...]:
     """The tables, the most telling first."""
     return (
         _groups("by context", speedup.by_context, width),
-        _types(speedup.by_type, width, ascii_only=ascii_only),
+        _types(speedup.by_type, width),
         _groups("by work", speedup.by_phase, width),
         _groups("by answer", speedup.by_generated, width),
     )
@@ -111,7 +110,7 @@ def _verdict_line(view: View, width: int) -> Line:
     )
 
 
-def _figures(speedup: SpeedUpPicture, width: int, *, ascii_only: bool) -> list[Line]:
+def _figures(speedup: SpeedUpPicture, width: int) -> list[Line]:
     """Rates side by side; where break-even lies, and on which side of it the steps are now."""
     lines: list[Line] = []
     if speedup.decode_rate is not None and speedup.baseline_rate is not None:
@@ -133,19 +132,19 @@ def _figures(speedup: SpeedUpPicture, width: int, *, ascii_only: bool) -> list[L
     )
     lines.append((*words, (accept if line_width(words) + len(accept) <= width else "", "dim")))
     if now is not None and width - _LABEL >= _GAUGE_LEAST:
-        gauge = _gauge(least, now, min(width - _LABEL - 2, _GAUGE_MOST), ascii_only=ascii_only)
+        gauge = _gauge(least, now, min(width - _LABEL - 2, _GAUGE_MOST))
         lines.append(((" " * _LABEL, "text"), *gauge))
     return lines
 
 
-def _gauge(least: float, now: float, width: int, *, ascii_only: bool) -> Line:
+def _gauge(least: float, now: float, width: int) -> Line:
     """Tokens per step from 1 on: the way up to break-even is loss, beyond it gain; a mark is where the steps are."""
     top = max(now, least) * 1.1
     scale = (width - 1) / max(top - 1.0, 1e-9)
     even, here = (min(max(round((value - 1.0) * scale), 0), width - 1) for value in (least, now))
-    cells: list[Span] = [("-" if ascii_only else "─", "bad" if x < even else "good") for x in range(width)]
-    cells[even] = ("|" if ascii_only else "┃", "warn bold")
-    cells[here] = ("o" if ascii_only else "●", ("good" if now >= least else "bad") + " bold")
+    cells: list[Span] = [("─", "bad" if x < even else "good") for x in range(width)]
+    cells[even] = ("┃", "warn bold")
+    cells[here] = ("●", ("good" if now >= least else "bad") + " bold")
     return tuple(cells)
 
 
@@ -171,14 +170,14 @@ def _groups(title: str, groups: Sequence[GroupFigures], width: int) -> list[Line
     return table(columns, groups, width - 1)
 
 
-def _types(types: Sequence[TypeFigures], width: int, *, ascii_only: bool) -> list[Line]:
+def _types(types: Sequence[TypeFigures], width: int) -> list[Line]:
     """One implementation of the chain a line, with its acceptance per position as columns."""
     if not types:
         return []
 
     def positions(type_figures: TypeFigures) -> Span:
         shares = [round(share * 100) for share in type_figures.acceptance_per_position[:16]]
-        return sparkline(shares, 100, ascii_only=ascii_only), "acceptance"
+        return sparkline(shares, 100), "acceptance"
 
     columns: list[Column[TypeFigures]] = [
         Column("by type", _NAME, lambda type_figures: (clean(type_figures.type, 40), "text"), 0, right=False),
@@ -327,10 +326,10 @@ def speculation_lines(view: View, width: int, height: int) -> list[Line]:
                 (compact(speculation.verification_steps_total), "text"),
             )
         )
-    return lines + position_lines(speculation, width, height - len(lines), ascii_only=view.glyphs.ascii_only)
+    return lines + position_lines(speculation, width, height - len(lines))
 
 
-def position_lines(speculation: SpeculationPicture, width: int, height: int, *, ascii_only: bool) -> list[Line]:
+def position_lines(speculation: SpeculationPicture, width: int, height: int) -> list[Line]:
     """Acceptance per draft position: one bar a line where they all fit, else upright bars, else the first ones and what
     the tail holds."""
     shares, held = speculation.acceptance_per_position_window, False
@@ -346,9 +345,9 @@ def position_lines(speculation: SpeculationPicture, width: int, height: int, *, 
     if height >= 5 and height - 1 >= len(shares):
         return [
             ((heading, "dim"),),
-            *_flat_bars(shares, None if held else lifetime, width, held, ascii_only=ascii_only),
+            *_flat_bars(shares, None if held else lifetime, width, held),
         ]
-    return _upright_bars(shares, width, height, held, heading, ascii_only=ascii_only)
+    return _upright_bars(shares, width, height, held, heading)
 
 
 def _without_empty_tail(shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -359,13 +358,11 @@ def _without_empty_tail(shares: tuple[float, ...]) -> tuple[float, ...]:
     return shares[:end]
 
 
-def _flat_bars(
-    shares: tuple[float, ...], lifetime: tuple[float, ...] | None, width: int, held: bool, *, ascii_only: bool
-) -> list[Line]:
+def _flat_bars(shares: tuple[float, ...], lifetime: tuple[float, ...] | None, width: int, held: bool) -> list[Line]:
     room = max(width - 3 - 7 - 11, 8)
     lines: list[Line] = []
     for index, share in enumerate(shares):
-        filled, rest = bar(share, room, ascii_only=ascii_only)
+        filled, rest = bar(share, room)
         past = lifetime[index] if lifetime is not None and index < len(lifetime) else None
         lines.append(
             (
@@ -379,9 +376,7 @@ def _flat_bars(
     return lines
 
 
-def _upright_bars(
-    shares: tuple[float, ...], width: int, height: int, held: bool, heading: str, *, ascii_only: bool
-) -> list[Line]:
+def _upright_bars(shares: tuple[float, ...], width: int, height: int, held: bool, heading: str) -> list[Line]:
     count = len(shares)
     step = next((cells for cells in (5, 4, 3, 2, 1) if count * cells <= width), 1)
     fitting = min(count, width // step)
@@ -395,7 +390,7 @@ def _upright_bars(
     if rows < 1:
         return [((fit(heading, width), "dim"),)]
     thick = max(step - 1, 1)
-    bars = [column_bar(share, rows, ascii_only=ascii_only) for share in shares[:fitting]]
+    bars = [column_bar(share, rows) for share in shares[:fitting]]
     role = "machine" if held else "acceptance"
     lines: list[Line] = [((fit(heading, width), "dim"),)]
     lines += [(("".join((b[y] * thick).ljust(step) for b in bars), role),) for y in range(rows)]

@@ -9,13 +9,13 @@ from specdash.core.speculation import SPEC_TYPES, Rollback, spec_type
 from specdash.insight.picture import BackendState
 from specdash.insight.speedup.verdict import verdict
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, number, percent, plain, seconds, size, window
-from specdash.tui.spans import BLANK, Line, fit, line_width, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, fit, line_width, wrap
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart, marked_bar, sentences
 from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, how_to, verdict_role
 
 if TYPE_CHECKING:
     from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, DrafterPicture, ReferenceCurve
-    from specdash.tui.spans import Glyphs, Line, Span
+    from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
 
 
@@ -46,19 +46,18 @@ class DraftingBar(LinesWidget):
 
     def show(self, view: View) -> None:
         """Draw this view."""
-        self.glyphs = view.glyphs
         self.set_lines(drafting_lines(view, self.size.width or self.app.size.width, tall=self.tall))
 
 
-def drafting_glyph(state: Drafting, glyphs: Glyphs) -> str:
+def drafting_glyph(state: Drafting) -> str:
     """A shape per state, so that colour is never the only difference."""
     shapes = {
-        Drafting.YES: glyphs.live,
-        Drafting.READY: glyphs.stale,
-        Drafting.OFF: glyphs.note,
-        Drafting.FAILED: glyphs.alert,
+        Drafting.YES: GLYPHS.live,
+        Drafting.READY: GLYPHS.stale,
+        Drafting.OFF: GLYPHS.note,
+        Drafting.FAILED: GLYPHS.alert,
     }
-    return shapes.get(state, glyphs.unknown)
+    return shapes.get(state, GLYPHS.unknown)
 
 
 def drafting_lines(view: View, width: int, *, tall: bool) -> list[Line]:
@@ -70,7 +69,7 @@ def drafting_lines(view: View, width: int, *, tall: bool) -> list[Line]:
         because = clean(view.picture.backend.reason, 400)
     # That it drafts is no praise: the colour is the verdict's.
     role = f"banner.{verdict_role(view) if state is Drafting.YES else ROLES[state]}"
-    words = f"{drafting_glyph(state, view.glyphs)} {_WORDS[state]}"
+    words = f"{drafting_glyph(state)} {_WORDS[state]}"
     if state is Drafting.YES:
         words = f"{verdict(view.picture).headline}  {words}"
     names = _chain(view)
@@ -184,7 +183,7 @@ class CheckpointsPanel(TextPart):
             )
         lines = sentences(clean(checkpoints.verdict, 400), width, 2, "text bold")
         if checkpoints.rollback is Rollback.CHECKPOINT:
-            lines += _lengths(checkpoints, width, ascii_only=view.glyphs.ascii_only)
+            lines += _lengths(checkpoints, width)
             lines.append(_replays(checkpoints, view.picture.window_s, width))
         lines += _table(checkpoints)
         if checkpoints.full_reprocessed:
@@ -198,7 +197,7 @@ def _seen(counts: CheckpointCounts) -> bool:
     return bool(counts.created or counts.restored or counts.erased)
 
 
-def _lengths(picture: CheckpointsPicture, width: int, *, ascii_only: bool) -> list[Line]:
+def _lengths(picture: CheckpointsPicture, width: int) -> list[Line]:
     """Mean accepted length as printed, above the one that counts replays."""
     known = [value for value in (picture.mean_accepted_length, picture.effective_length) if value is not None]
     longest = max(known, default=1.0) or 1.0
@@ -212,7 +211,7 @@ def _lengths(picture: CheckpointsPicture, width: int, *, ascii_only: bool) -> li
         share = value / longest if value is not None else None
         figure: Span = (f"{number(value, 2):>6}", f"{role} bold" if value is not None else "dim")
         tail = " tok a step" if role == "machine" else " tok a decode"
-        drawn = marked_bar(share, None, room, role, ascii_only=ascii_only)
+        drawn = marked_bar(share, None, room, role)
         lines.append(((f"{name:<{_NAME}}", "dim"), *drawn, figure, (tail, "dim")))
     return lines
 
@@ -303,12 +302,12 @@ class DrafterPanel(TextPart):
 
     def content(self, view: View, width: int, height: int) -> list[Line]:
         """Lengths, clamps, all positions together, then bar by bar; what to make of it."""
-        picture, ascii_only = view.picture.views.drafter, view.glyphs.ascii_only
+        picture = view.picture.views.drafter
         if not picture.per_position and (picture.type is None or _is_off(view)):
             return _choice(width)
         upper = [*length_lines(picture, width), *_clamp_lines(picture, width)]
         if picture.acceptance is not None:
-            upper.append(_overall(picture, width, ascii_only=ascii_only))
+            upper.append(_overall(picture, width))
         usual = _usual_rows(picture, width)
         legend = _legend(picture, width)
         verdict = sentences(clean(picture.verdict, 400), width, 3, "text bold")
@@ -323,7 +322,7 @@ class DrafterPanel(TextPart):
         basis = _basis(picture, width)
         if room >= usual + len(basis) and (height >= PLENTY or room > usual + len(basis) + 1):
             verdict, room = [*verdict, *basis], room - len(basis)
-        bars = position_lines(picture, width, usual if height >= PLENTY else room, ascii_only=ascii_only)
+        bars = position_lines(picture, width, usual if height >= PLENTY else room)
         if bars and room >= len(bars) + 2 and height < PLENTY:
             bars = [BLANK, *bars, BLANK]
         return [*upper, *bars, *legend, *verdict]
@@ -410,17 +409,17 @@ def _clamp_lines(picture: DrafterPicture, width: int) -> list[Line]:
     return [line for text in picture.clamps[:2] for line in sentences(clean(text, 300), width, 2, "warn")]
 
 
-def _overall(picture: DrafterPicture, width: int, *, ascii_only: bool) -> Line:
+def _overall(picture: DrafterPicture, width: int) -> Line:
     """All drafted tokens together, with the break-even marked."""
     least = picture.break_even_acceptance
     basis = "" if picture.break_even_basis == MEASURED else " est."
     tail = f"break-even {percent(least)}{basis}" if least is not None else ""
     room = max(width - 4 - 7 - len(tail) - 2, _LEAST_BAR)
     pays = least is None or picture.acceptance is None or picture.acceptance >= least
-    mark = "| " if ascii_only else "┃ "
+    mark = "┃ "
     return (
         ("all ", "dim"),
-        *marked_bar(picture.acceptance, least, room, "acceptance" if pays else "bad", ascii_only=ascii_only),
+        *marked_bar(picture.acceptance, least, room, "acceptance" if pays else "bad"),
         (f"{percent(picture.acceptance):>6} ", "text bold" if pays else "bad bold"),
         *(((mark, "gain"), (tail, "dim")) if tail else ()),
     )
@@ -447,7 +446,7 @@ def _legend(picture: DrafterPicture, width: int) -> list[Line]:
     return lines
 
 
-def position_lines(picture: DrafterPicture, width: int, height: int, *, ascii_only: bool) -> list[Line]:
+def position_lines(picture: DrafterPicture, width: int, height: int) -> list[Line]:
     """One bar a draft position, in as many columns as it takes; where even that does not do, neighbours share one."""
     shares = without_empty_tail(picture.per_position)
     if not shares or height < 1:
@@ -458,7 +457,7 @@ def position_lines(picture: DrafterPicture, width: int, height: int, *, ascii_on
     cells = (width - _GAP * (columns - 1)) // columns
     deep = -(-len(rows) // columns)
     label = max(len(name) for name, _, _ in rows)
-    drawn = [_bar_line(row, label, cells, picture.per_position_basis, ascii_only=ascii_only) for row in rows]
+    drawn = [_bar_line(row, label, cells, picture.per_position_basis) for row in rows]
     lines: list[Line] = []
     for y in range(deep):
         line: Line = ()
@@ -467,7 +466,7 @@ def position_lines(picture: DrafterPicture, width: int, height: int, *, ascii_on
                 pad = " " * (x * (cells + _GAP) - line_width(line))
                 line = (*line, (pad, "text"), *drawn[x * deep + y])
         lines.append(line)
-    if columns == 1 and height >= _THICK * deep - 1 and height < PLENTY and not ascii_only:
+    if columns == 1 and height >= _THICK * deep - 1 and height < PLENTY:
         lines = [half for line in lines for half in (line, _unlabelled(line), BLANK)][:-1]
     return lines
 
@@ -503,14 +502,14 @@ def rows_for(picture: DrafterPicture, most: int) -> list[Row]:
     return rows
 
 
-def _bar_line(row: tuple[str, float, float | None], label: int, width: int, basis: str, *, ascii_only: bool) -> Line:
+def _bar_line(row: tuple[str, float, float | None], label: int, width: int, basis: str) -> Line:
     name, share, published = row
     told = f" {percent(published):>5}" if published is not None and width >= _WIDE_COLUMN else ""
     room = max(width - label - 1 - 6 - (6 if width >= _WIDE_COLUMN else 0), _LEAST_BAR)
     role = "machine" if basis == "lifetime" else "acceptance"
     return (
         (f"{name:>{label}} ", "dim"),
-        *marked_bar(share, published, room, role, ascii_only=ascii_only),
+        *marked_bar(share, published, room, role),
         (f"{percent(share):>6}", "text"),
         (told, "gain"),
     )

@@ -10,7 +10,7 @@ from specdash.core.readings import Source
 from specdash.insight.picture import ExperimentVerdict, MeasureName
 from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, ago, clean, gain, rate
-from specdash.tui.spans import Line, Span, fit, wrap
+from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import TitledPanel
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def card_lines(view: View, width: int, height: int) -> list[Line]:
     left = height - len(lines)
     for caveat in card.caveats:
         texts = wrap(caveat, width - 2, max(min(left, 2), 0))
-        lines += [((f"{view.glyphs.alert if not at else ' '} {text}", "warn"),) for at, text in enumerate(texts)]
+        lines += [((f"{GLYPHS.alert if not at else ' '} {text}", "warn"),) for at, text in enumerate(texts)]
         left -= len(texts)
     if left > 0 and not form.has_source:
         lines.append(((fit(_sources(card.measures), width).rstrip(), "dim"),))

@@ -10,7 +10,7 @@ from specdash.insight.request import ServedRequest
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, age, clean, compact, counted, number, percent, plain, seconds, size
 from specdash.system.text import window as window_words
-from specdash.tui.spans import Line, Span, bar, line_width, middle, session_name, value_span
+from specdash.tui.spans import GLYPHS, Line, Span, bar, line_width, middle, session_name, value_span
 from specdash.tui.widgets.panel import Column, RowsPanel, TextPart, marked_bar, sentences
 
 if TYPE_CHECKING:
@@ -54,13 +54,12 @@ class PrefixCachePanel(TextPart):
         prefix_cache = view.picture.views.prefix_cache
         if not _known(prefix_cache):
             return []
-        ascii_only = view.glyphs.ascii_only
         lines: list[Line] = []
         if prefix_cache.cached is not None or prefix_cache.processed is not None:
-            lines.append(_tokens(prefix_cache, width, ascii_only=ascii_only))
+            lines.append(_tokens(prefix_cache, width))
         if prefix_cache.warm or prefix_cache.cold:
             lines.append(_first_token(prefix_cache, view.picture.window_s, width))
-        lines.append(_prompt_cache(prefix_cache, width, ascii_only=ascii_only))
+        lines.append(_prompt_cache(prefix_cache, width))
         lines += sentences(clean(prefix_cache.verdict, 400), width, 2, "text bold")
         return lines + sentences(clean(prefix_cache.unknown, 400), width, 2)
 
@@ -71,7 +70,7 @@ def _known(picture: PrefixCachePicture) -> bool:
     ) or bool(picture.requests)
 
 
-def _tokens(picture: PrefixCachePicture, width: int, *, ascii_only: bool) -> Line:
+def _tokens(picture: PrefixCachePicture, width: int) -> Line:
     tail: Line = (
         ("  cached ", "dim"),
         (compact(picture.cached), "prefill bold"),
@@ -79,7 +78,7 @@ def _tokens(picture: PrefixCachePicture, width: int, *, ascii_only: bool) -> Lin
         (compact(picture.processed), "text"),
     )
     room = max(width - _LABEL - line_width(tail), 8)
-    drawn = marked_bar(picture.cached_share, None, room, "prefill", ascii_only=ascii_only)
+    drawn = marked_bar(picture.cached_share, None, room, "prefill")
     return ((f"{'prompts':<{_LABEL}}", "dim"), *drawn, *tail)
 
 
@@ -105,7 +104,7 @@ def _first_token(picture: PrefixCachePicture, window_s: float, width: int) -> Li
     return spans
 
 
-def _prompt_cache(picture: PrefixCachePicture, width: int, *, ascii_only: bool) -> Line:
+def _prompt_cache(picture: PrefixCachePicture, width: int) -> Line:
     label: Span = (f"{'prompt cache':<{_LABEL}}", "dim")
     if picture.entries is None and picture.size_mib is None:
         return (label, (UNKNOWN, "dim"), ("" if picture.unknown else "  needs log verbosity 4", "dim"))
@@ -123,13 +122,13 @@ def _prompt_cache(picture: PrefixCachePicture, width: int, *, ascii_only: bool) 
         spans = (*spans, *part)
     left = width - line_width(spans) - 2
     if picture.limit_mib and picture.size_mib is not None and left >= _BAR:
-        filled, rest = bar(picture.size_mib / picture.limit_mib, min(left, _BAR * 2), ascii_only=ascii_only)
+        filled, rest = bar(picture.size_mib / picture.limit_mib, min(left, _BAR * 2))
         spans = (*spans, ("  ", "text"), (filled, "machine track"), (rest, "faint track"))
     return spans
 
 
-def _share_bar(share: float | None, width: int, *, ascii_only: bool) -> Span:
-    filled, rest = bar(share, width, ascii_only=ascii_only)
+def _share_bar(share: float | None, width: int) -> Span:
+    filled, rest = bar(share, width)
     return (filled + rest, "prefill track")
 
 
@@ -174,13 +173,12 @@ class SlotsTable(RowsPanel[PrefixSlot]):
     def columns(self, view: View) -> Sequence[Column[PrefixSlot]]:
         """What each slot shows."""
         most = max((row.tokens or 0 for row in self.rows(view)), default=0)
-        ascii_only = view.glyphs.ascii_only
 
         def held(prefix_slot: PrefixSlot) -> Span:
-            return _share_bar(share(prefix_slot.tokens, most), 16, ascii_only=ascii_only)
+            return _share_bar(share(prefix_slot.tokens, most), 16)
 
         def state(prefix_slot: PrefixSlot) -> Span:
-            return (f"{view.glyphs.live} busy", "decode bold") if prefix_slot.busy else ("  idle", "dim")
+            return (f"{GLYPHS.live} busy", "decode bold") if prefix_slot.busy else ("  idle", "dim")
 
         return (
             Column("slot", 4, lambda s: (str(s.id), "text bold"), rank=0),
@@ -224,11 +222,10 @@ class CachedSessionsTable(RowsPanel[PrefixSession]):
 
     def columns(self, view: View) -> Sequence[Column[PrefixSession]]:
         """What each session shows."""
-        ascii_only = view.glyphs.ascii_only
         name = 22 if self.size.width >= 90 else 12
         return (
             Column("session", name, lambda s: value_span(session_name(s.id, name)), rank=0, right=False),
-            Column("", _BAR, lambda s: _share_bar(s.cached_share, _BAR, ascii_only=ascii_only), 4, right=False),
+            Column("", _BAR, lambda s: _share_bar(s.cached_share, _BAR), 4, right=False),
             Column("cached", 6, lambda s: value_span(percent(s.cached_share), "prefill bold"), rank=0),
             Column("reqs", 5, lambda s: value_span(compact(s.requests)), rank=5),
             Column("processed", 9, lambda s: value_span(compact(s.processed)), rank=3),
@@ -270,7 +267,6 @@ class CachedRequestsTable(RowsPanel[ServedRequest]):
 
     def columns(self, view: View) -> Sequence[Column[ServedRequest]]:
         """What each request shows."""
-        ascii_only = view.glyphs.ascii_only
         has_sessions = any(row.session for row in self.rows(view))
         # Without the proxy nobody saw the first token arrive.
         first = "read in" if view.picture.views.prefix_cache.ttft_basis == "prompt" else "ttft"
@@ -278,7 +274,7 @@ class CachedRequestsTable(RowsPanel[ServedRequest]):
         slowest = max((row.ttft_s or 0.0 for row in self.rows(view)), default=0.0)
 
         def took(prefix_request: ServedRequest) -> Span:
-            filled, rest = bar(share(prefix_request.ttft_s, slowest), wide, ascii_only=ascii_only)
+            filled, rest = bar(share(prefix_request.ttft_s, slowest), wide)
             return (filled + rest, "machine track")
 
         columns: tuple[Column[ServedRequest], ...] = (
@@ -287,7 +283,7 @@ class CachedRequestsTable(RowsPanel[ServedRequest]):
             Column("task", 7, lambda r: value_span(plain(r.task)), rank=6),
             Column("session", 13, lambda r: value_span(session_name(r.session, 13)), rank=4, right=False),
             Column("prompt", 6, lambda r: value_span(compact(r.prompt_tokens)), rank=2),
-            Column("", wide, lambda r: _share_bar(r.cached_share, wide, ascii_only=ascii_only), 3, right=False),
+            Column("", wide, lambda r: _share_bar(r.cached_share, wide), 3, right=False),
             Column("cached", 6, lambda r: value_span(percent(r.cached_share), "prefill bold"), rank=0),
             Column("tokens", 6, lambda r: value_span(compact(r.cached_tokens)), rank=7),
             Column("processed", 9, lambda r: value_span(compact(r.processed_tokens)), rank=2),
@@ -370,14 +366,13 @@ class RouterTable(RowsPanel[RouterModelPicture]):
 
     def columns(self, view: View) -> Sequence[Column[RouterModelPicture]]:
         """What each model shows."""
-        glyphs = view.glyphs
         shapes = {
-            ModelStatus.LOADED: glyphs.live,
-            ModelStatus.SLEEPING: glyphs.stale,
-            ModelStatus.LOADING: glyphs.loading,
-            ModelStatus.DOWNLOADING: glyphs.loading,
-            ModelStatus.FAILED: glyphs.down,
-            ModelStatus.UNKNOWN: glyphs.unknown,
+            ModelStatus.LOADED: GLYPHS.live,
+            ModelStatus.SLEEPING: GLYPHS.stale,
+            ModelStatus.LOADING: GLYPHS.loading,
+            ModelStatus.DOWNLOADING: GLYPHS.loading,
+            ModelStatus.FAILED: GLYPHS.down,
+            ModelStatus.UNKNOWN: GLYPHS.unknown,
         }
 
         def status(picture: RouterModelPicture) -> Span:

@@ -84,7 +84,7 @@ def verdict_lines(view: View, width: int, height: int, *, brief: bool = False) -
     judged = verdict(view.picture)
     role = f"banner.{verdict_role(view)}"
     right = _rests_on(view.picture.speedup) if judged.rates else ""
-    if height >= _ROOMY and width >= _WIDE and not view.glyphs.ascii_only and judged.because:
+    if height >= _ROOMY and width >= _WIDE and judged.because:
         letters, needs = large(judged.short.removesuffix(" YET")), judged.detail
         room = width - len(letters[0]) - _GAP - 2
         if room >= _LEAST_TEXT:

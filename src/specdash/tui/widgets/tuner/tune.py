@@ -11,7 +11,7 @@ from specdash.core.errors import Finding, InputError, Severity
 from specdash.core.speculation import spec_type
 from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, clean, counted, number
-from specdash.tui.spans import Line, Span, fit, wrap
+from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import Column, PlacedBoard, RowsPanel, TitledPanel
 from specdash.tui.widgets.tuner.setting_field import SettingField
 
@@ -203,7 +203,7 @@ class KeysTable(RowsPanel[Change]):
             return lines
         edited = self.field.row
         now, _ = _value(edited.masked.before, width=self._value_width)
-        arrow = "->" if view.glyphs.ascii_only else "→"
+        arrow = "→"
         block = self.field.lines(
             width, height - 1, f"{fit(edited.key, _KEY_WIDTH)} {now[: self._value_width]} {arrow} "
         )
@@ -414,7 +414,7 @@ class ChecksPanel(TitledPanel):
                 f"nothing happens before {keys['tune.apply']} applies it"
             )
             return [((f"  {part}", "dim"),) for part in wrap(text, width - 3, height)]
-        return finding_lines(plan.findings, width, height, view.glyphs.alert, f": {keys['side']}")
+        return finding_lines(plan.findings, width, height, GLYPHS.alert, f": {keys['side']}")
 
 
 def finding_lines(findings: Sequence[Finding], width: int, height: int, alert: str, more: str = "") -> list[Line]:

@@ -67,7 +67,7 @@ class SpeedChart(TitledPanel):
 
     def aside(self, view: View) -> Line:
         """What the signs mean."""
-        run, signs = self.model.run, _signs(ascii_only=view.glyphs.ascii_only)
+        run, signs = self.model.run, _SIGNS
         if run is None or not run.boots:
             return ()
         legend: list[Span] = [(signs.start, "accent"), (" start  ", "dim"), (signs.tried, "text"), (" tried", "dim")]
@@ -86,7 +86,7 @@ class SpeedChart(TitledPanel):
         run = self.model.run
         if run is None or not run.boots:
             return message("no boot has ended yet", width, height)
-        return chart_lines(run, self.model.gains, width, height, ascii_only=view.glyphs.ascii_only)
+        return chart_lines(run, self.model.gains, width, height)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +101,7 @@ class _Signs:
     line: str
 
 
-_UNICODE = _Signs("◇", "●", "✖", "▼", "⊘", "◆", "│", "╌")
-_ASCII = _Signs("=", "o", "x", "v", "%", "*", "|", "-")
-
-
-def _signs(*, ascii_only: bool) -> _Signs:
-    return _ASCII if ascii_only else _UNICODE
+_SIGNS = _Signs("◇", "●", "✖", "▼", "⊘", "◆", "│", "╌")
 
 
 def dots_of(run: TuneRun, gains: Mapping[int, Gain]) -> list[BootDot]:
@@ -126,10 +121,10 @@ def dots_of(run: TuneRun, gains: Mapping[int, Gain]) -> list[BootDot]:
     return dots
 
 
-def chart_lines(run: TuneRun, gains: Mapping[int, Gain], width: int, height: int, *, ascii_only: bool) -> list[Line]:
+def chart_lines(run: TuneRun, gains: Mapping[int, Gain], width: int, height: int) -> list[Line]:
     """`height` lines: the plot, and below it the boots' numbers."""
     rows = height - 1
-    dots, start, signs = dots_of(run, gains), start_speed(run), _signs(ascii_only=ascii_only)
+    dots, start, signs = dots_of(run, gains), start_speed(run), _SIGNS
     guess = guessed_speed(run)
     speeds = [value for value in (*(dot.speed for dot in dots), start, guess) if value is not None]
     room = width - _SCALE

@@ -10,7 +10,7 @@ from specdash.insight.charts import Metric
 from specdash.system.text import UNKNOWN, about, ago, clean, clock, counted, duration, number, percent, rate, window
 from specdash.system.text import gain as gain_text
 from specdash.tui.layout import PanelId
-from specdash.tui.spans import BLANK, Line, Span, bar, fit, line_width, spread, wrap
+from specdash.tui.spans import BLANK, GLYPHS, Line, Span, bar, fit, line_width, spread, wrap
 from specdash.tui.tuner_model import TunerSituation, best_boot, chosen_settings, guessed_speed
 from specdash.tui.widgets.chart import Chart
 from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart
@@ -19,7 +19,6 @@ from specdash.tune.run.status import RunState, TuneStep
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.tui.spans import Glyphs
     from specdash.tui.tuner_model import TunerModel
     from specdash.tui.view import View
     from specdash.tune.model.gains import Gain
@@ -51,7 +50,6 @@ class TunerBar(LinesWidget):
 
     def show(self, view: View) -> None:
         """Draw this view."""
-        self.glyphs = view.glyphs
         width = self.size.width or self.app.size.width
         self.set_lines(bar_lines(self.model, view, width, tall=self.tall))
 
@@ -99,51 +97,51 @@ def gain_role(low: float | None, high: float | None) -> str:
 
 def _state(model: TunerModel, view: View) -> tuple[str, str, str]:
     """Words, role and glyph."""
-    run, state, glyphs = model.run, model.state, view.glyphs
+    run, state = model.run, model.state
     if model.starting:
-        return "STARTING", "accent", glyphs.loading
+        return "STARTING", "accent", GLYPHS.loading
     if run is not None and state is RunState.RUNNING:
-        return _boot_words(run), "accent", glyphs.live
+        return _boot_words(run), "accent", GLYPHS.live
     if run is not None and state is RunState.STOPPING:
-        return "STOPPING: this boot is cancelled and your settings are put back", "warn", glyphs.busy
+        return "STOPPING: this boot is cancelled and your settings are put back", "warn", GLYPHS.busy
     if run is None or model.wants_plan:
         return _plan_state(model, view)
     if state is RunState.FINISHED:
-        return _outcome_state(run, glyphs)
+        return _outcome_state(run)
     after = f"after {counted(run.restarts, 'restart')}"
     end = run.end
     if state is RunState.CUT_SHORT or end is None:
         if model.on_trial is False:
-            return f"CUT SHORT {after}: its process is gone; your settings are back", "warn", glyphs.note
-        return f"CUT SHORT {after}: its process is gone, and the service may run what it tried", "bad", glyphs.alert
+            return f"CUT SHORT {after}: its process is gone; your settings are back", "warn", GLYPHS.note
+        return f"CUT SHORT {after}: its process is gone, and the service may run what it tried", "bad", GLYPHS.alert
     role = "bad" if end.restored is False else "warn"
     back = "MAY STILL RUN WHAT WAS TRIED" if end.restored is False else "your settings are back"
     why = f": {clean(end.error, 300)}" if end.error else ""
     word = "FAILED" if state is RunState.FAILED else "STOPPED"
-    return f"{word} {after}{why}; {back}", role, glyphs.down if word == "FAILED" else glyphs.note
+    return f"{word} {after}{why}; {back}", role, GLYPHS.down if word == "FAILED" else GLYPHS.note
 
 
 def _plan_state(model: TunerModel, view: View) -> tuple[str, str, str]:
-    glyphs, keys = view.glyphs, view.keys
+    keys = view.keys
     problem = model.plan_error or (model.plan.problem if model.plan is not None else "")
     if problem:
-        return f"NOTHING TO TUNE: {clean(problem, 400)}", "warn", glyphs.alert
+        return f"NOTHING TO TUNE: {clean(problem, 400)}", "warn", GLYPHS.alert
     if model.plan is None:
-        return "LOOKING for what can be tuned", "dim", glyphs.unknown
+        return "LOOKING for what can be tuned", "dim", GLYPHS.unknown
     words = f"READY: press {keys['arm']} to arm, {keys['tuner.start']} to start; nothing changes until you confirm"
-    return words, "accent", glyphs.stale
+    return words, "accent", GLYPHS.stale
 
 
-def _outcome_state(run: TuneRun, glyphs: Glyphs) -> tuple[str, str, str]:
+def _outcome_state(run: TuneRun) -> tuple[str, str, str]:
     outcome = run.end.outcome if run.end is not None else None
     if outcome is None:
-        return "FINISHED, but left no result", "warn", glyphs.unknown
+        return "FINISHED, but left no result", "warn", GLYPHS.unknown
     if run.end is not None and run.end.restored is False:
-        return "FINISHED, BUT YOUR SETTINGS MAY NOT BE BACK: run `specdash recover`", "bad", glyphs.alert
+        return "FINISHED, BUT YOUR SETTINGS MAY NOT BE BACK: run `specdash recover`", "bad", GLYPHS.alert
     if outcome.improved:
         gain = gain_text(outcome.gain, outcome.low, outcome.high)
-        return f"IMPROVED {gain}: {point_words(outcome.chosen, 80)}", "good", glyphs.live
-    return "NO IMPROVEMENT FOUND: your settings stay", "dim", glyphs.note
+        return f"IMPROVED {gain}: {point_words(outcome.chosen, 80)}", "good", GLYPHS.live
+    return "NO IMPROVEMENT FOUND: your settings stay", "dim", GLYPHS.note
 
 
 def _boot_words(run: TuneRun) -> str:
@@ -174,7 +172,7 @@ def _going_on(run: TuneRun, view: View, width: int) -> list[Line]:
     now = run.now
     if now is None:
         return labelled("now", "no progress reported yet", "dim", width, 1)
-    lines = [_now_line(now, _users(run, now, view), view.picture.wall, width, view.glyphs)]
+    lines = [_now_line(now, _users(run, now, view), view.picture.wall, width)]
     if now.why:
         lines += labelled("why", clean(now.why, 400), "text", width, 2)
     if now.guess is not None:
@@ -193,7 +191,7 @@ def _users(run: TuneRun, now: CurrentStep, view: View) -> Line:
     return (("  held ", "dim"), _waiting(held), ("  queued ", "dim"), _waiting(queued), (" ", "dim"))
 
 
-def _now_line(now: CurrentStep, users: Line, wall: float, width: int, glyphs: Glyphs) -> Line:
+def _now_line(now: CurrentStep, users: Line, wall: float, width: int) -> Line:
     """What is done with which point, how far that is, and who waits for it."""
     spans: list[Span] = [(f" {'now':<{LABEL}}", "accent")]
     if now.point is not None:
@@ -204,7 +202,7 @@ def _now_line(now: CurrentStep, users: Line, wall: float, width: int, glyphs: Gl
     since: Line = ((f" {duration(max(wall - now.since, 0.0), short=True)}", "dim"),) if now.since is not None else ()
     room = width - line_width(spans) - line_width(users) - line_width(since)
     if now.done is not None and now.total and room >= 8:
-        filled, rest = bar(now.done / now.total, min(_PROGRESS, room), ascii_only=glyphs.ascii_only)
+        filled, rest = bar(now.done / now.total, min(_PROGRESS, room))
         spans += [(filled, "decode track"), (rest, "faint track")]
     elif now.detail and room >= 12:
         spans.append((fit(f"  {clean(now.detail, 200)}", room - 2).rstrip(), "dim"))
