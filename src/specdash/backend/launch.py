@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from specdash.backend import auto, binary, capabilities, devices, embedded
 from specdash.backend.engines import PACKAGE, Engine, find_engine
@@ -60,7 +61,7 @@ def is_listening(settings: BackendSettings) -> bool:
                 client.settimeout(_CONNECT_S)
                 client.connect(settings.host)
                 return True
-        host = settings.url.removeprefix("http://").rsplit(":", 1)[0].strip("[]")
+        host = urlsplit(settings.url).hostname or ""
         with socket.create_connection((host, settings.port), timeout=_CONNECT_S):
             return True
     return False
@@ -330,6 +331,8 @@ def write_run_record(plan: LaunchPlan, pid: int, start_check: StartCheck | None 
         log=plan.log,
         env_file=plan.env_file,
         api_key_env="LLAMA_API_KEY" if "api-key" in plan.settings.secrets else None,
+        api_key_file=plan.settings.api_key_file,
+        certificate=plan.settings.certificate,
         parameters=plan.speculation,
         runner_pid=os.getpid(),
         env_digest=plan.env_digest,

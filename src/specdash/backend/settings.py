@@ -279,7 +279,19 @@ class BackendSettings(BaseModel):
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        return f"http://{host}:{self.port}"
+        return f"http{'s' if self.certificate else ''}://{host}:{self.port}"
+
+    @property
+    def api_key_file(self) -> str | None:
+        """The file that holds the keys clients may send, one a line."""
+        file = self.text("api-key-file")
+        return os.path.abspath(file) if file else None  # noqa: PTH100 - the path is a text here
+
+    @property
+    def certificate(self) -> str | None:
+        """The certificate file that the server serves TLS with; None without TLS, which needs its key as well."""
+        certificate, key = self.text("ssl-cert-file"), self.text("ssl-key-file")
+        return os.path.abspath(certificate) if certificate and key else None  # noqa: PTH100 - the path is a text here
 
     def with_value(self, name: str, value: Scalar, source: str, note: str = "") -> BackendSettings:
         """The same settings with one engine parameter changed."""

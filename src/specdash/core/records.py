@@ -227,6 +227,10 @@ class RunRecord(JsonRecord):
     env_file: str | None = None
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key, never the key."""
+    api_key_file: str | None = None
+    """File that holds such keys, one a line."""
+    certificate: str | None = None
+    """The certificate file that it serves TLS with."""
     parameters: tuple[tuple[str, str], ...] = ()
     runner_pid: int | None = None
     """The `specdash backend run` around it."""

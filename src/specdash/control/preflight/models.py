@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Files the settings name: there, readable, and what they must be.
 
-_PLAIN = ("chat-template-file", "api-key-file", "lookup-cache-static")
-_NATIVE = ("LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
+_PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
+_NATIVE = ("LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
 
 
 def check_files(subject: BackendSubject, out: Findings) -> BackendSubject:
