@@ -11,7 +11,7 @@ from specdash.backend.settings import DEFAULT, canonical, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, PASSED_ON, SPECULATION
 from specdash.core.parameters import Parameter, ValueKind
-from specdash.core.speculation import NO_SPECULATION, SpecType, spec_type
+from specdash.core.speculation import NO_SPECULATION, SpecType, named_type, spec_type
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Capabilities:
         """The engine's own name of a spec type, None when it has no such type."""
         if not self.spec_types:
             return wanted.name
-        return next((name for name in self.spec_types if spec_type(name) is wanted), None)
+        return next((name for name in self.spec_types if named_type(name) == wanted), None)
 
     def advice(self, flag: str) -> str | None:
         """What the engine says to write instead of a removed flag."""
@@ -133,7 +133,9 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
     entries = tuple(entries)
     removed = frozenset(name for entry in entries if _REMOVED in entry.text for name in entry.names)
     shown = next((entry.value for entry in entries if SPEC_TYPE_FLAG in entry.names), "")
-    types = tuple(name for name in re.split(r"[|,]", shown.strip("[]{}<>")) if spec_type(name) is not None)
+    types = tuple(name for name in re.split(r"[|,]", shown.strip("[]{}<>")) if name and name != NO_SPECULATION)
+    if not any(map(spec_type, types)):
+        types = ()
     return Capabilities(
         kind="llama-server",
         version=version,
@@ -150,7 +152,7 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
 def type_names(members: Iterable[str], prefix: str) -> tuple[str, ...]:
     """Names of spec types from the members of xllamacpp's enum."""
     plain = (name.removeprefix(prefix).lower().replace("_", "-") for name in members if name.startswith(prefix))
-    return tuple(name for name in plain if name != NO_SPECULATION and spec_type(name) is not None)
+    return tuple(name for name in plain if name not in (NO_SPECULATION, _COUNT))
 
 
 def _names(line: str) -> tuple[tuple[str, ...], str]:
@@ -183,6 +185,8 @@ ESSENTIAL = frozenset(
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
 _SPECULATION = frozenset(parameter.name for parameter in SPECULATION)
 _NUMBER = re.compile(r"-[\d.]")
+_COUNT = "count"
+"""The last member of an enum in C, which counts the others."""
 _ALL_LAYERS = "999"
 _DRAFT_LENGTH = "--spec-ngram-size-m"
 _CUT_TO = BY_NAME["spec-draft-n-max"].former_flags
@@ -339,7 +343,7 @@ class _Fitter:
 
     def chain(self) -> list[str]:
         """The spec types as one flag, in the build's own names."""
-        types = [item for name in self.settings.spec_types if (item := spec_type(name)) is not None]
+        types = [named_type(name) for name in self.settings.spec_types]
         known = self.known
         if known is None:
             return [SPEC_TYPE_FLAG, ",".join(kind.name for kind in types)]

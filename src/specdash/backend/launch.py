@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from specdash.backend import auto, binary, capabilities, devices, embedded
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
+from specdash.core.changes import is_secret
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError, Problem
 from specdash.core.masking import MASK
@@ -84,7 +85,6 @@ def _is_socket(settings: BackendSettings) -> bool:
     return settings.host.endswith(".sock")
 
 
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
 NO_BACKTRACE = "GGML_NO_BACKTRACE"
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
@@ -143,7 +143,7 @@ class LaunchPlan:
     def shown_environment(self) -> dict[str, str]:
         """The variables the settings add to the child's environment, secrets masked."""
         full = {key: value for key, value in self.environment({}).items() if key != embedded.ASSIGNMENTS_VARIABLE}
-        return {key: MASK if _SECRET_NAME.search(key) else value for key, value in sorted(full.items())}
+        return {key: MASK if is_secret(key) else value for key, value in sorted(full.items())}
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
@@ -359,7 +359,8 @@ def end_run_record(path: Path, how: str, *, crashed: bool) -> None:
             newest_first = sorted(directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
             for file in newest_first[ENDED_KEPT:]:
                 file.unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def file_digest(path: str | None) -> str | None:

@@ -439,7 +439,7 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 _I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
 
 
-def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> Parameter:
+def _arg(kind: ValueKind, key: str, flag: str, meaning: str, *, secret: bool = False, **choices: str) -> Parameter:
     return Parameter(
         name=flag.lstrip("-"),
         kind=kind,
@@ -447,6 +447,7 @@ def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> 
         keys=(f"LLAMA_ARG_{key}",),
         flags=(flag,),
         choices={value.replace("_", "-"): what for value, what in choices.items()},
+        secret=secret,
     )
 
 
@@ -472,7 +473,8 @@ PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_S, "LOG_PREFIX", "--log-prefix", "time and level before each line of the log"),
     _arg(_S, "LOG_TIMESTAMPS", "--log-timestamps", "time before each line of the log"),
     _arg(_P, "MCP_SERVERS_CONFIG", "--mcp-servers-config", "file with MCP servers (experimental)"),
-    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental)"),
+    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys",
+         secret=True),
     _arg(_S, "MMPROJ_AUTO", "--mmproj-auto", "look for a multimodal projector beside the model"),
     _arg(_S, "MMPROJ_OFFLOAD", "--mmproj-offload", "keep the multimodal projector on the GPU"),
     _arg(_T, "MMPROJ_URL", "--mmproj-url", "URL of a multimodal projector"),

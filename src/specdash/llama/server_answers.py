@@ -22,7 +22,7 @@ from specdash.core.readings import (
     Slot,
     Slots,
 )
-from specdash.core.speculation import parse_chain
+from specdash.core.speculation import SpecType, parse_chain
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
@@ -275,9 +275,14 @@ def _types(values: dict[str, str] | None) -> tuple[str, ...] | None:
     if values is None:
         return None
     try:
-        return tuple(spec_type.name for spec_type in parse_chain(values.get(_SPEC_TYPE, ""), _SPEC_TYPE))
+        return tuple(spec_type.name for spec_type in _chain_of(values.get(_SPEC_TYPE, "")))
     except InputError:
         return None
+
+
+def _chain_of(text: str) -> tuple[SpecType, ...]:
+    # A server that runs with a type has it.
+    return parse_chain(text, _SPEC_TYPE, lambda _: True)
 
 
 def _port(values: dict[str, str] | None) -> int | None:

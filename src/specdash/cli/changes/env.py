@@ -40,7 +40,7 @@ from specdash.system.text import shortened, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdash.control.env_store import Backup, Backups, EnvSnapshot
     from specdash.control.services.services import ManagedService
@@ -232,15 +232,27 @@ def _draft(subject: EnvSubject, wanted: Mapping[str, str | None]) -> Draft:
     role, file = subject.role, subject.snapshot.file.check(str(subject.path))
     for key, value in wanted.items():
         if value is not None:
-            check_value(role, key, value)
+            check_value(role, key, value, _listed(file.values))
     try:
         after = with_changes(file, wanted)
     except EnvFileError as error:
         raise EnvFileError(f"{subject.path}: {error}") from None
     changes = changes_to(role, file.values, wanted)
-    said = [(key_change.key, unknown(role, key_change.key)) for key_change in changes if key_change.after is not None]
+    listed = _listed(file.values)
+    said = [(given.key, unknown(role, given.key, listed)) for given in changes if given.after is not None]
     warnings = [f"{key} is {text}" for key, text in said if text is not None]
     return Draft(subject, after, changes, masked_diff(file.text, after, str(subject.path)), warnings)
+
+
+def _listed(values: Mapping[str, str]) -> Callable[[str], bool]:
+    """Whether the engine that a backend env chooses has a variable or spec type, by its own help."""
+
+    def is_listed(name: str) -> bool:
+        from specdash.backend.capabilities import listed_names
+
+        return name in listed_names(values)
+
+    return is_listed
 
 
 def _write(made: list[Draft]) -> dict[Role, int]:
@@ -548,7 +560,7 @@ def _show(args: argparse.Namespace) -> int:
 def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
     """Every assignment, unreadable line and trap of the file, in its order."""
     file = subject.snapshot.file
-    said = remarks(subject.role, file)
+    said = remarks(subject.role, file, _listed(file.values))
     rows: list[dict[str, Any]] = []
     for at, entry in enumerate(file.entries):
         notes = list(said.get(at, ()))
