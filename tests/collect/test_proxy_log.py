@@ -286,3 +286,17 @@ def test_once_the_address_is_known_the_log_speaks_for_the_proxy_no_more(publishe
     collector.step()
     assert len(published.statuses()) == 1
     assert len(published.events()) == 2
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 400, "-" + "9" * 400, "1e400", "NaN", "1e300", "9" * 5000, "[1, 1e400]"], ids=lambda text: text[:9]
+)
+@pytest.mark.parametrize("name", ["decode_rate", "completion_tokens", "ttft_s", "at", "retries", "of_a_newer_version"])
+def test_a_number_that_cannot_be_meant_costs_its_line_and_is_counted(name: str, number: str) -> None:
+    good = to_json(REQUEST).encode()
+    absurd = f'{{"event": "request", "at": 5.0, "session": "s", "request_id": "x", "{name}": {number}}}'.encode()
+    published = Published()
+    lines = b"\n".join([*[good] * 5, absurd, *[good] * 5, b""])
+    ProxyEventsCollector("", published.append, lines=Given(TailChunk(lines))).step()
+    assert published.events() == [REQUEST] * 10
+    assert [batch.unread for batch in published.batches()] == [1]

@@ -32,6 +32,34 @@ def test_what_is_unknown_is_never_a_number() -> None:
     assert text.gain(None, 0.1, 0.2) == text.between(None, 0.2) == text.size_pair(None, None) == "--"
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_no_figure_is_written_that_is_none(value: float) -> None:
+    figures = (text.plain, text.number, text.significant, text.rate, text.compact, text.billions, text.context, text.percent,
+               text.change, text.times, text.size, text.duration, text.about, text.age, text.ago, text.seconds, text.window,
+               text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.zone)  # fmt: skip
+    pairs = (text.size_pair(value, 1e9), text.size_pair(1e9, value), text.between(0.1, value), text.between(value, 0.1),
+             text.gain(0.1, value, value), text.gain(value, 0.1, 0.2), text.moment(value, 0.0))  # fmt: skip
+    for shown in (*(function(value) for function in figures), *pairs):
+        assert not re.search("nan|inf", shown, re.IGNORECASE), shown
+        assert "--" in shown or "×" in shown, shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (57.61234567, "57.6123"),
+        (1_234_567.89, "1234568"),
+        (1e15, "1000000000000000"),
+        (123_456.0, "123456"),
+        (0.00001234567, "0.000012345670"[:-1]),
+        (0, "0"),
+        (1e-30, "0"),
+    ],
+)
+def test_a_number_for_programs_has_no_exponent(value: float, shown: str) -> None:
+    assert text.decimal(value) == shown
+
+
 def test_a_number_has_its_decimals_its_unit_and_groups_of_thousands() -> None:
     assert (text.number(1234.56), text.number(0.666, 2), text.number(51.24, 1, "W")) == ("1,235", "0.67", "51.2 W")
     assert (text.significant(57.612, 4), text.significant(25_031.4), text.significant(0.05, 4)) == (

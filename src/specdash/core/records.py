@@ -106,9 +106,15 @@ def _plain(hint: Any, value: Any) -> Any:
     return value
 
 
+_MOST_COUNTED = 2**63
 _FITS: dict[Any, Callable[[Any], bool]] = {
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_COUNTED,
+    # Compared, and so neither NaN nor a number that is too large to become a float.
+    float: lambda value: (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -sys.float_info.max <= value <= sys.float_info.max
+    ),
     str: lambda value: isinstance(value, str),
     bool: lambda value: isinstance(value, bool),
 }

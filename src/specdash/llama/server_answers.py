@@ -68,10 +68,13 @@ def integer(value: object) -> int | None:
     return None
 
 
+_MOST_COUNTED = 2**63
+
+
 def natural(value: object) -> int | None:
     """A whole number from zero; llama-server writes -1 for none."""
     number = integer(value)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and 0 <= number < _MOST_COUNTED else None
 
 
 def fraction(value: object) -> float | None:
