@@ -43,7 +43,7 @@ class FullDisk:
         run = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(self.env_file)]
         with self.stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                ["unshare", "-m", "sh", "-c", FULL, str(self.state), *run],
+                [shutil.which("unshare") or "", "-m", "sh", "-c", FULL, str(self.state), *run],
                 env={**os.environ, "XDG_STATE_HOME": str(self.state)},
                 stderr=stderr,
             )

@@ -302,9 +302,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
     @pytest.mark.parametrize("call", ["stat", "fstat", "pread"])
-    def test_a_file_is_never_read_twice(
-        self, log: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
-    ) -> None:
+    def test_a_file_is_never_read_twice(self, log: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
         log.write_bytes(b"one\ntwo\n")
         tail = LogTail(str(log))
         assert drain(tail) == (b"one\ntwo\n", False)

@@ -178,8 +178,19 @@ def _count(value: str) -> int:
 
 
 ESSENTIAL = frozenset(
-    {"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key", "device",
-     "ssl-cert-file", "ssl-key-file"}
+    {
+        "model",
+        "model-url",
+        "hf-repo",
+        "docker-repo",
+        "host",
+        "port",
+        "api-key-file",
+        "api-key",
+        "device",
+        "ssl-cert-file",
+        "ssl-key-file",
+    }
 )
 """Parameters without which the server would serve something else, elsewhere, or to everybody."""
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import StartWatch
+    from specdash.core.records import StartCheck
 
 
 # What is done with a server's output besides keeping it: copied to our stderr, and searched for what went wrong.

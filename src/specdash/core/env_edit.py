@@ -279,9 +279,7 @@ def close_key(role: Role, key: str) -> str | None:
     return close[0] if close else None
 
 
-def _of_key(
-    role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed
-) -> Iterable[str]:
+def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
     said = unknown(role, key, is_listed)
     if said is not None:
         yield f"unknown: {said}"

@@ -207,7 +207,7 @@ def to_json(event: ProxyEvent) -> str:
 
 
 def from_json(line: str | bytes) -> ProxyEvent | None:
-    """The event of a line, or None when it is not one of ours, a field is not of its type, or a number cannot be meant.
+    """The event of a line; None for another line, a field of another type, or a number that cannot be meant.
 
     Unknown fields of newer versions are ignored. Never raises.
     """
@@ -365,7 +365,7 @@ def status_to_json(status: ProxyStatus) -> dict[str, Any]:
 
 
 def status_from_json(values: Any) -> ProxyStatus | None:
-    """The picture of a JSON object, or None when it is not one, a field is not of its type, or a number cannot be meant.
+    """The picture of a JSON object; None for another one, a field of another type, or a number that cannot be meant.
 
     Unknown fields are ignored. Never raises.
     """

@@ -4,8 +4,8 @@ bundles all show these."""
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import types
 import typing
 from base64 import b64decode, b64encode

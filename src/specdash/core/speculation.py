@@ -7,7 +7,6 @@ priority: whatever order the operator writes, the first type that yields a draft
 from __future__ import annotations
 
 from enum import StrEnum
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError
@@ -229,7 +228,7 @@ def spec_type(name: str) -> SpecType | None:
 
 
 def named_type(name: str) -> SpecType:
-    """The type called `name`; one that the catalogue lacks has a name alone, and llama.cpp's own knobs of such types."""
+    """The type called `name`; one that the catalogue lacks has the knobs of all that draft with a model, or none."""
     known = spec_type(name)
     if known is not None:
         return known
@@ -237,7 +236,11 @@ def named_type(name: str) -> SpecType:
         return SpecType(name, UNKNOWN_TYPE)
     flag = "spec-draft"
     return SpecType(
-        name, UNKNOWN_TYPE, max_parameter=f"{flag}-n-max", min_parameter=f"{flag}-n-min", p_min_parameter=f"{flag}-p-min"
+        name,
+        UNKNOWN_TYPE,
+        max_parameter=f"{flag}-n-max",
+        min_parameter=f"{flag}-n-min",
+        p_min_parameter=f"{flag}-p-min",
     )
 
 
@@ -246,9 +249,7 @@ def is_auto(text: str) -> bool:
     return text.strip().lower() == AUTO
 
 
-def parse_chain(
-    text: str, source: str, is_listed: Callable[[str], bool] = lambda _: False
-) -> tuple[SpecType, ...]:
+def parse_chain(text: str, source: str, is_listed: Callable[[str], bool] = lambda _: False) -> tuple[SpecType, ...]:
     """The types in a comma-separated chain, without repeats, in the engine's priority; `none` is the empty chain.
 
     `source` names where the text came from, for the error. `is_listed` says of a type that the catalogue lacks whether
@@ -368,21 +369,3 @@ PUBLISHED: tuple[PublishedAcceptance, ...] = (
         "draft-dspark", "DSpark, agent, n 7", _UNNAMED, (0.624, 0.412, 0.260, 0.186, 0.113, 0.073, 0.056), 2.73
     ),
 )
-
-
-def nearest(type_name: str, per_position: tuple[float, ...]) -> tuple[PublishedAcceptance, ...]:
-    """What was published of a type, the nearest first.
-
-    Curves come before means, by the root mean square difference over the positions that both have; without positions
-    of one's own in the order published.
-    """
-    found = [acceptance for acceptance in PUBLISHED if acceptance.type == type_name]
-    return tuple(sorted(found, key=lambda acceptance: distance(acceptance.per_position, per_position)))
-
-
-def distance(pair: tuple[float, ...], other: tuple[float, ...]) -> float:
-    """Root mean square difference over the common positions; infinite where there are none."""
-    pairs = list(zip(pair, other, strict=False))
-    if not pairs:
-        return float("inf") if not pair or other else 0.0
-    return sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))

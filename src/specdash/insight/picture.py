@@ -72,8 +72,6 @@ class ReferenceCurve:
     """Empty where only means were published."""
     mean_accepted_length: float | None = None
     acceptance: float | None = None
-    distance: float | None = None
-    """Root mean square difference to the drafter's own shares, over the positions that both have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -427,7 +427,7 @@ def _overall(picture: DrafterPicture, width: int, *, ascii_only: bool) -> Line:
 
 
 def drawn_reference(picture: DrafterPicture) -> ReferenceCurve | None:
-    """The published curve that is marked beside the bars: the nearest that has positions."""
+    """The published curve that is marked beside the bars: the first that has positions."""
     return next((curve for curve in picture.references if curve.per_position), None)
 
 
