@@ -201,11 +201,7 @@ def _next_token(value: object) -> dict[str, Any]:
 
 
 def _is_processing(entry: dict[str, Any]) -> bool:
-    processing = flag(entry.get("is_processing"))
-    if processing is not None:
-        return processing
-    # Builds before is_processing wrote a state number, zero for idle.
-    return bool(natural(entry.get("state")))
+    return bool(flag(entry.get("is_processing")))
 
 
 def _speculative_types(value: object) -> tuple[str, ...] | None:
