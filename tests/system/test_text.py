@@ -34,11 +34,24 @@ def test_what_is_unknown_is_never_a_number() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_no_figure_is_written_that_is_none(value: float) -> None:
-    figures = (text.plain, text.number, text.significant, text.rate, text.compact, text.billions, text.context,
-               text.percent, text.change, text.times, text.size, text.duration, text.about, text.age, text.ago,
-               text.seconds, text.window, text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.zone)  # fmt: skip
-    pairs = (text.size_pair(value, 1e9), text.size_pair(1e9, value), text.between(0.1, value),
-             text.between(value, 0.1), text.gain(0.1, value, value), text.gain(value, 0.1, 0.2), text.moment(value, 0.0))  # fmt: skip
+    figures = (
+        *(
+            text.plain,
+            text.number,
+            text.significant,
+            text.rate,
+            text.compact,
+            text.billions,
+            text.context,
+            text.percent,
+        ),
+        *(text.change, text.times, text.size, text.duration, text.about, text.age, text.ago, text.seconds),
+        *(text.window, text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.zone),
+    )
+    pairs = (
+        *(text.size_pair(value, 1e9), text.size_pair(1e9, value), text.between(0.1, value), text.between(value, 0.1)),
+        *(text.gain(0.1, value, value), text.gain(value, 0.1, 0.2), text.moment(value, 0.0)),
+    )
     for shown in (*(function(value) for function in figures), *pairs):
         assert not re.search("nan|inf", shown, re.IGNORECASE), shown
         assert "--" in shown or "×" in shown, shown

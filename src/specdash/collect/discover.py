@@ -404,7 +404,7 @@ def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Targ
     recorded: dict[str, Any] = {
         "proxy_url": record.url,
         "proxy_key": recorded_key(record, env),
-        "proxy_log": record.events or record.log,
+        "proxy_log": record.events,
         "proxy_origin": f"run record of process {record.pid}",
     }
     taken = {name: value for name, value in recorded.items() if value and not getattr(target, name)}

@@ -1,4 +1,4 @@
-"""The proxy's events to readings: from its events file, its human log, or a unit of the user's journal."""
+"""The proxy's events to readings: from its events file, or from the log or journal of a UAP proxy."""
 
 from __future__ import annotations
 
@@ -146,16 +146,17 @@ class _Batch:
     def add(self, line: bytes) -> None:
         if line.lstrip().startswith(b"{"):
             event = from_json(line)
-            # Most lines of the human log are not about events; a JSON object that is none was meant to be one.
+            # Most lines of a log are not about events; a JSON object that is none was meant to be one.
             self._unread += event is None
             self.has_json = self.has_json or event is not None
         else:
-            event = self._from_human_log(line)
+            event = self._from_uap_line(line)
         if event is not None:
             self._events.append(event)
 
-    def _from_human_log(self, line: bytes) -> ProxyEvent | None:
-        from specdash.core.proxy_lines import ContextLine, parse_line
+    def _from_uap_line(self, line: bytes) -> ProxyEvent | None:
+        from specdash.collect.uap_journal import parse_line
+        from specdash.core.proxy_lines import ContextLine
 
         event = parse_line(line.decode("utf-8", "replace"), self._wall)
         if isinstance(event, ContextLine):
