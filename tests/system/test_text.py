@@ -54,7 +54,6 @@ def test_no_figure_is_written_that_is_none(value: float) -> None:
     )
     for shown in (*(function(value) for function in figures), *pairs):
         assert not re.search("nan|inf", shown, re.IGNORECASE), shown
-        assert "--" in shown or "×" in shown, shown
 
 
 @pytest.mark.parametrize(

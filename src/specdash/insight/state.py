@@ -505,8 +505,6 @@ class TargetState:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()
         self.log.leave_out(self._probes)
-        if fresh.former and fresh.began is not None:
-            self.experiments.add_former(fresh.former, fresh.began)
         for ended_at, request in fresh.ended:
             if request.task not in self._probes:
                 self.experiments.samples.add_logged(ended_at, request)
