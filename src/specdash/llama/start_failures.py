@@ -392,6 +392,14 @@ ARGUMENTS: tuple[KnownFailure, ...] = (
         (r"couldn't bind HTTP server socket, hostname: (?P<host>[^,\n]*), port: (?P<port>\d+)",),
         ("bind_failed",),
     ),
+    KnownFailure(
+        "no_tls",
+        "TLS from a build without it",
+        ServerEnd.EXIT,
+        "a certificate is set, and this build has no TLS",
+        "use a llama-server that was built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and LLAMA_ARG_SSL_KEY_FILE",
+        (r"the server is built without SSL support",),
+    ),
 )
 
 MEMORY: tuple[KnownFailure, ...] = (

@@ -39,6 +39,11 @@ def check_files(subject: BackendSubject, out: Findings) -> BackendSubject:
         path = settings.text(name)
         if path is not None:
             _plain(subject.source(name), path, out)
+    certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
+    if bool(certificate) is not bool(key_file):
+        given = "ssl-cert-file" if certificate else "ssl-key-file"
+        said = f"{subject.named(given)}: TLS needs the certificate and its key, and the server answers without TLS"
+        out.error("tls", said, key=subject.source(given), fix="name both, or neither")
     for key in _NATIVE:
         if settings.native.get(key):
             _plain(key, settings.native[key], out)
