@@ -68,7 +68,7 @@ def test_a_note_of_which_nothing_else_is_known_begins_with_its_headline(guardrai
 
 
 def test_the_beginning_and_the_end_of_a_request() -> None:
-    facts = {"stream": True, "messages": 3, "tools": 12}
+    facts: dict[str, Any] = {"stream": True, "messages": 3, "tools": 12}
     assert line_text("request", facts, session="s")[1] == "REQ: stream=True msgs=3 tools=12 session=s"
     facts = {"finish": "end_turn", "output_tokens": 41, "text_len": 5, "tool_calls": 0, "ttft_s": 0.75}
     assert line_text("response", facts, session="s", request_id="r")[1] == (

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.system import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15)
 SPANS = st.floats(min_value=0, max_value=1e9)
@@ -34,7 +38,7 @@ def test_what_is_unknown_is_never_a_number() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_no_figure_is_written_that_is_none(value: float) -> None:
-    figures = (
+    figures: tuple[Callable[[float], str], ...] = (
         *(
             text.plain,
             text.number,

@@ -35,7 +35,7 @@ _CONTEXT = _compiled(
     r" turns remaining(?:, pruned=(?P<pruned>#))?(?:, overflows=(?P<overflows>#))?$"
 )
 _RESPONSE = _compiled(r"RESP: finish=(?P<finish>\S+) output_tokens=(?P<tokens>#) text_len=")
-_SESSION, _WORDS = "session", frozenset({"session", "mode"})
+_SESSION, _MODE = "session", "mode"
 _ROWS: tuple[tuple[Guardrail, GuardrailAction, str, dict[str, Any]], ...] = (
     (_G.MALFORMED_TOOL, _A.DETECTED, r"MALFORMED TOOL PAYLOAD: session=(?P<session>\S+) streak=(?P<streak>#) ", {}),
     (_G.MALFORMED_TOOL, _A.RETRIED, rf"MALFORMED RETRY failed {_ATTEMPT}: HTTP (?P<status>#)$", {}),
@@ -92,19 +92,28 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
     when = _time(prefix, time.time() if at is None else at)
     if (found := _CONTEXT.match(message)) is not None:
         counts = {name: int(value) for name, value in found.groupdict().items() if value and name != "level"}
-        turns = counts.pop("turns", None)
-        return ContextLine(**counts, level=found["level"], turns_remaining=turns, at=when)
+        return ContextLine(
+            counts["tokens"],
+            counts["window"],
+            found["level"],
+            counts.get("turns"),
+            counts.get("pruned", 0),
+            counts.get("overflows", 0),
+            at=when,
+        )
     if (found := _RESPONSE.match(message)) is not None:
         return _request(found, when)
     for guardrail, action, pattern, fixed in _PATTERNS:
         if (found := pattern.match(message)) is not None:
-            facts = {name: _value(name, value) for name, value in found.groupdict().items() if value is not None}
-            return GuardrailEvent(when, facts.pop(_SESSION, ""), guardrail, action, "", {**facts, **fixed})
+            texts = {name: value for name, value in found.groupdict().items() if value is not None}
+            session = texts.pop(_SESSION, "")
+            facts = {name: _value(name, value) for name, value in texts.items()}
+            return GuardrailEvent(when, session, guardrail, action, "", {**facts, **fixed})
     return None
 
 
 def _value(name: str, text: str) -> str | int | float:
-    if name in _WORDS:
+    if name == _MODE:
         return text
     return float(text) / 100 if name in _SHARES else int(text)
 

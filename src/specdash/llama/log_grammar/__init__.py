@@ -200,7 +200,8 @@ def beginning(shape: bytes) -> tuple[LineClass, Form] | None:
 
 
 def _longest(shape: bytes, start: int, context: Context) -> tuple[LineClass, Form] | None:
-    best, longest = None, 0
+    best: tuple[LineClass, Form] | None = None
+    longest = 0
     for line_class, form in _by_head(context).get(shape[start : start + _HEAD], ()):
         match = _shape_of_form(form.template).match(shape, start)
         if match is None or match.end() - start <= longest:
