@@ -432,12 +432,8 @@ class LogParser:
 
     def _readings(self, lines: list[bytes], frames: list[bytes]) -> list[ShapeMeaning]:
         """What the lines are."""
-        found = list(map(self._known.get, frames))
-        return (
-            [reading or self._look_up(line, frame) for reading, line, frame in zip(found, lines, frames, strict=True)]
-            if None in found
-            else found
-        )  # type: ignore[return-value]
+        known = self._known.get
+        return [known(frame) or self._look_up(line, frame) for line, frame in zip(lines, frames, strict=True)]
 
     def _look_up(self, line: bytes, frame: bytes) -> ShapeMeaning:
         reading = self._known.get(frame)
