@@ -436,9 +436,6 @@ class LogParser:
         return [known(frame) or self._look_up(line, frame) for line, frame in zip(lines, frames, strict=True)]
 
     def _look_up(self, line: bytes, frame: bytes) -> ShapeMeaning:
-        reading = self._known.get(frame)
-        if reading is not None:
-            return reading
         if not self._remember or len(frame) > _MAX_FRAME:
             return read_line(line).of_line(line, quickly=False)
         if len(self._known) >= _MAX_FRAMES:
