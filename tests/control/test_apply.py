@@ -22,6 +22,7 @@ from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.asking import ask
+from support.certificates import make_certificate
 from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
