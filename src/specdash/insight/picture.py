@@ -108,7 +108,7 @@ class DrafterPicture:
     steps: float | None = None
     """Verification steps that they rest on."""
     references: tuple[ReferenceCurve, ...] = ()
-    """Published curves of the same type, the nearest first."""
+    """Published curves of the same type."""
     acceptance: float | None = None
     """Accepted over drafted tokens, on the same basis."""
     mean_accepted_length: float | None = None
