@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
@@ -15,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import capabilities as module
-from specdash.backend.binary import parse_help
+from specdash.backend.binary import fit, parse_help
 from specdash.backend.capabilities import probe
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import settings_from_env
-from specdash.core.errors import EngineMissingError
+from specdash.core.errors import EngineMissingError, InputError
 from specdash.core.parameter_catalogue import ENGINE, PASSED_ON, REMOVED_FLAGS
 from specdash.core.paths import cache_dir
 from specdash.core.speculation import SPEC_TYPES
@@ -266,3 +267,51 @@ def test_the_real_binary_tells_what_the_recorded_help_says() -> None:
     recorded = parse_help(help_text(TODAY))
     assert found.flags | found.removed == {name for help_entry in recorded for name in help_entry.names}
     assert set(found.spec_types) == TYPES
+
+
+NEWER = help_text(TODAY).replace("ngram-mod,ngram-cache", "ngram-mod,ngram-cache,draft-tree,suffix") + (
+    "--moe-cache-mib N                       size of the cache of experts\n"
+    "                                        (env: LLAMA_ARG_MOE_CACHE_MIB)\n"
+)
+"""The help of a build that has more than the catalogue."""
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> dict[str, str]:
+    """A backend env with such a build."""
+    (tmp_path / "help").write_text(NEWER, encoding="utf-8")
+    words = f"case \"$1\" in --version) echo 'version: 9 (new)';; --help) cat {tmp_path / 'help'};; esac"
+    path = script(tmp_path / "llama-server", f"#!/bin/sh\n{words}\n")
+    return {"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(path)}
+
+
+def test_a_variable_that_the_engines_own_help_lists_is_known(newer: dict[str, str]) -> None:
+    found = settings_from_env({**newer, "LLAMA_ARG_MOE_CACHE_MIB": "512", "LLAMA_ARG_NO_MOE_CACHE_MIB": "1"})
+    assert found.native == {"LLAMA_ARG_MOE_CACHE_MIB": "512", "LLAMA_ARG_NO_MOE_CACHE_MIB": "1"}
+    assert found.warnings == ()
+    assert "not a known key" in settings_from_env({**newer, "LLAMA_ARG_MOE_CASH": "1"}).warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("chain", "passed"),
+    [
+        ("draft-tree", "draft-tree"),
+        ("suffix", "suffix"),
+        ("suffix,ngram-mod,draft-tree", "ngram-mod,suffix,draft-tree"),
+    ],
+)
+def test_a_spec_type_that_the_engines_own_help_lists_is_passed_on(
+    newer: dict[str, str], chain: str, passed: str
+) -> None:
+    env = {**newer, "LLAMA_SPEC_TYPE": chain, "LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_DRAFT_MAX": "4"}
+    settings = settings_from_env(env)
+    fitted = fit(settings, probe(engine(Path(newer["LLAMA_BIN"]))))
+    assert [lack for lack in fitted.lacks if lack.refused] == []
+    given = dict(itertools.pairwise(fitted.arguments))
+    assert (given["--spec-type"], given["--spec-draft-model"]) == (passed, "d.gguf")
+    assert given.get("--spec-draft-n-max") == ("4" if "draft-tree" in chain else None)
+
+
+def test_a_spec_type_that_no_help_lists_is_refused(newer: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="unknown speculative type 'sufix'"):
+        settings_from_env({**newer, "LLAMA_SPEC_TYPE": "sufix"})

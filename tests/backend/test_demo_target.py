@@ -11,7 +11,9 @@ import pytest
 
 from specdash.backend import demo
 from specdash.backend.workload import PAYING, PHASES
-from specdash.llama.gguf import read_facts
+from specdash.core.errors import InputError
+from specdash.llama.gguf import GgufHeader, read_facts
+from specdash.llama.widening import Dimensions, resize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,35 @@ def test_it_has_wide_layers_of_zeros_in_a_file_that_takes_little_room(tmp_path: 
     assert made.block_count == bundled.block_count
     assert 80_000_000 < made.file_bytes <= demo.WIDE_BYTES
     assert target.path.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
+
+
+def test_only_rows_of_zeros_are_added(tmp_path: Path) -> None:
+    made, bundled = tmp_path / "wide.gguf", demo.bundled_model(demo.TARGET_MODEL)
+    resize(bundled, made, Dimensions(demo.WIDE_LAYERS, 1024))
+    (wide, values), (own, had) = (
+        (GgufHeader(path.read_bytes(), path.name), path.read_bytes()) for path in (made, bundled)
+    )
+    for header in (wide, own):
+        header.read()
+    changed = {key for key in own.values if wide.values[key] != own.values[key]}
+    assert changed == {"llama.feed_forward_length"}
+    places = [(header.data_start, header) for header in (wide, own)]
+    for tensor, before in zip(wide.tensors, own.tensors, strict=True):
+        (at, _), (at_before, _) = places
+        new, old = values[at : at + tensor[1]], had[at_before : at_before + before[1]]
+        places = [(at + tensor[1] + -tensor[1] % 32, wide), (at_before + before[1] + -before[1] % 32, own)]
+        if "ffn_down" in tensor[0]:
+            half = len(new) // (2 * tensor[3][1])
+            assert old == b"".join(new[row * 2 * half :][:half] for row in range(tensor[3][1]))
+            assert new.count(0) >= len(old)
+        else:
+            assert new == old + bytes(len(new) - len(old)), tensor[0]
+
+
+def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None:
+    for wanted in (Dimensions(5, 1024), Dimensions(demo.WIDE_LAYERS, 256)):
+        with pytest.raises(InputError, match="has 4 layers of 512 feed-forward rows"):
+            resize(demo.bundled_model(demo.TARGET_MODEL), tmp_path / "wide.gguf", wanted)
 
 
 @pytest.mark.parametrize(("short_of", "words"), [("disk", "9 MB left"), ("memory", "9 MB of memory")])

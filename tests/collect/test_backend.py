@@ -155,28 +155,6 @@ class TestFaults:
                 server.routes["/slots"] = slots(processing=True)
                 await until_async(lambda: watched.known(Source.SLOTS))
 
-    async def test_an_idle_server_that_is_slow_over_metrics_is_asked_for_its_health_meanwhile(
-        self, server: FaultServer
-    ) -> None:
-        watched, client = Watched(), LlamaClient(Target(server.url))
-        patient = {**DEADLINES, Source.METRICS: 60.0}
-        poller = BackendPoller(client, watched.take, interval_s=0.25, pace=QUICK, deadlines_s=patient)
-        task = asyncio.create_task(poller.run())
-        try:
-            await until_async(lambda: len(watched.readings[Source.METRICS]) >= 4)
-            poller.set_interval(MAX_INTERVAL_S)
-            healths = len(watched.readings[Source.HEALTH])
-            await until_async(lambda: len(watched.readings[Source.HEALTH]) > healths)
-            server.routes["/metrics"] = hangs()
-            asked = server.count("/health")
-            poller._wake(Source.METRICS)
-            async with asyncio.timeout(MAX_INTERVAL_S - 1.0):
-                await until_async(lambda: server.count("/health") > asked)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await client.aclose()
-
     async def test_a_dead_server_is_refused_and_a_new_one_is_found(self, server: FaultServer) -> None:
         async with watching(server) as watched:
             await until_async(lambda: all(watched.known(source) for source in DEADLINES))

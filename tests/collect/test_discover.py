@@ -143,6 +143,23 @@ class TestRunRecords:
         record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
         assert discover(env, ports=())[0].api_key == "K2"
 
+    def test_of_several_keys_the_first_is_sent(self, env: dict[str, str], tmp_path: Path) -> None:
+        """`LLAMA_API_KEY=old,new` is how keys are changed without an outage (docs/apply.md)."""
+        file = tmp_path / "llama.env"
+        file.write_text("LLAMA_API_KEY=old, new\n")
+        record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
+        assert discover(env, ports=())[0].api_key == "old"
+        assert discover({**env, "LLAMA_API_KEY": "K1,K2"}, ports=())[0].api_key == "K1"
+
+    def test_a_key_may_come_from_the_file_that_the_server_reads_its_keys_from(
+        self, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        keys = tmp_path / "keys"
+        record(env, api_key_file=str(keys))
+        assert discover(env, ports=())[0].api_key is None
+        keys.write_text("# of the clients\n\nK4\nK5\n")
+        assert discover(env, ports=())[0].api_key == "K4"
+
     def test_an_address_that_the_user_names_gains_what_is_known_of_it(self, env: dict[str, str]) -> None:
         record(env)
         target = target_for_url("http://localhost:18199", env, origin="--url")

@@ -271,29 +271,6 @@ def test_a_process_that_was_stopped_is_named_be_it_the_root_or_a_child(family: s
         until(lambda: _stopped(watch) == ())
 
 
-def test_of_a_server_at_rest_every_other_look_is_left_out_unless_its_process_was_stopped_or_has_ended(
-    family: subprocess.Popen[str],
-) -> None:
-    readings: list[Reading[Any]] = []
-    collector = HostCollector(Target("http://127.0.0.1:1", pid=family.pid), readings.append)
-
-    def told() -> list[Source]:
-        readings.clear()
-        collector.step(1.0, at_rest=True)
-        return [reading.source for reading in readings]
-
-    both = [Source.HOST, Source.PROCESS]
-    assert [told() for _ in range(5)] == [both, [], both, [], both]
-    os.kill(family.pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(family.pid).status() == psutil.STATUS_STOPPED)
-    assert told() == both
-    assert value_of(readings[1]).stopped == (family.pid,)
-    family.kill()
-    family.wait()
-    assert told() == both
-    assert readings[1].value is None
-
-
 def _stopped(watch: ProcessWatch) -> tuple[int, ...] | None:
     tree = watch.sample()
     return tree.stopped if tree is not None else None

@@ -1,4 +1,4 @@
-"""The proxy's events, from its file, its human log, or a journal: complete, bounded, and of one format or the other."""
+"""The proxy's events, from its file, or a UAP proxy's journal: complete, bounded, of one format or the other."""
 
 from __future__ import annotations
 
@@ -241,16 +241,16 @@ def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, publishe
     assert [event.at for event in published.events()] == [0.0, 5000.0]
 
 
-def test_sessions_of_a_log_are_bounded(published: Published) -> None:
-    text = b"".join(b"CONTEXT: 10/100 tokens (10.0%%), unknown turns remaining session=s%d\n" % i for i in range(300))
+def test_lines_of_one_session_are_one_session(published: Published) -> None:
+    text = b"CONTEXT: 10/100 tokens (10.0%), unknown turns remaining\n" * 300
     ProxyEventsCollector("x", published.append, lines=Given(TailChunk(text)), tell_context=True).step()
     (status,) = published.statuses()
-    assert len(status.sessions) <= 100
+    assert [session.requests for session in status.sessions] == [300]
 
 
 RESPONSE = (
-    b"2026-09-21 14:13:22,500 [INFO] specdash.proxy: RESP: finish=tool_use output_tokens=41 text_len=0 tool_calls=1 "
-    b"status=200 ttft_s=0.75 tok_s=31.5 request=req_1 session=s1\n"
+    b"2026-09-21 14:13:22,500 [INFO] uap.anthropic_proxy: RESP: finish=tool_calls output_tokens=41 text_len=0 text= "
+    b"tool_calls=['Read'] args=[]\n"
 )
 
 
@@ -259,9 +259,8 @@ def test_a_human_log_tells_of_finished_requests(file: Path, published: Published
     ProxyEventsCollector(str(file), published.append).step()
     _, ended = published.events()
     assert isinstance(ended, RequestEvent)
-    assert (ended.request_id, ended.session, ended.stop_reason) == ("req_1", "s1", "tool_use")
-    assert (ended.completion_tokens, ended.ttft_s, ended.decode_rate) == (41, 0.75, 31.5)
-    assert (ended.outcome, ended.prompt_tokens, ended.duration_s) == (RequestOutcome.OK, None, None)
+    assert (ended.outcome, ended.stop_reason, ended.completion_tokens) == (RequestOutcome.OK, "tool_use", 41)
+    assert (ended.prompt_tokens, ended.duration_s) == (None, None)
 
 
 @given(st.data())
@@ -286,3 +285,17 @@ def test_once_the_address_is_known_the_log_speaks_for_the_proxy_no_more(publishe
     collector.step()
     assert len(published.statuses()) == 1
     assert len(published.events()) == 2
+
+
+@pytest.mark.parametrize(
+    "number", ["9" * 400, "-" + "9" * 400, "1e400", "NaN", "1e300", "9" * 5000, "[1, 1e400]"], ids=lambda text: text[:9]
+)
+@pytest.mark.parametrize("name", ["decode_rate", "completion_tokens", "ttft_s", "at", "retries", "of_a_newer_version"])
+def test_a_number_that_cannot_be_meant_costs_its_line_and_is_counted(name: str, number: str) -> None:
+    good = to_json(REQUEST).encode()
+    absurd = f'{{"event": "request", "at": 5.0, "session": "s", "request_id": "x", "{name}": {number}}}'.encode()
+    published = Published()
+    lines = b"\n".join([*[good] * 5, absurd, *[good] * 5, b""])
+    ProxyEventsCollector("", published.append, lines=Given(TailChunk(lines))).step()
+    assert published.events() == [REQUEST] * 10
+    assert [batch.unread for batch in published.batches()] == [1]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,9 @@ from hypothesis import strategies as st
 
 from specdash.collect.tail import LogTail, TailChunk
 from specdash.core.readings import FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -290,3 +295,55 @@ class TestGoingOn:
             os.truncate(log, 0)
         append(log, b"new\n")
         assert drain(LogTail(str(log), after=first.place)) == (b"new\n", True)
+
+
+class TestFaults:
+    """An error of a moment, as network file systems have them, costs nothing that was read before."""
+
+    @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
+    @pytest.mark.parametrize("call", ["stat", "fstat", "pread"])
+    def test_a_file_is_never_read_twice(self, log: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
+        log.write_bytes(b"one\ntwo\n")
+        tail = LogTail(str(log))
+        assert drain(tail) == (b"one\ntwo\n", False)
+        append(log, b"three\n" if call == "pread" else b"")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, call, faulty(code))
+            failure = tail.read().failure
+        assert failure is not None
+        append(log, b"four\n")
+        assert drain(tail) == (b"three\nfour\n" if call == "pread" else b"four\n", False)
+
+    def test_nor_is_one_that_cannot_be_opened_for_a_while(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log.write_bytes(b"one\n")
+        tail = LogTail(str(log))
+        drain(tail)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", faulty(errno.ESTALE))
+            assert tail.read().failure is not None
+            patched.setattr(os, "open", faulty(errno.EIO))
+            assert tail.read().failure is not None
+        append(log, b"two\n")
+        assert drain(tail) == (b"two\n", False)
+
+    @pytest.mark.parametrize("text", [b"other\n", b"another server wrote this one\n"])
+    def test_another_file_in_its_place_is_read_from_its_start(
+        self, log: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
+    ) -> None:
+        log.write_bytes(b"one\ntwo\nthree\n")
+        tail = LogTail(str(log))
+        drain(tail)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fstat", faulty(errno.ESTALE))
+            tail.read()
+        log.write_bytes(text)
+        assert drain(tail) == (text, True)
+
+
+def faulty(code: int) -> Callable[..., Any]:
+    """A system call that fails."""
+
+    def fails(*_: object, **__: object) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return fails

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -21,6 +22,7 @@ from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.readings import HealthStatus
 from support import tiny_models
 from support.asking import ask
+from support.certificates import make_certificate
 from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
@@ -267,6 +269,18 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
     assert "No such file" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
+
+
+@ON_A_SCRIPTED_ENGINE
+def test_a_backend_that_serves_tls_is_verified_over_tls(rig: Rig, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "backend", "DNS:gpu.example")
+    alone = replace(rig, deployment=replace(rig.deployment, proxy=None))
+    for words in ((f"LLAMA_ARG_SSL_CERT_FILE={certificate}", f"LLAMA_ARG_SSL_KEY_FILE={key}"), ("LLAMA_DRAFT_MAX=9",)):
+        record = alone.apply(*words, health_timeout_s=10)
+        assert record.outcome is ApplyOutcome.APPLIED, record.reason
+        engine = rig.engine()
+        assert engine is not None
+        assert engine.url == rig.backend_url.replace("http:", "https:")
 
 
 @ON_A_SCRIPTED_ENGINE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from specdash.core.changes import (
 )
 from specdash.core.errors import UsageError
 from specdash.core.masking import MASK
+from support.help_engine import TODAY, help_text
 
 
 def test_a_key_tells_its_service() -> None:
@@ -96,3 +99,14 @@ def test_a_key_of_the_other_service_can_be_removed_from_the_file_it_should_not_b
     assert parse_assignments(["-LLAMA_API_KEY"])[Role.BACKEND] == {"LLAMA_API_KEY": None}
     with pytest.raises(UsageError, match="belongs to the backend"):
         parse_assignments(["LLAMA_API_KEY=x"], Role.PROXY)
+
+
+def test_of_all_that_an_engine_reads_only_keys_and_tokens_are_secrets() -> None:
+    variables = set(re.findall(r"\(env: *([A-Z_0-9]+)\)", help_text(TODAY)))
+    assert len(variables) > 100
+    assert {key for key in variables if is_secret(key)} == {"HF_TOKEN", "LLAMA_API_KEY", "LLAMA_ARG_MCP_SERVERS_JSON"}
+    assert not is_secret("LLAMA_ARG_NO_CORS_CREDENTIALS")
+    assert not is_secret("LLAMA_ARG_SOMETHING_NEW_MIN_TOKENS")
+    assert is_secret("LLAMA_ARG_HF_TOKEN")
+    assert shown_value("LLAMA_ARG_IMAGE_MIN_TOKENS", "64") == "64"
+    assert "hush" not in str(shown_value("LLAMA_EXTRA_ARGS", """--mcp-servers-json '{"key":"hush"}' --jinja"""))

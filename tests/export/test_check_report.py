@@ -95,6 +95,15 @@ def test_no_text_breaks_the_line_or_begins_performance_data() -> None:
     assert all(line.isprintable() for line in lines)
 
 
+def test_performance_data_are_plain_decimals_after_eleven_days_too() -> None:
+    picture = shown(state=BackendState.LIVE)
+    picture = replace(picture, backend=replace(picture.backend, uptime_s=1_234_567.0, requests_processing=float("nan")))
+    data = first_line(verdict(picture, shipped(), WARNING, 4.0, ended=False)).partition(" | ")[2].split()
+    assert "uptime=1234567s" in data
+    for item in data:
+        assert re.fullmatch(r"[a-z]+=-?\d+(\.\d+)?(s|%)?", item), item
+
+
 def test_a_fix_is_printed_as_the_command_that_makes_it() -> None:
     fixed = alert(WARNING, fix=(("LLAMA_DRAFT_MAX", "4"), ("LLAMA_SPEC_TYPE", None)))
     told = report(verdict(shown(fixed), shipped(), WARNING, 4.0, ended=False), shipped(), verbose=True)

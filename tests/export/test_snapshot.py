@@ -261,7 +261,7 @@ def test_the_drafter_is_a_few_rows() -> None:
             clamps=("15 asked, 7 drafted: the draft's block has 8 tokens",),
             references=(
                 ReferenceCurve("mean alone", "x#1", (), 4.4),
-                ReferenceCurve("DFlash", "x#2", (0.6, 0.385), distance=0.1),
+                ReferenceCurve("DFlash", "x#2", (0.6, 0.385)),
             ),
             break_even_length=2.5,
             break_even_acceptance=0.21,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.speculation import PUBLISHED, SPEC_TYPES, distance, nearest
+from specdash.core.speculation import PUBLISHED, SPEC_TYPES
 from specdash.insight.speculation.drafter import StepCosts, fitted, hazards, replayed, speeds, survival
 
 VLLM = next(acceptance for acceptance in PUBLISHED if acceptance.source.endswith("#48892")).per_position
@@ -117,11 +117,3 @@ def test_published_curves_are_of_types_that_exist_and_fall_with_the_position() -
         assert acceptance.per_position or acceptance.mean_accepted_length or acceptance.acceptance
         if acceptance.per_position and acceptance.mean_accepted_length is not None:
             assert 1 + sum(acceptance.per_position) == pytest.approx(acceptance.mean_accepted_length, abs=0.02)
-
-
-def test_the_nearest_curve_comes_first_and_means_last() -> None:
-    found = nearest("draft-mtp", (0.80, 0.70, 0.60))
-    assert found[0].name == "MTP, llama.cpp, n 4"
-    assert not found[-1].per_position
-    assert distance((0.5, 0.5), (0.5, 0.1, 0.0)) == pytest.approx((0.16 / 2) ** 0.5)
-    assert nearest("ngram-mod", (0.5,)) == ()

@@ -247,16 +247,6 @@ class TestJudging:
         readings = [Reading.known(Source.HEALTH, 1.0, OK), Reading.known(Source.METRICS, 3.6, Counters())]
         assert self.judged(*readings) == [1.0, 3.6]
 
-    def test_of_a_server_at_rest_of_which_no_rule_sees_anything_every_other_look_is_judged(self) -> None:
-        idle = Slots((Slot(0, is_processing=False),))
-        readings: list[Reading[object]] = [
-            Reading.known(Source.HEALTH, 0.0, OK),
-            Reading.known(Source.SLOTS, 0.1, idle),
-            *(Reading.known(Source.HEALTH, at, OK) for at in (2.0, 4.0, 6.0)),
-            Reading.known(Source.HEALTH, 6.5, Health(HealthStatus.LOADING)),
-        ]
-        assert self.judged(*readings) == [0.0, 4.0, 6.5]
-
     def test_among_many_servers_a_good_one_is_judged_less_often_and_one_that_fails_at_once(self) -> None:
         readings: list[Reading[object]] = [Reading.known(Source.HEALTH, 1.0 + second, OK) for second in range(4)]
         readings.append(Reading.unknown(Source.HEALTH, 4.5, FailureKind.REFUSED))

@@ -30,7 +30,7 @@ from specdash.core.log_facts import (
 )
 from specdash.llama.log_grammar import shape_of
 from specdash.llama.log_parser import MAX_LINE, LogParser
-from specdash.llama.log_reading import ShapeMeaning, read_shape
+from specdash.llama.log_reading import ShapeMeaning, is_behind_text, read_line
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 TIMING = "prompt eval time =   19.23 ms /   122 tokens (    0.16 ms per token,  6345.90 tokens per second)"
@@ -417,8 +417,8 @@ def test_how_the_bytes_are_cut_makes_no_difference(log: bytes, cuts: list[int]) 
 
 
 @functools.cache
-def remembered() -> dict[bytes, ShapeMeaning]:
-    return {shape_of(line): read_shape(shape_of(line)) for line in REAL_LINES if b"\x1b" not in line}
+def remembered() -> dict[tuple[bytes, bool], ShapeMeaning]:
+    return {(shape_of(line), is_behind_text(line)): read_line(line) for line in REAL_LINES if b"\x1b" not in line}
 
 
 @given(LOG_TEXT)

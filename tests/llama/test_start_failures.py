@@ -152,6 +152,7 @@ SAID = {
         'error while handling argument "--spec-ngram-mod-n-match": ngram size N must be between 1 and 1024 inclusive',
     ),
     "device_unknown": (1, 'error while handling argument "--device": invalid device: CUDA0'),
+    "no_tls": (1, "0.00.010.524 E srv  init_listene: the server is built without SSL support"),
     "bind": (1, "0.00.010.000 E srv  start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080"),
     "lookup_cache": (-6, "0.00.011.444 E spec common_specu: failed to open static lookup cache: /nope[New LWP 13581]"),
     "gpu_memory": (

@@ -120,5 +120,11 @@ if __name__ == "__main__":
     if WAY == "no-drafts":
         print("0.00.001.000 E srv    load_model: failed to load draft model, the vocab does not match", flush=True)
     server = Server(("127.0.0.1", int(setting("port"))), Handler)
+    if setting("ssl-cert-file"):
+        import ssl
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(setting("ssl-cert-file"), setting("ssl-key-file"))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     print("main: server is listening, with n-max", setting("spec-draft-n-max"), flush=True)
     server.serve_forever()

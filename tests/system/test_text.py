@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.system import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15)
 SPANS = st.floats(min_value=0, max_value=1e9)
@@ -30,6 +34,46 @@ def test_what_is_unknown_is_never_a_number() -> None:
     nowhere = float("nan")
     assert text.number(nowhere) == text.percent(nowhere) == text.duration(nowhere) == text.seconds(nowhere) == "--"
     assert text.gain(None, 0.1, 0.2) == text.between(None, 0.2) == text.size_pair(None, None) == "--"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_no_figure_is_written_that_is_none(value: float) -> None:
+    figures: tuple[Callable[[float], str], ...] = (
+        *(
+            text.plain,
+            text.number,
+            text.significant,
+            text.rate,
+            text.compact,
+            text.billions,
+            text.context,
+            text.percent,
+        ),
+        *(text.change, text.times, text.size, text.duration, text.about, text.age, text.ago, text.seconds),
+        *(text.window, text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.zone),
+    )
+    pairs = (
+        *(text.size_pair(value, 1e9), text.size_pair(1e9, value), text.between(0.1, value), text.between(value, 0.1)),
+        *(text.gain(0.1, value, value), text.gain(value, 0.1, 0.2), text.moment(value, 0.0)),
+    )
+    for shown in (*(function(value) for function in figures), *pairs):
+        assert not re.search("nan|inf", shown, re.IGNORECASE), shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (57.61234567, "57.6123"),
+        (1_234_567.89, "1234568"),
+        (1e15, "1000000000000000"),
+        (123_456.0, "123456"),
+        (0.00001234567, "0.000012345670"[:-1]),
+        (0, "0"),
+        (1e-30, "0"),
+    ],
+)
+def test_a_number_for_programs_has_no_exponent(value: float, shown: str) -> None:
+    assert text.decimal(value) == shown
 
 
 def test_a_number_has_its_decimals_its_unit_and_groups_of_thousands() -> None:

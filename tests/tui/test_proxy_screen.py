@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from specdash.collect.uap_journal import parse_line
 from specdash.core.proxy_events import RequestEvent, RequestOutcome, RequestPhase
-from specdash.core.proxy_lines import parse_line
 from specdash.insight.picture import ProxyPicture
 from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
@@ -323,7 +323,7 @@ def test_the_detail_of_a_retried_request_lists_what_the_guardrails_did() -> None
 
 
 def ends_of(*texts: str, at: float = WALL) -> tuple[RequestEvent, ...]:
-    """Ends of requests as a human log tells them."""
+    """Ends of requests as a UAP proxy's journal tells them."""
     events = [parse_line(text, at) for text in texts]
     return tuple(event for event in events if isinstance(event, RequestEvent))
 

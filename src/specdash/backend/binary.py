@@ -11,7 +11,7 @@ from specdash.backend.settings import DEFAULT, canonical, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, PASSED_ON, SPECULATION
 from specdash.core.parameters import Parameter, ValueKind
-from specdash.core.speculation import NO_SPECULATION, SpecType, spec_type
+from specdash.core.speculation import NO_SPECULATION, SpecType, named_type, spec_type
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -141,7 +141,9 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
     entries = tuple(entries)
     removed = frozenset(name for entry in entries if _REMOVED in entry.text for name in entry.names)
     shown = next((entry.value for entry in entries if SPEC_TYPE_FLAG in entry.names), "")
-    types = tuple(name for name in shown.strip("[]{}<>").split(",") if spec_type(name) is not None)
+    types = tuple(name for name in shown.strip("[]{}<>").split(",") if name and name != NO_SPECULATION)
+    if not any(map(spec_type, types)):
+        types = ()
     return Capabilities(
         kind="llama-server",
         version=version,
@@ -157,7 +159,7 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
 def type_names(members: Iterable[str], prefix: str) -> tuple[str, ...]:
     """Names of spec types from the members of xllamacpp's enum."""
     plain = (name.removeprefix(prefix).lower().replace("_", "-") for name in members if name.startswith(prefix))
-    return tuple(name for name in plain if name != NO_SPECULATION and spec_type(name) is not None)
+    return tuple(name for name in plain if name not in (NO_SPECULATION, _COUNT))
 
 
 def _names(line: str) -> tuple[tuple[str, ...], str]:
@@ -183,12 +185,26 @@ def _count(value: str) -> int:
 
 
 ESSENTIAL = frozenset(
-    {"model", "model-url", "hf-repo", "docker-repo", "host", "port", "api-key-file", "api-key", "device"}
+    {
+        "model",
+        "model-url",
+        "hf-repo",
+        "docker-repo",
+        "host",
+        "port",
+        "api-key-file",
+        "api-key",
+        "device",
+        "ssl-cert-file",
+        "ssl-key-file",
+    }
 )
 """Parameters without which the server would serve something else, elsewhere, or to everybody."""
 _SHOWN_BY_SPECDASH = frozenset({"metrics", "slots"})
 _SPECULATION = frozenset(parameter.name for parameter in SPECULATION)
 _NUMBER = re.compile(r"-[\d.]")
+_COUNT = "count"
+"""The last member of an enum in C, which counts the others."""
 _NEWER = "use a newer llama.cpp"
 
 
@@ -293,7 +309,7 @@ class _Fitter:
 
     def chain(self) -> list[str]:
         """The spec types as one flag."""
-        types = [item for name in self.settings.spec_types if (item := spec_type(name)) is not None]
+        types = [named_type(name) for name in self.settings.spec_types]
         names = []
         for kind in types:
             if self.known is None or self.known.has_type(kind):

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend import binary, embedded, engines
 from specdash.backend.binary import Capabilities, HelpEntry, MissingFeature, from_help, parse_help, type_names
-from specdash.backend.engines import KEY, PACKAGE, Engine, ask, binary_key, probe_environment
-from specdash.backend.settings import settings_from_env
+from specdash.backend.engines import KEY, PACKAGE, Engine, ask, binary_key, find_engine, probe_environment
+from specdash.backend.settings import MACHINE_KEYS, settings_from_env
 from specdash.core.changes import Role
 from specdash.core.env_edit import listed_values, parameter_of, takes_several
-from specdash.core.errors import EngineMissingError, InputError
+from specdash.core.errors import EngineMissingError, InputError, SpecdashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.backend.settings import BackendSettings
 
-__all__ = ["Capabilities", "MissingFeature", "check", "lacking", "missing_values", "probe"]
+__all__ = ["Capabilities", "MissingFeature", "check", "lacking", "listed_names", "missing_values", "probe"]
 
 _TIMEOUT_S = 20.0
 _TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
@@ -42,6 +42,22 @@ def probe(engine: Engine, env: Mapping[str, str] = os.environ) -> Capabilities:
     Raises `EngineMissingError` with the reason when it does not say.
     """
     return _probe_package(engine, env) if engine.kind == PACKAGE else _probe_binary(engine, env)
+
+
+def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """The spec types and `LLAMA_ARG_*` variables in the help of the engine that a backend env chooses; none where it
+    cannot be asked."""
+    chosen = {key: base[key] for key in MACHINE_KEYS if base.get(key)}
+    chosen |= {key: text for key, text in env.items() if key in MACHINE_KEYS or not key.startswith("LLAMA_")}
+    try:
+        can = probe(find_engine(settings_from_env({**chosen, "LLAMA_MODEL": "model.gguf"}), base), base)
+    except (SpecdashError, ValueError, OSError):
+        return frozenset()
+    return can.variables | frozenset(can.spec_types) | frozenset(_negated(name) for name in can.variables)
+
+
+def _negated(variable: str) -> str:
+    return variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 
 def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[MissingFeature, ...]:

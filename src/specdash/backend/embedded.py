@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend.binary import ESSENTIAL, Capabilities, MissingFeature, key_of, on_purpose, setting_of
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
-from specdash.core.speculation import spec_type
+from specdash.core.speculation import named_type
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _lack(parameter: Parameter, assigned: ParameterValue) -> list[MissingFeature
 
 def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: EmbeddedFit) -> None:
     names = []
-    for item in filter(None, map(spec_type, settings.spec_types)):
+    for item in map(named_type, settings.spec_types):
         if (capabilities is None or capabilities.has_type(item)) and _has(capabilities, _TYPES):
             names.append(item.name)
             continue

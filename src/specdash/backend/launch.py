@@ -13,10 +13,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from specdash.backend import auto, binary, capabilities, devices, embedded
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
+from specdash.core.changes import is_secret
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError, PortInUseError, Problem
 from specdash.core.masking import MASK
@@ -60,7 +62,7 @@ def is_listening(settings: BackendSettings) -> bool:
                 client.settimeout(_CONNECT_S)
                 client.connect(settings.host)
                 return True
-        host = settings.url.removeprefix("http://").rsplit(":", 1)[0].strip("[]")
+        host = urlsplit(settings.url).hostname or ""
         with socket.create_connection((host, settings.port), timeout=_CONNECT_S):
             return True
     return False
@@ -83,7 +85,6 @@ def _is_socket(settings: BackendSettings) -> bool:
     return settings.host.endswith(".sock")
 
 
-_SECRET_NAME = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?$")
 NO_BACKTRACE = "GGML_NO_BACKTRACE"
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
@@ -142,7 +143,7 @@ class LaunchPlan:
     def shown_environment(self) -> dict[str, str]:
         """The variables the settings add to the child's environment, secrets masked."""
         full = {key: value for key, value in self.environment({}).items() if key != embedded.ASSIGNMENTS_VARIABLE}
-        return {key: MASK if _SECRET_NAME.search(key) else value for key, value in sorted(full.items())}
+        return {key: MASK if is_secret(key) else value for key, value in sorted(full.items())}
 
     @property
     def reasons(self) -> list[dict[str, Any]]:
@@ -330,6 +331,8 @@ def write_run_record(plan: LaunchPlan, pid: int, start_check: StartCheck | None 
         log=plan.log,
         env_file=plan.env_file,
         api_key_env="LLAMA_API_KEY" if "api-key" in plan.settings.secrets else None,
+        api_key_file=plan.settings.api_key_file,
+        certificate=plan.settings.certificate,
         parameters=plan.speculation,
         runner_pid=os.getpid(),
         env_digest=plan.env_digest,
@@ -356,7 +359,8 @@ def end_run_record(path: Path, how: str, *, crashed: bool) -> None:
             newest_first = sorted(directory.glob("*.json"), key=lambda file: -file.stat().st_mtime)
             for file in newest_first[ENDED_KEPT:]:
                 file.unlink(missing_ok=True)
-    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def file_digest(path: str | None) -> str | None:

@@ -34,9 +34,10 @@ from specdash.backend.launch import (
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
+from specdash.core.paths import run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
-from specdash.system.files import put
+from specdash.system.files import NO_SPACE, put, reason
 from specdash.system.text import MIB
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import StartWatch
+    from specdash.core.records import StartCheck
 
 
 # What is done with a server's output besides keeping it: copied to our stderr, and searched for what went wrong.
@@ -122,7 +124,10 @@ class Echo:
                 self.dropped = 0
             try:
                 written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
-            except OSError:
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    self.pending.clear()
+                    return
                 self.gone = True
                 return
             del self.pending[:written]
@@ -136,7 +141,8 @@ class LogFile:
 
     At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
     before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
-    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server.
+    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there
+    was no room for the file itself, it is made as soon as there is.
     """
 
     def __init__(self, path: str | Path, max_mib: int) -> None:
@@ -146,10 +152,12 @@ class LogFile:
         """Bytes that could not be written."""
         self._size = 0
         self._regular = True
+        self._fd: int | None = None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._fd = self._open(rotate=True)
+            self._begin()
         except OSError as error:
+            if error.errno in NO_SPACE:
+                return
             raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
 
     def bound(self, max_mib: int) -> None:
@@ -158,6 +166,12 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""
+        if self._fd is None:
+            with contextlib.suppress(OSError):
+                self._begin()
+        if self._fd is None:
+            self.lost += len(data)
+            return
         if self._regular and self.limit and self._size + len(data) > self.limit and self._size:
             self._rotate()
         view = memoryview(data)
@@ -171,15 +185,20 @@ class LogFile:
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
-        os.close(self._fd)
+        if self._fd is not None:
+            os.close(self._fd)
 
-    def _open(self, *, rotate: bool) -> int:
+    def _begin(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._fd = self._open()
+
+    def _open(self) -> int:
         try:
             found = self.path.stat()
         except FileNotFoundError:
             found = None
         self._regular = found is None or stat.S_ISREG(found.st_mode)
-        if rotate and self._regular and found is not None and found.st_size:
+        if self._regular and found is not None and found.st_size:
             put(self.path, self.path.with_name(f"{self.path.name}.1"))
         self._size = 0
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, MODE)
@@ -189,11 +208,11 @@ class LogFile:
 
     def _rotate(self) -> None:
         try:
-            fresh = self._open(rotate=True)
+            fresh = self._open()
         except OSError:
             self._size = 0
             return
-        os.close(self._fd)
+        self.close()
         self._fd = fresh
 
 
@@ -205,6 +224,7 @@ _PROBE_S = 0.015
 _PLAN_POLL_S = 0.02
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
+_RECORD_AGAIN_S = 2.0
 _DYING_S = 0.5
 """An engine that broke off its first completion may be about to end, which says more."""
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
@@ -232,7 +252,14 @@ class BackendSession:
         self.received = received
         self.echo = Echo(sys.stderr.fileno())
         self.tail = Tail()
+        self.serves = False
+        """Whether the engine listens."""
         self.record: Path | None = None
+        self.unrecorded: StartCheck | None = None
+        """What could not be written into the run record; tried again at `record_due`."""
+        self.record_due = 0.0
+        self.told_faults: set[str] = set()
+        """What cannot be recorded, as it was said."""
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
         self.verdict: str | None = None
@@ -299,17 +326,22 @@ class BackendSession:
                 return
             self._plan_is_made()
             self._started()
+            if self.log.lost:
+                self._fault(f"the log {self.log.path} cannot be written: output is lost")
 
     def _started(self) -> None:
         if self.next is not None or self.first_signal is not None:
             return
-        if self.record is None:
+        if not self.serves:
             if is_listening(self.plan.settings):
-                self.record = write_run_record(self.plan, self.child.pid, pending())
+                self.serves = True
+                self._write_record(pending())
                 self.watch = watch_start(self.plan, self.tail)
             return
+        if self.unrecorded is not None and time.monotonic() >= self.record_due:
+            self._write_record(self.unrecorded)
         while self.watch is not None and (check := self.watch.take()) is not None:
-            self.record = write_run_record(self.plan, self.child.pid, check)
+            self._write_record(check)
             if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.said:
                 self.verdict = self.said = line(check)
                 self.verdict_at = time.monotonic() + (_DYING_S if check.probe_tokens == 0 else 0.0)
@@ -321,8 +353,24 @@ class BackendSession:
             self.watch = None
             self.tail.starting = False
 
+    def _write_record(self, check: StartCheck) -> None:
+        try:
+            self.record = write_run_record(self.plan, self.child.pid, check)
+            self.unrecorded = None
+        except OSError as error:
+            # The server serves, whatever can be written about it.
+            self.unrecorded, self.record_due = check, time.monotonic() + _RECORD_AGAIN_S
+            why, _ = reason(run_records_dir() / "record", error)
+            self._fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
+
+    def _fault(self, text: str) -> None:
+        """Say once what cannot be recorded."""
+        if text not in self.told_faults:
+            self.told_faults.add(text)
+            self.echo.feed(f"specdash: warning: {text}\n".encode())
+
     def _wait(self) -> float:
-        wait = _IDLE_S if self.record is not None or self.next is not None else _PROBE_S
+        wait = _IDLE_S if self.serves or self.next is not None else _PROBE_S
         if self.watch is not None:
             wait = min(wait, _PLAN_POLL_S)
         if self.planning is not None:
@@ -385,7 +433,7 @@ class BackendSession:
             return
         if self.planning is not None or self.next is not None:
             self.asked_again = True
-        elif self.record is not None or file_digest(self.plan.env_file) != self.plan.env_digest:
+        elif self.serves or file_digest(self.plan.env_file) != self.plan.env_digest:
             self.planning = _Planning(self.replan, self.plan)
 
     def _plan_is_made(self) -> None:
@@ -436,6 +484,7 @@ class BackendSession:
     def _clear_away(self) -> int:
         self._unwatch()
         code = self.child.finish()
+        self.serves, self.unrecorded = False, None
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None
             end_run_record(self.record, describe_exit(code), crashed=crashed)
@@ -570,6 +619,7 @@ def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) ->
 
 
 def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:
-    """Say each warning of the plan on a line of its own."""
-    for warning in plan.warnings:
-        say(f"specdash: warning: {warning}")
+    """Say each warning of the plan on a line of its own; a full disk behind standard error keeps no server down."""
+    with contextlib.suppress(OSError):
+        for warning in plan.warnings:
+            say(f"specdash: warning: {warning}")

@@ -279,7 +279,19 @@ class BackendSettings(BaseModel):
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        return f"http://{host}:{self.port}"
+        return f"http{'s' if self.certificate else ''}://{host}:{self.port}"
+
+    @property
+    def api_key_file(self) -> str | None:
+        """The file that holds the keys clients may send, one a line."""
+        file = self.text("api-key-file")
+        return os.path.abspath(file) if file else None  # noqa: PTH100 - the path is a text here
+
+    @property
+    def certificate(self) -> str | None:
+        """The certificate file that the server serves TLS with; None without TLS, which needs its key as well."""
+        certificate, key = self.text("ssl-cert-file"), self.text("ssl-key-file")
+        return os.path.abspath(certificate) if certificate and key else None  # noqa: PTH100 - the path is a text here
 
     def with_value(self, name: str, value: Scalar, source: str, note: str = "") -> BackendSettings:
         """The same settings with one engine parameter changed."""
@@ -404,11 +416,18 @@ class _SettingsReader:
             return self._detected(drafts)
         if is_auto(found[0]):
             return self._chosen(found[1]), found[1]
-        types = parse_chain(*found)
-        if not any(t.reads_draft_model for t in types):
+        types = parse_chain(*found, self._lists)
+        if not any(t.reads_draft_model or spec_type(t.name) is None for t in types):
             self._drop_drafts(f"{found[1]}={found[0]} drafts without a model")
         self._check_drafts(types, *found)
         return types, found[1]
+
+    def _lists(self, name: str) -> bool:
+        """Whether the engine lists this spec type, or this variable, in its own help."""
+        # The engine is asked only where something is not in the catalogue.
+        from specdash.backend.capabilities import listed_names
+
+        return name in listed_names(self.env)
 
     def _chosen(self, source: str) -> tuple[SpecType, ...]:
         if self.choice is None:
@@ -548,7 +567,8 @@ class _SettingsReader:
             else:
                 environment[key] = value
             if key not in PASSED_ON:
-                self.remarks.append(_unknown(key))
+                if not (key.startswith("LLAMA_ARG_") and self._lists(key)):
+                    self.remarks.append(_unknown(key))
             elif any(canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
                 self._remark(f"{key}={value} is ignored: {SOURCE} wins", key)
         return native, environment
@@ -568,7 +588,10 @@ def _deaf_warning(key: str, names: list[str]) -> str:
     notes = []
     for name in names:
         found = spec_type(name)
-        fixed = found.fixed_draft_length if found is not None and key == "LLAMA_DRAFT_MAX" else None
+        if found is None:
+            notes.append(f"{name} (specdash does not know its knobs)")
+            continue
+        fixed = found.fixed_draft_length if key == "LLAMA_DRAFT_MAX" else None
         notes.append(f"{name} (its draft length is fixed at {fixed})" if fixed is not None else name)
     return f"{key} has no effect on {', '.join(notes)}: there is no such knob"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.settings import ROUTER_KEYS
+from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
@@ -65,7 +66,7 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
-        key=_key(settings),
+        key=server_key(settings),
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
         no_probe=_no_probe(settings, router=router),
@@ -74,16 +75,12 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     )
 
 
-def _key(settings: BackendSettings) -> str | None:
+def server_key(settings: BackendSettings) -> str | None:
+    """A key that the server takes, None where it asks for none or its file cannot be read."""
     secret = settings.secrets.get("api-key")
     if secret is not None:
-        return secret.get_secret_value().split(",")[0].strip() or None
-    file = settings.text("api-key-file")
-    if file is not None:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            lines = (line.strip() for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines())
-            return next((line for line in lines if line and not line.startswith("#")), None)
-    return None
+        return first_key(secret.get_secret_value())
+    return first_key_of(settings.api_key_file) if settings.api_key_file is not None else None
 
 
 def _no_probe(settings: BackendSettings, *, router: bool) -> str | None:

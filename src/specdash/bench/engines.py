@@ -119,17 +119,19 @@ def own_engine(
     """
     from specdash.backend.child import Child
     from specdash.backend.launch import check_port
+    from specdash.backend.start_check import server_key
+    from specdash.system.http import trust
 
     check_port(plan.settings)
-    key = plan.settings.secrets.get("api-key")
+    settings = plan.settings
+    if settings.certificate is not None:
+        trust(settings.url, settings.certificate)
     with open(plan.log, "wb") as log:  # noqa: PTH123
         child = Child.start(plan.argv, plan.environment(), output=log)
         try:
             _wait_healthy(child, plan, start_s, name)
-            # Of several keys, any is good.
-            secret = key.get_secret_value().split(",")[0] if key is not None else None
             try:
-                yield EngineAddress(plan.settings.url, secret, log=plan.log)
+                yield EngineAddress(settings.url, server_key(settings), log=plan.log)
             except SpecdashError as error:
                 if not child.exited(_ENDING_S):
                     raise
@@ -235,11 +237,11 @@ class InPlace:
 
     def _place(self) -> EngineAddress:
         from specdash.backend.settings import settings_from_env
+        from specdash.backend.start_check import server_key
         from specdash.control.apply.plan import service_of
         from specdash.control.env_store import read_env
         from specdash.core.changes import Role
 
         service = service_of(self._deployment, Role.BACKEND)
         settings = settings_from_env(read_env(service.env_file).values)
-        key = settings.secrets.get("api-key")
-        return EngineAddress(settings.url, key.get_secret_value().split(",")[0] if key is not None else None)
+        return EngineAddress(settings.url, server_key(settings))

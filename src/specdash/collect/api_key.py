@@ -13,6 +13,8 @@ from specdash.core.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SERVER_KEYS = "LLAMA_API_KEY"
+"""The variable of llama-server that may hold several keys."""
 _USABLE = re.compile(r"[\x21-\x7e]+")
 
 _MAX_BYTES = 64 * 1024
@@ -30,14 +32,31 @@ def resolve_api_key(
         key = env.get(env_name, "").strip()
         if not key:
             raise InputError(f"the environment variable {env_name} ({option}) is not set or empty")
+        key = first_key(key) or key if env_name == SERVER_KEYS else key
         return _usable(key, f"the environment variable {env_name} ({option})")
     if file is not None:
-        lines = (line.strip() for line in _read(file).splitlines())
-        key = next((line for line in lines if line and not line.startswith("#")), "")
-        if not key:
+        if (key := _first_line(_read(file))) is None:
             raise InputError(f"{file} (--api-key-file) holds no key")
         return _usable(key, f"{file} (--api-key-file)")
     return None
+
+
+def first_key(keys: str) -> str | None:
+    """The first of the comma-separated keys that llama-server takes in `LLAMA_API_KEY`."""
+    return next((key.strip() for key in keys.split(",") if key.strip()), None)
+
+
+def first_key_of(file: str) -> str | None:
+    """The first key in a file that has one a line; None where it cannot be read or has none."""
+    try:
+        return _first_line(_read(file))
+    except InputError:
+        return None
+
+
+def _first_line(text: str) -> str | None:
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line and not line.startswith("#")), None)
 
 
 def key_file_warning(file: str | None) -> str | None:

@@ -130,10 +130,6 @@ class PollPace:
 
     props: float = 30.0
     props_asleep: float = 5.0
-    quiet: float = 4.0
-    """At most, of /health and /metrics by turns, while the server is at rest."""
-    health_at_work: float = 0.0
-    """At least, of /health while a server at work answers /metrics."""
     first_retry: float = 2.0
     """Also the pause of /metrics while the key is refused: it asks for all."""
     last_retry: float = 5.0
@@ -144,8 +140,6 @@ class PollPace:
 
 WHICH_MODEL_S = 0.5
 """How long the first look at a server waits to learn whether it is a router, and which model to look at."""
-DOUBT_S = 0.3
-"""An idle server that takes longer over /metrics is asked for its health at once."""
 HEALTH_PATIENCE = 4
 """So many deadlines is an answer of /health waited for: one that comes late shows a slow server, where asking anew
 would show one that never answers."""
@@ -181,8 +175,6 @@ class _Endpoint:
     """Of the last look."""
     answered: bool = False
     """Whether the last look brought a value."""
-    asked: float = 0.0
-    """When it was last asked (monotonic)."""
 
 
 class BackendPoller:
@@ -243,11 +235,6 @@ class BackendPoller:
             self._looked_now = now
             self._wake(Source.HEALTH)
 
-    def look_for_work(self) -> None:
-        """The log tells that a server at rest has something to do: its counters need not wait for their turn."""
-        if self._known.quiet:
-            self._wake(Source.METRICS)
-
     def _look_at(self, model: str | None) -> None:
         self._client.look_at(model)
         self._known = _Known(healthy=self._known.healthy)
@@ -258,7 +245,7 @@ class BackendPoller:
         due = time.monotonic()
         while True:
             endpoint.wake.clear()
-            asked = endpoint.asked = time.monotonic()
+            asked = time.monotonic()
             result = await endpoint.observe()
             now = time.monotonic()
             if self._is_own_doing(result, asked):
@@ -270,7 +257,7 @@ class BackendPoller:
             else:
                 self._publish(Reading.known(endpoint.source, now, result))
             # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
-            due = max(due + self._pause(endpoint, result, due), now)
+            due = max(due + self._pause(endpoint, result), now)
             try:
                 async with asyncio.timeout(due - now):
                     await endpoint.wake.wait()
@@ -297,26 +284,13 @@ class BackendPoller:
                 )
             )
 
-    def _pause(self, endpoint: _Endpoint, result: object, due: float) -> float:
+    def _pause(self, endpoint: _Endpoint, result: object) -> float:
         if isinstance(result, Failure):
             return self._pause_after(result.kind, endpoint)
         if endpoint.source is Source.PROPS:
             soon = self._known.asleep or (self._files is not None and self._files.pending)
             return self._pace.props_asleep if soon else self._pace.props
-        if endpoint.source in (Source.HEALTH, Source.METRICS) and self._known.quiet and self._known.healthy:
-            return self._pause_at_rest(endpoint, due)
-        if endpoint.source is Source.HEALTH and self._known.quiet is False:
-            return max(self._interval, self._pace.health_at_work)
         return self._interval
-
-    def _pause_at_rest(self, endpoint: _Endpoint, due: float) -> float:
-        """An answer of either says that the server is there, and /metrics asks for /health again when it fails."""
-        pause = max(self._interval, min(2 * self._interval, self._pace.quiet))
-        if endpoint.source is Source.HEALTH and pause == 2 * self._interval:
-            # By turns: half of it after /metrics.
-            pause -= (due - self._endpoints[Source.METRICS].asked - self._interval) % pause
-            pause += 2 * self._interval if pause < self._interval / 2 else 0.0
-        return pause
 
     def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
         if endpoint.source is Source.HEALTH and kind not in NOBODY_THERE:
@@ -390,8 +364,9 @@ class BackendPoller:
         return await self._files.described(result)
 
     async def _metrics(self) -> Counters | Failure:
+        await self._learn_which_model()
         known = self._known
-        result = await self._metrics_or_doubt()
+        result = await self._client.metrics(self._deadlines[Source.METRICS])
         if isinstance(result, Counters) and (lost := _lost(known.counters, result)):
             result = Failure(FailureKind.GARBAGE, f"{', '.join(lost)} were there before and are missing now")
         if isinstance(result, Failure):
@@ -415,16 +390,6 @@ class BackendPoller:
                 self._wake(Source.PROPS)
             self._wake(Source.SLOTS)
         return result
-
-    async def _metrics_or_doubt(self) -> Counters | Failure:
-        await self._learn_which_model()
-        if not self._known.quiet:
-            return await self._client.metrics(self._deadlines[Source.METRICS])
-        doubt = asyncio.get_running_loop().call_later(DOUBT_S, self._wake, Source.HEALTH)
-        try:
-            return await self._client.metrics(self._deadlines[Source.METRICS])
-        finally:
-            doubt.cancel()
 
     async def _learn_which_model(self) -> None:
         """A router answers only for a model that is named; which one to look at is known a moment after the start."""

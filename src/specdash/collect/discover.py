@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from specdash.collect.api_key import SERVER_KEYS, first_key, first_key_of
 from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
@@ -48,6 +49,8 @@ class ServerArguments:
     host: str | None = None
     port: int | None = None
     log: str | None = None
+    certificate: str | None = None
+    """The file that it serves TLS with."""
     needs_key: bool = False
     speculation: tuple[tuple[str, str], ...] = ()
     """(flag without dashes, value) of every speculation flag; a switch has an empty value."""
@@ -59,7 +62,7 @@ class ServerArguments:
             return None
         host = _ANY_ADDRESS.get(host, host)
         shown = f"[{host}]" if ":" in host else host
-        return f"http://{shown}:{port or self.port or DEFAULT_PORT}"
+        return f"http{'s' if self.certificate else ''}://{shown}:{port or self.port or DEFAULT_PORT}"
 
 
 def is_llama_server(command: Sequence[str]) -> bool:
@@ -74,16 +77,18 @@ def is_llama_server(command: Sequence[str]) -> bool:
 def server_arguments(
     command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> ServerArguments:
-    """What the arguments, and where they are silent the environment, say. A relative log path is taken from `cwd`."""
+    """What the arguments, and where they are silent the environment, say. Relative paths are taken from `cwd`."""
     given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
     for flag, (parameter, value) in flags_of(command[1:]).items():
         given[flag] = (parameter, added(parameter, given.get(flag), value))
     values = {flag: value for flag, (_, value) in given.items()}
-    log = values.get("--log-file")
+    log, certificate = values.get("--log-file"), values.get("--ssl-cert-file")
+    tls = bool(certificate and values.get("--ssl-key-file"))
     return ServerArguments(
         host=values.get("--host"),
         port=_port(values.get("--port")),
         log=str(PurePath(cwd or "/", log)) if log else None,
+        certificate=str(PurePath(cwd or "/", certificate)) if certificate and tls else None,
         needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
         speculation=speculation(given),
     )
@@ -223,18 +228,19 @@ def _safe_key(record: RunRecord, env: Mapping[str, str]) -> str | None:
 
 
 def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str | None:
-    """The key from the variable that the record names, in this environment or in the program's own env file."""
+    """A key from the variable or the file that the record names; the variable's value is that of this environment, else
+    of the program's own env file."""
     if record.api_key_env is None:
+        file = record.api_key_file if isinstance(record, RunRecord) else None
+        return first_key_of(file) if file is not None else None
+    keys = env.get(record.api_key_env)
+    if not keys and record.env_file is not None:
+        with contextlib.suppress(OSError, ValueError, SpecdashError):
+            text = Path(record.env_file).read_text(encoding="utf-8")
+            keys = envfile.parse(text).values.get(record.api_key_env)
+    if not keys:
         return None
-    if key := env.get(record.api_key_env):
-        return key
-    if record.env_file is None:
-        return None
-    try:
-        text = Path(record.env_file).read_text(encoding="utf-8")
-        return envfile.parse(text).values.get(record.api_key_env) or None
-    except (OSError, ValueError, SpecdashError):
-        return None
+    return first_key(keys) if record.api_key_env == SERVER_KEYS else keys
 
 
 def admin_token(record: ProxyRecord) -> str | None:
@@ -285,6 +291,10 @@ def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
     url = arguments.url(port)
     if url is None:
         return None
+    if arguments.certificate is not None:
+        from specdash.system.http import trust
+
+        trust(url, arguments.certificate)
     origin = f"process {process.pid} ({Path(command[0]).name})"
     if arguments.needs_key:
         origin += ", which wants an API key"
@@ -394,7 +404,7 @@ def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Targ
     recorded: dict[str, Any] = {
         "proxy_url": record.url,
         "proxy_key": recorded_key(record, env),
-        "proxy_log": record.events or record.log,
+        "proxy_log": record.events,
         "proxy_origin": f"run record of process {record.pid}",
     }
     taken = {name: value for name, value in recorded.items() if value and not getattr(target, name)}

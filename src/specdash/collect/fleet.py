@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from specdash.collect.backend import BackendPoller, PollPace
+from specdash.collect.backend import BackendPoller
 from specdash.collect.hub import STOP_S, SchedulingWatch, Worker
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Sink = Callable[[Reading[Any]], None]
 
-PACE = PollPace(health_at_work=2.0)
 FILES_LEFT = 64
 """File descriptors that are kept for everything but connections."""
 CONNECTIONS = 4
@@ -135,7 +134,6 @@ class FleetHub:
                 client,
                 publish,
                 interval_s=self._interval_s,
-                pace=PACE,
                 model=target.model,
                 slept_since=scheduling.slept_since,
             )

@@ -72,20 +72,15 @@ class HostCollector:
         self._watch: ProcessWatch | None = None
         self._given_pid = target.pid
         self._sought_at: float | None = None
-        self._is_left_out = False
 
     def backend_pids(self) -> frozenset[int]:
         """The backend's process and its descendants, as far as known."""
         watch = self._watch
         return frozenset(watch.pids) if watch is not None else frozenset()
 
-    def step(self, interval_s: float, *, at_rest: bool = False) -> float:
-        """Publish one reading of the machine and one of the backend's process; of a server `at_rest` at every other
-        step alone, unless its process was stopped, goes on or has ended."""
+    def step(self, interval_s: float) -> float:
+        """Publish one reading of the machine and one of the backend's process."""
         first = not self._cpu.seen
-        self._is_left_out = at_rest and not first and not self._is_left_out
-        if self._is_left_out and (self._watch is None or not self._watch.has_changed()):
-            return interval_s
         host = self._host()
         self._publish(Reading.known(Source.HOST, self._clock(), host))
         self._publish(self._process())
@@ -325,11 +320,6 @@ class ProcessWatch:
             stopped=self._stopped,
             cpu_wait=round(min(1.0, max(waits) / 1e9 / elapsed), 2) if waits and elapsed else None,
         )
-
-    def has_changed(self) -> bool:
-        """Whether a process of the tree was stopped or goes on since the last sample, or the root has ended."""
-        usages = self._usages()
-        return usages is None or self._stopped != tuple(pid for pid, usage in usages.items() if usage.stopped)
 
     def _usages(self) -> dict[int, ProcessUsage] | None:
         """Of those that live; None when the root has ended, whoever has its pid now."""

@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.collect.discover import ProxySearch, discover
-from specdash.core.log_facts import LogBatch
-from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Slots, Source
+from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port
 
 if TYPE_CHECKING:
@@ -353,7 +352,7 @@ class Hub:
         self._host: HostCollector | None = None
         self._host_worker: Worker | None = None
         self._looks_soon = 0
-        self._was_refused = self._is_at_rest = False
+        self._was_refused = False
         self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
@@ -514,17 +513,7 @@ class Hub:
         self._host_worker = self._work("host", self._step_host, Source.HOST)
 
     def _look_again(self, reading: Reading[Any]) -> None:
-        """Where nothing listens any more, whether its process has ended must not wait: the alert does for it. Nor must
-        the figures of a server that begins to work."""
-        if self._is_at_rest and isinstance(reading.value, LogBatch) and reading.value.facts:
-            self._http.look_for_work()
-        if isinstance(reading.value, Slots):
-            was_at_rest, self._is_at_rest = (
-                self._is_at_rest,
-                not any(slot.is_processing for slot in reading.value.slots),
-            )
-            if was_at_rest and not self._is_at_rest and self._host_worker is not None:
-                self._host_worker.wake()
+        """Where nothing listens any more, whether its process has ended must not wait: the alert does for it."""
         if reading.source is Source.HEALTH and self._host_worker is not None:
             is_refused = reading.failure is not None and reading.failure.kind is FailureKind.REFUSED
             if is_refused and not self._was_refused:
@@ -534,8 +523,7 @@ class Hub:
 
     def _step_host(self) -> float:
         assert self._host is not None  # noqa: S101 - for the type checker
-        at_rest = self._is_at_rest and self._interval_s <= 1.0 and not self._looks_soon
-        pause = self._host.step(self._interval_s, at_rest=at_rest)
+        pause = self._host.step(self._interval_s)
         self._looks_soon -= bool(self._looks_soon)
         return min(pause, SOON_S) if self._looks_soon else pause
 
@@ -611,10 +599,6 @@ class _HttpThread:
         """Poll the target's proxy, and no other one. From any thread."""
         self._proxied = target
         self._in_loop(self._poll_proxy)
-
-    def look_for_work(self) -> None:
-        if (poller := self._poller) is not None:
-            self._in_loop(poller.look_for_work)
 
     def set_interval(self, interval_s: float) -> None:
         self._interval_s = interval_s

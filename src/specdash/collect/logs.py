@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.collect.tail import LogTail
-from specdash.core.log_facts import DETAIL, TOLD, LogBatch, LogFact, ServerEvent, WarningTally
+from specdash.core.log_facts import DETAIL, TOLD, LogBatch, WarningTally
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ class LogCollector:
         now = self._clock()
         recovered = self._failure is not None and failure is None
         if batches or recovered or (failure is None and not self._told):
-            *earlier, last = dated(merged(batches), self._age_s()) or (LogBatch(),)
+            *earlier, last = merged(batches) or (LogBatch(),)
+            last = replace(last, age_s=self._age_s()) if batches else last
             for batch, ends in (*((log_batch, False) for log_batch in earlier), (last, not more)):
                 told = batch if self._caught_up or ends else replace(batch, more_follows=True)
                 self._publish(Reading.known(Source.LOG, now, told))
@@ -111,46 +112,6 @@ class LogCollector:
             self._publish(Reading.unknown(Source.LOG, now, failure.kind, failure.detail))
         self._failure = failure
         self._told = True
-
-
-def dated(batches: Sequence[LogBatch], age_s: float | None) -> tuple[LogBatch, ...]:
-    """The batches of one read with the age of the newest line of each; `age_s` is that of the last one.
-
-    A server that another one followed ended when that one began: so long ago as the newer one's clock is high.
-    """
-    with_age: list[LogBatch] = []
-    later: LogBatch | None = None
-    for batch in reversed(batches):
-        if later is not None and age_s is not None:
-            age_s += _span_s(batch, later)
-        with_age.append(replace(batch, age_s=age_s))
-        later = batch
-    return tuple(reversed(with_age))
-
-
-def _span_s(batch: LogBatch, later: LogBatch) -> float:
-    """How long it took from the newest line of a batch to that of the next one, in which a server began."""
-    *_, ended = _lives(batch)
-    own_tail, *begun = _lives(later)
-    if not begun:
-        return _newest_s(own_tail)
-    return max(0.0, _newest_s(own_tail) - _newest_s(ended)) + sum(_newest_s(life) for life in begun)
-
-
-def _lives(batch: LogBatch) -> list[list[LogFact]]:
-    """The facts by the server that wrote them; of a router, without its children's."""
-    found: list[list[LogFact]] = [[]]
-    for fact in batch.facts:
-        if fact.origin is not None:
-            continue
-        if isinstance(fact, ServerEvent) and fact.name == "restarted":
-            found.append([])
-        found[-1].append(fact)
-    return found
-
-
-def _newest_s(facts: Sequence[LogFact]) -> float:
-    return next((fact.at_s for fact in reversed(facts) if fact.at_s is not None), 0.0)
 
 
 def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:

@@ -1,4 +1,4 @@
-"""The proxy's events to readings: from its events file, its human log, or a unit of the user's journal."""
+"""The proxy's events to readings: from its events file, or from the log or journal of a UAP proxy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.collect.tail import LogTail, TailChunk
 from specdash.core.config import JOURNAL
-from specdash.core.proxy_events import SESSIONS_SHOWN, ProxyEvents, ProxyStatus, SessionView, from_json
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus, SessionView, from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from specdash.core.proxy_events import ProxyEvent
     from specdash.core.proxy_lines import ContextLine
@@ -72,7 +72,8 @@ class ProxyEventsCollector:
         self._told = False
         self._wall = wall
         self._began: float | None = None
-        self._contexts: dict[str, SessionView] | None = {} if tell_context else None
+        self._tells_context = tell_context
+        self._session: SessionView | None = None
         self._has_json = False
 
     def step(self) -> float:
@@ -94,7 +95,7 @@ class ProxyEventsCollector:
 
     def tell_no_context(self) -> None:
         """Leave the proxy's picture to itself from now on: its address became known."""
-        self._contexts = None
+        self._tells_context = False
 
     def close(self) -> None:
         """Let go of the file or the journal."""
@@ -121,8 +122,10 @@ class ProxyEventsCollector:
         recovered = self._failure is not None and failure is None
         if batch or recovered or (failure is None and not self._told):
             self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
-        if (contexts := self._contexts) is not None and batch.contexts:
-            self._publish(Reading.known(Source.PROXY, now, _status(contexts, batch.contexts)))
+        if self._tells_context and batch.contexts:
+            status = _status(self._session, batch.contexts)
+            (self._session,) = status.sessions
+            self._publish(Reading.known(Source.PROXY, now, status))
         if failure is not None and (failure != self._failure or batch):
             self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
         self._failure = failure
@@ -146,16 +149,17 @@ class _Batch:
     def add(self, line: bytes) -> None:
         if line.lstrip().startswith(b"{"):
             event = from_json(line)
-            # Most lines of the human log are not about events; a JSON object that is none was meant to be one.
+            # Most lines of a log are not about events; a JSON object that is none was meant to be one.
             self._unread += event is None
             self.has_json = self.has_json or event is not None
         else:
-            event = self._from_human_log(line)
+            event = self._from_uap_line(line)
         if event is not None:
             self._events.append(event)
 
-    def _from_human_log(self, line: bytes) -> ProxyEvent | None:
-        from specdash.core.proxy_lines import ContextLine, parse_line
+    def _from_uap_line(self, line: bytes) -> ProxyEvent | None:
+        from specdash.collect.uap_journal import parse_line
+        from specdash.core.proxy_lines import ContextLine
 
         event = parse_line(line.decode("utf-8", "replace"), self._wall)
         if isinstance(event, ContextLine):
@@ -168,30 +172,22 @@ class _Batch:
         return ProxyEvents(tuple(self._events[lost:]), self.dropped + lost, self._unread)
 
 
-def _status(known: dict[str, SessionView], lines: Iterable[ContextLine]) -> ProxyStatus:
-    """What CONTEXT lines tell of the proxy; `known` are the sessions so far, and is brought up to date."""
-    for line in lines:
-        before = known.pop(line.session, None)
-        known[line.session] = SessionView(
-            id=line.session,
-            last_seen=line.at,
-            requests=before.requests + 1 if before is not None else 1,
-            context_tokens=line.tokens,
-            context_window=line.window,
-            peak_tokens=max(line.tokens, (before.peak_tokens or 0) if before is not None else 0),
-            turns_remaining=line.turns_remaining,
-            prunes=line.pruned,
-            overflows=line.overflows,
-        )
-        if len(known) > SESSIONS_SHOWN:
-            del known[next(iter(known))]
-    latest_first = tuple(reversed(known.values()))
-    return ProxyStatus(
-        context_window=latest_first[0].context_window,
-        requests=sum(session_view.requests for session_view in latest_first),
-        sessions=latest_first,
-        session_count=len(latest_first),
+def _status(before: SessionView | None, lines: Sequence[ContextLine]) -> ProxyStatus:
+    """What CONTEXT lines tell of the proxy. They name no session, so that all are of one, which was `before`."""
+    last = lines[-1]
+    peak = max(line.tokens for line in lines)
+    session = SessionView(
+        id="",
+        last_seen=last.at,
+        requests=len(lines) + (before.requests if before is not None else 0),
+        context_tokens=last.tokens,
+        context_window=last.window,
+        peak_tokens=max(peak, (before.peak_tokens or 0) if before is not None else 0),
+        turns_remaining=last.turns_remaining,
+        prunes=last.pruned,
+        overflows=last.overflows,
     )
+    return ProxyStatus(context_window=last.window, requests=session.requests, sessions=(session,), session_count=1)
 
 
 def lines_of(place: str) -> LineSource:

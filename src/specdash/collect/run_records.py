@@ -36,8 +36,17 @@ def is_alive(record: RunRecord | ProxyRecord) -> bool:
 
 
 def live_backends(env: Mapping[str, str]) -> list[RunRecord]:
-    """Every backend of this machine that left a record and still runs, the newest first."""
-    return [record for _, record in notes(paths.run_records_dir(env), RunRecord) if is_alive(record)]
+    """Every backend of this machine that left a record and still runs, the newest first.
+
+    From then on the certificate that a record names is taken for that of its server.
+    """
+    alive = [record for _, record in notes(paths.run_records_dir(env), RunRecord) if is_alive(record)]
+    for record in alive:
+        if record.certificate is not None:
+            from specdash.system.http import trust
+
+            trust(record.url, record.certificate)
+    return alive
 
 
 def live_proxies(env: Mapping[str, str]) -> list[ProxyRecord]:

@@ -62,6 +62,9 @@ class LogTail:
         self._whole_below = whole_below
         self._backfill = backfill
         self._fd: int | None = None
+        self._inode = 0
+        self._suspended: int | None = None
+        """The inode of the file in which to go on, where it was let go of because of an error."""
         self._position = 0
         self._overlap = b""
         self._seen_mtime = 0
@@ -91,7 +94,7 @@ class LogTail:
                 return self._chunk(data, limit)
             return self._at_the_end(self._fd, limit)
         except OSError as error:
-            self.close()
+            self._suspend()
             return TailChunk(failure=_failure(self.path, error))
 
     def written_at(self) -> float | None:
@@ -110,9 +113,16 @@ class LogTail:
 
     def close(self) -> None:
         """Let go of the file; the next `read` opens it anew, from its start."""
+        self._suspended = None
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def _suspend(self) -> None:
+        """Let go of a file that cannot be read now, as on a network file system; the next `read` goes on in it."""
+        inode = self._inode
+        self.close()
+        self._suspended = inode
 
     def _chunk(self, data: bytes, limit: int) -> TailChunk:
         more = len(data) == limit
@@ -130,11 +140,19 @@ class LogTail:
             return _failure(self.path, error)
         except ValueError:
             return Failure(FailureKind.UNAVAILABLE, f"{self.path!r} is no file name")
-        status = os.fstat(fd)
+        try:
+            status = os.fstat(fd)
+            goes_on = self._suspended == status.st_ino and self._goes_on(fd, status.st_size)
+        except OSError as error:
+            os.close(fd)
+            return _failure(self.path, error)
         if not stat.S_ISREG(status.st_mode):
             os.close(fd)
             return Failure(FailureKind.UNAVAILABLE, f"{self.path} is {_kind_of(status.st_mode)}, not a log file")
-        self._fd = fd
+        self._fd, self._inode, self._suspended = fd, status.st_ino, None
+        if goes_on:
+            self._seen_mtime = 0
+            return None
         self._begin()
         after, self._after = self._after, None
         if after is not None:
@@ -150,6 +168,11 @@ class LogTail:
     def _is_first_look(self) -> bool:
         """Whether what the file holds may be of long ago; a file that came while it was waited for is new."""
         return self._elsewhere or not (self._followed_before or self._missed_before)
+
+    def _goes_on(self, fd: int, size: int) -> bool:
+        """Whether the file is still the one that was read so far."""
+        overlap = self._overlap
+        return size >= self._position and os.pread(fd, len(overlap), self._position - len(overlap)) == overlap
 
     def _begin(self) -> None:
         self._position = 0
@@ -197,13 +220,14 @@ class LogTail:
         """Nothing new in the open file: see whether the path still names it."""
         try:
             named = os.stat(self.path)  # noqa: PTH116
-        except OSError as error:
+        except FileNotFoundError as error:
             if self._elsewhere:
                 return TailChunk(failure=_failure(self.path, error))
-            if not isinstance(error, FileNotFoundError):
-                raise
             # The writer may still hold the deleted file, so go on reading it too.
             return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} was deleted"))
+        except OSError as error:
+            # Of a moment, as ESTALE and EIO on a network file system are: the file is open, and nothing was lost.
+            return TailChunk(failure=_failure(self.path, error))
         opened = os.fstat(fd)
         same = (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
         # A rotator may create the new file long before the server writes to it; llama-server never reopens its log.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from specdash.core.errors import UsageError
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
+from specdash.core.parameter_catalogue import PASSED_ON
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.records import JsonRecord
 from specdash.system.data import dataclass
@@ -86,9 +87,12 @@ def role_of(key: str) -> Role | None:
 
 def is_secret(key: str) -> bool:
     """Whether the value of an env key must not be shown."""
-    declared = BACKEND_KEYS.get(key) or PROXY_KEYS.get(key)
+    plain = key.replace("LLAMA_ARG_NO_", "LLAMA_ARG_", 1)
+    declared = BACKEND_KEYS.get(plain) or PASSED_ON.get(plain) or PROXY_KEYS.get(key)
     if declared is not None:
         return declared.secret
+    if key.startswith("LLAMA_ARG_") and key.endswith("_TOKENS"):
+        return False  # llama.cpp counts tokens there
     return key.endswith(_SECRET_WORDS) and not key.endswith(_NOT_SECRET_ENDINGS)
 
 

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
 
 _CLASS: Final = "is"
-NOT_READABLE: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+NOT_READABLE: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 """What `ValueCodec.read` raises, `UnreadableError` among them."""
 
 

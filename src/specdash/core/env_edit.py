@@ -25,10 +25,13 @@ from specdash.core.speculation import (
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
 
     from specdash.core.envfile import EnvEntry
     from specdash.core.parameters import Parameter
+
+    IsListed: TypeAlias = Callable[[str], bool]
 
 
 _CONTEXT_LINES = 2
@@ -180,8 +183,11 @@ _ALIKE_OURS = 0.75
 _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
-def remarks(role: Role, file: EnvFile) -> dict[int, tuple[str, ...]]:
-    """What is to be said of each assignment of the file, by its place among the entries. No text tells a secret."""
+def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, tuple[str, ...]]:
+    """What is to be said of each assignment of the file, by its place among the entries. No text tells a secret.
+
+    `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
+    """
     values = file.values
     last = {entry.key: (at, entry.line) for at, entry in enumerate(file.entries)}
     found: dict[int, tuple[str, ...]] = {}
@@ -191,19 +197,19 @@ def remarks(role: Role, file: EnvFile) -> dict[int, tuple[str, ...]]:
         counts_at, line = last[entry.key]
         if counts_at != at:
             found[at] = (f"ineffective: line {line} sets it again",)
-        elif said := tuple(_of_key(role, entry.key, entry.value, values)):
+        elif said := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
             found[at] = said
     return found
 
 
-def check_value(role: Role, key: str, value: str) -> None:
-    """Raise `InputError` when the value of a known key cannot be meant. The message holds no secret."""
-    if (wrong := _wrong_value(role, key, value)) is not None:
+def check_value(role: Role, key: str, value: str, is_listed: IsListed = lambda _: False) -> None:
+    """Raise `InputError` when the value of a known key is not valid. The message holds no secret."""
+    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
         before, what = wrong
         raise InputError(f"{before}{what}", key=key)
 
 
-def _wrong_value(role: Role, key: str, value: str) -> tuple[str, str] | None:
+def _wrong_value(role: Role, key: str, value: str, is_listed: IsListed) -> tuple[str, str] | None:
     """What is wrong with the value, and what names the key before it where it does not name it itself."""
     if key in backend.REMOVED_KEYS and role is Role.BACKEND:
         return f"{key}: ", f"llama.cpp removed this variable; use {backend.REMOVED_KEYS[key]}"
@@ -213,7 +219,7 @@ def _wrong_value(role: Role, key: str, value: str) -> tuple[str, str] | None:
     try:
         declared.parse(value, key)
         if declared.key == _CHAIN_KEY and not is_auto(value):
-            parse_chain(value, key)
+            parse_chain(value, key, is_listed)
     except InputError as error:
         if declared.secret:
             return f"{key}: ", f"the value cannot be read; it must be: {declared.allowed}"
@@ -247,13 +253,15 @@ def parameter_of(role: Role, key: str) -> Parameter | None:
     return next((t[name] for name in (key, plain) for t in (backend.BY_KEY, backend.PASSED_ON) if name in t), None)
 
 
-def unknown(role: Role, key: str) -> str | None:
+def unknown(role: Role, key: str, is_listed: IsListed = lambda _: False) -> str | None:
     """What a key is that the service's catalogue lacks, with the one that may be meant; None for others."""
     if parameter_of(role, key) is not None or (role is Role.BACKEND and key in backend.REMOVED_KEYS):
         return None
     other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
     if key.startswith(_PREFIX[other]) and parameter_of(other, key) is not None:
         return f"the {other}'s: the {role} does not read it"
+    if role is Role.BACKEND and key.startswith("LLAMA_ARG_") and is_listed(key):
+        return None
     close = close_key(role, key)
     hint = f"; did you mean {close}?" if close else ""
     if key.startswith(_PREFIX[role]) or close:
@@ -271,12 +279,12 @@ def close_key(role: Role, key: str) -> str | None:
     return close[0] if close else None
 
 
-def _of_key(role: Role, key: str, value: str, values: Mapping[str, str]) -> Iterable[str]:
-    said = unknown(role, key)
+def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
+    said = unknown(role, key, is_listed)
     if said is not None:
         yield f"unknown: {said}"
         return
-    if (wrong := _wrong_value(role, key, value)) is not None:
+    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
         yield f"bad value: {wrong[1]}"
         return
     declared = parameter_of(role, key)

@@ -373,8 +373,7 @@ class LogBatch:
     unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
     """A few of the lines not understood, cleaned and cut like `tail`."""
     age_s: float | None = None
-    """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown. Of a
-    server that another one followed before anybody looked it is the least that it can be."""
+    """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown."""
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
     tail_kinds: str = field(default="", repr=False)

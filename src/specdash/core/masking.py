@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MASK = "***"
-SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft", "--auth-token", "--password"})
+SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft", "--auth-token", "--password", "--mcp-servers-json"})
 _TOKEN = re.compile(r"\b(?:hf|sk|ghp|glpat)[_-][A-Za-z0-9_\-]{8,}")
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _ADDRESS = re.compile(r"(://[^\s/@:]*):[^\s/@]+@")
@@ -25,7 +25,7 @@ _ADDRESS = re.compile(r"(://[^\s/@:]*):[^\s/@]+@")
 
 @functools.cache
 def _flags() -> re.Pattern[str]:
-    spelled = sorted(flag for flag, (parameter, _) in BY_FLAG.items() if parameter.secret)
+    spelled = sorted({flag for flag, (parameter, _) in BY_FLAG.items() if parameter.secret} | SECRET_FLAGS)
     names = "|".join(re.escape(flag).replace(r"\-", "[-_]") for flag in spelled)
     return re.compile(rf"(?<![\w-])((?:{names})(?:=|\s+))(?:\"[^\"]*\"|'[^']*'|[^\s'\"]+)")
 

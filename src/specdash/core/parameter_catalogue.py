@@ -273,6 +273,9 @@ SERVER: tuple[Parameter, ...] = (
     _row(_T, "--api-key", "LLAMA_API_KEY", "api_keys", "key clients must send", environment="LLAMA_API_KEY"),
     _row(_P, "--api-key-file", "LLAMA_API_KEY_FILE LLAMA_ARG_API_KEY_FILE", "api_keys",
          "file with such keys, one a line" ),
+    _row(_P, "--ssl-cert-file", "LLAMA_ARG_SSL_CERT_FILE", "ssl_file_cert",
+         "certificate (PEM) to serve TLS with; it needs the key too"),
+    _row(_P, "--ssl-key-file", "LLAMA_ARG_SSL_KEY_FILE", "ssl_file_key", "private key (PEM) of the certificate"),
     _row(_S, "--metrics", "LLAMA_ARG_ENDPOINT_METRICS", "endpoint_metrics", "serve /metrics", True, always=True),
     _row(_S, "--slots", "LLAMA_ARG_ENDPOINT_SLOTS", "endpoint_slots", "serve /slots", True, off="--no-slots",
          always=True ),
@@ -426,7 +429,7 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 _I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
 
 
-def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> Parameter:
+def _arg(kind: ValueKind, key: str, flag: str, meaning: str, *, secret: bool = False, **choices: str) -> Parameter:
     return Parameter(
         name=flag.lstrip("-"),
         kind=kind,
@@ -434,6 +437,7 @@ def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> 
         keys=(f"LLAMA_ARG_{key}",),
         flags=(flag,),
         choices={value.replace("_", "-"): what for value, what in choices.items()},
+        secret=secret,
     )
 
 
@@ -459,7 +463,8 @@ PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_S, "LOG_PREFIX", "--log-prefix", "time and level before each line of the log"),
     _arg(_S, "LOG_TIMESTAMPS", "--log-timestamps", "time before each line of the log"),
     _arg(_P, "MCP_SERVERS_CONFIG", "--mcp-servers-config", "file with MCP servers (experimental)"),
-    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental)"),
+    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys",
+         secret=True),
     _arg(_S, "MMPROJ_AUTO", "--mmproj-auto", "look for a multimodal projector beside the model"),
     _arg(_S, "MMPROJ_OFFLOAD", "--mmproj-offload", "keep the multimodal projector on the GPU"),
     _arg(_T, "MMPROJ_URL", "--mmproj-url", "URL of a multimodal projector"),
@@ -496,8 +501,6 @@ PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_T, "RPC", "--rpc", "RPC servers, host:port, comma-separated"),
     _arg(_S, "SKIP_CHAT_PARSING", "--skip-chat-parsing", "hand answers out unparsed"),
     _arg(_I, "SSE_PING_INTERVAL", "--sse-ping-interval", "seconds between pings on a stream; -1: none"),
-    _arg(_P, "SSL_CERT_FILE", "--ssl-cert-file", "certificate (PEM) to serve TLS with"),
-    _arg(_P, "SSL_KEY_FILE", "--ssl-key-file", "private key (PEM) of the certificate"),
     _arg(_P, "STATIC_PATH", "--path", "directory of static files to serve"),
     _arg(_T, "TAGS", "--tags", "tags of the model, comma-separated"),
     _arg(_T, "THINK", "--reasoning-format", "where thoughts go in an answer",

@@ -10,7 +10,6 @@ import dataclasses
 import json
 from dataclasses import field
 from enum import StrEnum
-from math import isfinite
 from typing import Any
 
 from specdash.core.records import read
@@ -71,7 +70,7 @@ def with_credible_speeds(told: dict[str, Any]) -> dict[str, Any]:
 
 def possible(value: float, limits: SpeedLimits) -> float | None:
     """The speed in tokens per second, None where nothing can be that fast."""
-    return value if isfinite(value) and 0 < value <= limits.most else None
+    return value if 0 < value <= limits.most else None
 
 
 class Guardrail(StrEnum):
@@ -208,16 +207,32 @@ def to_json(event: ProxyEvent) -> str:
 
 
 def from_json(line: str | bytes) -> ProxyEvent | None:
-    """The event of a line, or None when it is not one of ours or a field is not of its type.
+    """The event of a line; None for another line, a field of another type, or a number that cannot be meant.
 
     Unknown fields of newer versions are ignored. Never raises.
     """
     try:
         values = json.loads(line)
         cls = _KINDS[values.pop("event")]
+        if not all(map(_can_be_meant, values.values())) or not 0 <= values["at"] < _LATEST:
+            return None
         return read(cls, with_credible_speeds(values))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+_MOST = 2.0**63
+_LATEST = 1e11
+"""No Unix time of an event is later."""
+
+
+def _can_be_meant(value: Any) -> bool:
+    """Whether a number, or every number in a list or an object, is one that somebody counted; NaN is not."""
+    if isinstance(value, int | float):
+        return -_MOST < value < _MOST
+    if isinstance(value, dict):
+        return all(map(_can_be_meant, value.values()))
+    return not isinstance(value, list) or all(map(_can_be_meant, value))
 
 
 # The proxy's live picture: what GET /v1/context says under `status`, and what the collector publishes.
@@ -350,12 +365,14 @@ def status_to_json(status: ProxyStatus) -> dict[str, Any]:
 
 
 def status_from_json(values: Any) -> ProxyStatus | None:
-    """The picture of a JSON object, or None when it is not one or a field is not of its type.
+    """The picture of a JSON object; None for another one, a field of another type, or a number that cannot be meant.
 
     Unknown fields are ignored. Never raises.
     """
     try:
+        if not _can_be_meant(values):
+            return None
         active = [with_credible_speeds(dict(entry)) for entry in values.get("active", ())]
         return read(ProxyStatus, {**values, "active": active})
-    except (TypeError, ValueError, AttributeError):
+    except (TypeError, ValueError, AttributeError, RecursionError):
         return None

@@ -4,8 +4,8 @@ bundles all show these."""
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 import types
 import typing
 from base64 import b64decode, b64encode
@@ -106,9 +106,15 @@ def _plain(hint: Any, value: Any) -> Any:
     return value
 
 
+_MOST_COUNTED = 2**63
 _FITS: dict[Any, Callable[[Any], bool]] = {
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool),
-    float: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value),
+    int: lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_COUNTED,
+    # Compared, and so neither NaN nor a number that is too large to become a float.
+    float: lambda value: (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -sys.float_info.max <= value <= sys.float_info.max
+    ),
     str: lambda value: isinstance(value, str),
     bool: lambda value: isinstance(value, bool),
 }
@@ -227,6 +233,10 @@ class RunRecord(JsonRecord):
     env_file: str | None = None
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key, never the key."""
+    api_key_file: str | None = None
+    """File that holds such keys, one a line."""
+    certificate: str | None = None
+    """The certificate file that it serves TLS with."""
     parameters: tuple[tuple[str, str], ...] = ()
     runner_pid: int | None = None
     """The `specdash backend run` around it."""

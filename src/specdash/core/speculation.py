@@ -7,16 +7,21 @@ priority: whatever order the operator writes, the first type that yields a draft
 from __future__ import annotations
 
 from enum import StrEnum
-from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError
 from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NO_SPECULATION = "none"
 """The name that disables speculation; anywhere in a chain it silently disables the whole chain."""
 AUTO = "auto"
 """The name that leaves the choice to specdash, from the model, its draft and the machine; it stands alone."""
+UNKNOWN_TYPE = "a type that the engine lists and specdash does not know"
+_DRAFTED = "draft-"
+"""What the names of types begin with that draft with a model."""
 KNOBS = ("LLAMA_DRAFT_MAX", "LLAMA_DRAFT_MIN", "LLAMA_DRAFT_P_MIN")
 """The env keys that set a parameter of every type in the chain, each type its own."""
 
@@ -222,19 +227,38 @@ def spec_type(name: str) -> SpecType | None:
     return _BY_NAME.get(name.strip().lower().replace("_", "-"))
 
 
+def named_type(name: str) -> SpecType:
+    """The type called `name`; one that the catalogue lacks has the knobs of all that draft with a model, or none."""
+    known = spec_type(name)
+    if known is not None:
+        return known
+    if not name.startswith(_DRAFTED):
+        return SpecType(name, UNKNOWN_TYPE)
+    flag = "spec-draft"
+    return SpecType(
+        name,
+        UNKNOWN_TYPE,
+        max_parameter=f"{flag}-n-max",
+        min_parameter=f"{flag}-n-min",
+        p_min_parameter=f"{flag}-p-min",
+    )
+
+
 def is_auto(text: str) -> bool:
     """Whether the text of a chain leaves the choice to specdash."""
     return text.strip().lower() == AUTO
 
 
-def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
+def parse_chain(text: str, source: str, is_listed: Callable[[str], bool] = lambda _: False) -> tuple[SpecType, ...]:
     """The types in a comma-separated chain, without repeats, in the engine's priority; `none` is the empty chain.
 
-    `source` names where the text came from, for the error. Raises `InputError` for an unknown type and for `none`
+    `source` names where the text came from, for the error. `is_listed` says of a type that the catalogue lacks whether
+    the engine has it, by its own help; such types come last. Raises `InputError` for an unknown type and for `none`
     beside others, because the engine would then silently disable all of them.
     """
     names = [part.strip() for part in text.split(",") if part.strip()]
     chosen: set[str] = set()
+    others: list[str] = []
     for name in names:
         if name.lower() == NO_SPECULATION:
             if len({other.lower() for other in names}) > 1:
@@ -242,12 +266,15 @@ def parse_chain(text: str, source: str) -> tuple[SpecType, ...]:
                 raise InputError(what, "remove one or the other", key=source)
             continue
         found = spec_type(name)
+        if found is None and is_listed(name):
+            others.append(name)
+            continue
         if found is None:
             known = ", ".join([NO_SPECULATION, *(t.name for t in SPEC_TYPES), f"{AUTO} (alone)"])
             what = f"{source}={text}: unknown speculative type {name!r}"
             raise InputError(what, f"use one of: {known}", key=source)
         chosen.add(found.name)
-    return tuple(t for t in SPEC_TYPES if t.name in chosen)
+    return (*(t for t in SPEC_TYPES if t.name in chosen), *map(named_type, dict.fromkeys(others)))
 
 
 def rollback(item: SpecType, memory: MemoryKind, *, gives_states: bool) -> Rollback:
@@ -342,21 +369,3 @@ PUBLISHED: tuple[PublishedAcceptance, ...] = (
         "draft-dspark", "DSpark, agent, n 7", _UNNAMED, (0.624, 0.412, 0.260, 0.186, 0.113, 0.073, 0.056), 2.73
     ),
 )
-
-
-def nearest(type_name: str, per_position: tuple[float, ...]) -> tuple[PublishedAcceptance, ...]:
-    """What was published of a type, the nearest first.
-
-    Curves come before means, by the root mean square difference over the positions that both have; without positions
-    of one's own in the order published.
-    """
-    found = [acceptance for acceptance in PUBLISHED if acceptance.type == type_name]
-    return tuple(sorted(found, key=lambda acceptance: distance(acceptance.per_position, per_position)))
-
-
-def distance(pair: tuple[float, ...], other: tuple[float, ...]) -> float:
-    """Root mean square difference over the common positions; infinite where there are none."""
-    pairs = list(zip(pair, other, strict=False))
-    if not pairs:
-        return float("inf") if not pair or other else 0.0
-    return sqrt(sum((a - b) ** 2 for a, b in pairs) / len(pairs))

@@ -160,7 +160,7 @@ class Target:
     proxy_key: str | None = field(default=None, repr=False)
     """The proxy's own API key, the secret itself."""
     proxy_log: str | None = None
-    """Where the proxy's events are: a file of JSON events or log lines, or `journal:UNIT`."""
+    """Where the proxy's events are: a file of JSON events or of a UAP proxy's log lines, or `journal:UNIT`."""
     proxy_origin: str = ""
     """How the proxy was found, in words."""
     proxy_found: tuple[str, ...] = ()

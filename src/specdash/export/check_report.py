@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.readings import ReadingStatus
@@ -12,6 +13,7 @@ from specdash.insight.picture import BackendState
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup import verdict as speedup_verdict
 from specdash.system.data import dataclass, json_of
+from specdash.system.text import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -116,11 +118,11 @@ def performance(result: CheckVerdict) -> dict[str, tuple[float, str]]:
             "",
         ),
     }
-    return {name: (value, unit) for name, (value, unit) in values.items() if value is not None}
+    return {name: (value, unit) for name, (value, unit) in values.items() if value is not None and isfinite(value)}
 
 
 def _performance(result: CheckVerdict) -> str:
-    return " ".join(f"{name}={value:.6g}{unit}" for name, (value, unit) in performance(result).items())
+    return " ".join(f"{name}={decimal(value)}{unit}" for name, (value, unit) in performance(result).items())
 
 
 def report(result: CheckVerdict, rules: Sequence[Rule], *, verbose: bool) -> str:

@@ -434,10 +434,10 @@ def _drafter(drafter: DrafterPicture, *, says_costs: bool) -> list[tuple[str, st
         rows.append(
             ("  needs", f"{drafter.break_even_length:.2f} tokens a decode call{needed}  ({drafter.break_even_basis})")
         )
-    near = next((reference for reference in drafter.references if reference.distance is not None), None)
-    if near is not None:
-        curve = " ".join(percent(rate, unit="") for rate in near.per_position[:POSITIONS_SHOWN])
-        rows.append(("  published", f"{curve} %  {near.name} ({near.source})"))
+    first = next((reference for reference in drafter.references if reference.per_position), None)
+    if first is not None:
+        curve = " ".join(percent(rate, unit="") for rate in first.per_position[:POSITIONS_SHOWN])
+        rows.append(("  published", f"{curve} %  {first.name} ({first.source})"))
     return rows
 
 

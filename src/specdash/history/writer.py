@@ -32,7 +32,6 @@ from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
 from specdash.history.tiers import TIERS, Point, Tier, TierChunk, points_of
 from specdash.insight.charts import Metric
-from specdash.llama.log_grammar import DROPPED
 from specdash.llama.log_safe import (
     LIFE_CYCLE_CLASSES,
     bare,
@@ -324,7 +323,7 @@ def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
     kept: list[str] = []
     for line in newest_first:
         raw = bare(line.encode("utf-8", "replace"))
-        known = recognise(raw.translate(None, DROPPED))
+        known = recognise(raw)
         if known.form is None or (known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES):
             continue
         made = safe_line(raw)

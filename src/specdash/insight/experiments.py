@@ -9,7 +9,6 @@ from math import expm1, log
 from typing import TYPE_CHECKING
 
 from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep
-from specdash.insight.log.log_view import begins
 from specdash.insight.picture import (
     ENOUGH,
     ApplyMark,
@@ -27,7 +26,6 @@ from specdash.system.text import percent, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from specdash.insight.log.log_view import FormerServer
     from specdash.insight.request import ServedRequest
 
     Sides = tuple[tuple[ServedRequest, ...], tuple[ServedRequest, ...]]
@@ -344,12 +342,6 @@ class Experiments:
         """When each apply was, on the monotonic clock: fixed at first sight, so that a chart's marker stands still."""
         self._kept: _Kept | None = None
         self._version = 0
-        self._former: list[FormerServer] = []
-        """Servers of the log whose times are not known yet, oldest first."""
-        self._former_until = 0.0
-        """When the server after the last of them began, on the monotonic clock."""
-        self._former_dated = True
-        """Whether all was made of them that the records there are can tell."""
 
     @property
     def records(self) -> tuple[ApplyRecord, ...]:
@@ -361,31 +353,8 @@ class Experiments:
         self._records = records
         self._static = tuple((record, restarted_at(record), short_text(record)) for record in records)
         known = {(record.number, record.at) for record in records}
-        self._former_dated = False
         self._moments = {key: at for key, at in self._moments.items() if key in known}
         self._version += 1
-
-    def add_former(self, former: Sequence[FormerServer], until: float) -> None:
-        """Servers that ended before anybody looked, oldest first; the one after them began at monotonic `until`."""
-        self._former, self._former_until, self._former_dated = list(former), until, False
-
-    def _date_former(self, offset: float) -> None:
-        """Give the requests of former servers their Unix times, where applies tell; `offset` is Unix less monotonic
-        time."""
-        self._former_dated = True
-        restarts = [
-            (restarted_at(record), max(record.ended_at, restarted_at(record)))
-            for record in self._records
-            if str(ApplyStep.RESTART) in record.step_seconds
-        ]
-        for began, former_server in begins(self._former, self._former_until + offset, restarts):
-            self._former.pop()
-            self._former_until = began - offset
-            self.samples.add_former(
-                (began + request.at_s, request)
-                for request in former_server.requests
-                if request.at_s is not None and request.origin is None
-            )
 
     def settle(self, now: float, wall: float) -> None:
         """Date what came since the last look, and compare it; `now` and `wall` are one moment.
@@ -395,8 +364,6 @@ class Experiments:
         self.samples.date(now, wall)
         for record, at, _ in self._static:
             self._moments.setdefault((record.number, record.at), now - wall + at)
-        if self._former and not self._former_dated:
-            self._date_former(wall - now)
         index = subject(self._records)
         if index is None:
             return

@@ -72,8 +72,6 @@ class ReferenceCurve:
     """Empty where only means were published."""
     mean_accepted_length: float | None = None
     acceptance: float | None = None
-    distance: float | None = None
-    """Root mean square difference to the drafter's own shares, over the positions that both have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class DrafterPicture:
     steps: float | None = None
     """Verification steps that they rest on."""
     references: tuple[ReferenceCurve, ...] = ()
-    """Published curves of the same type, the nearest first."""
+    """Published curves of the same type."""
     acceptance: float | None = None
     """Accepted over drafted tokens, on the same basis."""
     mean_accepted_length: float | None = None

@@ -429,14 +429,6 @@ class Samples:
         if request.cancelled or (request.completed and request.timed):
             self._undated.append((ended, request))
 
-    def add_former(self, ended: Iterable[tuple[float, ServedRequest]]) -> None:
-        """Take in requests of a server before all that are there, with the Unix times of their ends, in that order."""
-        found = [(at, request) for at, request in ended if request.completed and request.timed]
-        for at, request in found:
-            request.date(at)
-        self.logged = deque([*(request for _, request in found), *self.logged], maxlen=KEPT)
-        self.version += 1
-
     def add_event(self, event: RequestEvent) -> None:
         """Take in a request of the proxy's events."""
         if event.outcome is not RequestOutcome.OK or event.duration_s is None or not event.at:

@@ -105,11 +105,6 @@ class Alerts:
         self._kept().remember(past, active, now)
 
     @property
-    def has_nothing_to_watch(self) -> bool:
-        """Whether no rule saw anything that would be an alert if it lasted."""
-        return self._book is not None and self._book.sees_nothing
-
-    @property
     def keys(self) -> frozenset[tuple[str, str]]:
         """Which alerts are active."""
         return frozenset(alert.key for alert in self._book.active) if self._book is not None else frozenset()
@@ -144,11 +139,9 @@ class Alerts:
 
 TIMELINE_KEPT = 500
 JUDGED_AFTER_S = 2.5
-"""A server at rest is asked for its health, at 1 Hz, a little more often than that."""
+"""An answer of /health may be so long in coming."""
 OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
-JUDGED_AT_REST_S = 3.5
-"""While a server is at rest and no rule sees anything."""
 GAIN_SPAN_S = 10.0
 """Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
 _STEPS_FRESH_S = 5.0
@@ -175,16 +168,16 @@ class TargetState:
         wall_offset: Callable[[], float] = lambda: time.time() - time.monotonic(),
     ) -> None:
         """`rules` (default: those shipped) are judged at every HEALTH reading, when `JUDGED_AFTER_S` have passed
-        without one, when the process was stopped or goes on, and when a source fails that is not the server; seldom
-        while the server is at rest (`JUDGED_AT_REST_S`), and not more often than `judged_every_s` while nothing of that
-        happens. `kept_s` bounds how long what was seen is kept: an hour of one server is nothing, of hundreds it is.
-        `wall_offset` is Unix time minus the readings' monotonic time."""
+        without one, when the process was stopped or goes on, and when a source fails that is not the server; not more
+        often than `judged_every_s` while nothing of that happens. `kept_s` bounds how long what was seen is kept: an
+        hour of one server is nothing, of hundreds it is. `wall_offset` is Unix time minus the readings' monotonic
+        time."""
         self.target = target
         self.alerts = Alerts(rules, kept_s)
         self._wall_offset = wall_offset
         self._judged_every_s = judged_every_s
         self._state_seen: BackendState | None = None
-        self._judged_at = self._eventful_at = float("-inf")
+        self._judged_at = float("-inf")
         self.timeline: deque[TimelineEvent] = deque(maxlen=TIMELINE_KEPT)
         """Restarts and changes of state, oldest first."""
         self.baselines: tuple[Baseline, ...] = ()
@@ -262,7 +255,6 @@ class TargetState:
         self.latest[reading.source] = reading
         value = reading.value
         if value is None:
-            self._eventful_at = reading.at
             self._note_absence(reading)
             return
         self.last_known[reading.source] = reading
@@ -423,17 +415,7 @@ class TargetState:
             return True
         if reading.at - self._judged_at < self._judged_every_s:
             return False
-        if self._is_calm:
-            return reading.at - self._judged_at >= JUDGED_AT_REST_S
         return reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
-
-    @property
-    def _is_calm(self) -> bool:
-        """Whether the server is at rest, and nothing is or begins to be wrong."""
-        health, busy = self.latest.get(Source.HEALTH), self.busy_slots
-        is_at_rest = bool(busy) and not busy[-1][1] and health is not None and _is_good(health)
-        is_silent = self._eventful_at < self._judged_at
-        return is_at_rest and is_silent and self._state_seen is BackendState.LIVE and self.alerts.has_nothing_to_watch
 
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""
@@ -519,13 +501,10 @@ class TargetState:
     def _log(self, at: float, batch: LogBatch) -> None:
         lines, lives = self.log.lines, self.log.lives
         fresh = self.log.add(at, batch, self.log.newest_s)
-        self._eventful_at = at if batch.facts or batch.warnings else self._eventful_at
         if lines and self.log.lives != lives:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()
         self.log.leave_out(self._probes)
-        if fresh.former and fresh.began is not None:
-            self.experiments.add_former(fresh.former, fresh.began)
         for ended_at, request in fresh.ended:
             if request.task not in self._probes:
                 self.experiments.samples.add_logged(ended_at, request)

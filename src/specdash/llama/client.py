@@ -294,6 +294,7 @@ class Transport:
         With `to_own_user_only` the key is sent only where what listens on this machine runs as our own user.
         """
         parts = urlsplit(base)
+        self._base = base
         self._is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port
@@ -393,9 +394,9 @@ class Transport:
                 return connection
             connection.close()
         if self._is_tls and self._context is None:
-            import ssl
+            from specdash.system.http import tls_context
 
-            self._context = ssl.create_default_context()
+            self._context = tls_context(self._base)
         errors: list[OSError] = []
         async with asyncio.timeout(self._connect_deadline_s):
             for address in await _addresses(self._host):
@@ -405,6 +406,8 @@ class Transport:
                     errors.append(OSError(error.errno, error.strerror))
                 except OSError as error:
                     errors.append(error)
+        # The server's certificate may have been renewed.
+        self._context = None
         # An address that refuses says more than one which this machine has no way to.
         raise next((error for error in errors if isinstance(error, ConnectionRefusedError)), errors[0])
 

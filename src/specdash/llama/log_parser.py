@@ -36,13 +36,20 @@ from specdash.core.log_facts import (
     WarningTally,
 )
 from specdash.llama.log_grammar import WARNING_CLASSES, Context, Made, PrintedStep, TimingHeader, shape_of
-from specdash.llama.log_reading import ANSI, CONTINUATION, MALFORMED, ShapeMeaning, read_shape, seconds_of
+from specdash.llama.log_reading import (
+    ANSI,
+    CONTINUATION,
+    MALFORMED,
+    ShapeMeaning,
+    is_behind_text,
+    read_line,
+    read_shape,
+    seconds_of,
+)
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from specdash.llama.log_reading import ForeignPrefix
 
 RUN_S: Final = 1.0
 """A run of steps covers at most this long, so that whoever dates it by its end is at most that far off."""
@@ -225,7 +232,6 @@ _BLOCK = 256 * 1024
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _MAX_FRAMES = 8192
 _MAX_FRAME = 1024
-_MAX_LEARNT = 32
 _MAX_SAMPLES = 5
 _MAX_CONTINUATION = 500
 _MAX_ORIGINS = 256
@@ -266,9 +272,9 @@ class LogParser:
     def __init__(self, *, tail_lines: int = 200, remember_shapes: bool = True) -> None:
         self._known: dict[bytes, ShapeMeaning] = {}
         """By the frame of a line, which is the line with 0 for every digit."""
-        self._shapes: dict[bytes, ShapeMeaning] = {}
+        self._shapes: dict[tuple[bytes, bool], ShapeMeaning] = {}
+        """By the shape of a line, and whether the server's clock stands behind other text in it."""
         self._remember = remember_shapes
-        self._learnt: tuple[ForeignPrefix, ...] = ()
         self._held = bytearray()
         self._tail: deque[tuple[int, bytes, bool]] = deque(maxlen=tail_lines)
         self._told: deque[tuple[int, bytes, bool]] = deque(maxlen=tail_lines)
@@ -355,13 +361,7 @@ class LogParser:
             block = ANSI.sub(b"", block)
             lines = block.split(b"\n")
         frames = block.translate(_DIGITS).split(b"\n")
-        while lines:
-            found, lesson = self._readings(lines, frames)
-            if found:
-                self._take_in(lines[: len(found)], found)
-            if lesson is not None:
-                self._learn(lesson)
-            lines, frames = lines[len(found) :], frames[len(found) :]
+        self._take_in(lines, self._readings(lines, frames))
 
     def _take_in(self, lines: list[bytes], found: list[ShapeMeaning]) -> None:
         self._take_facts(lines, found)
@@ -430,42 +430,23 @@ class LogParser:
         for kept_lines, places in ((self._tail, last), (self._told, no_detail)):
             kept_lines.extend((first + place, lines[place], details[place]) for place in places)
 
-    def _readings(self, lines: list[bytes], frames: list[bytes]) -> tuple[list[ShapeMeaning], ForeignPrefix | None]:
-        """What the lines are, up to the first one that teaches a prefix: it and those behind it are read with that."""
-        found = list(map(self._known.get, frames))
-        if None not in found:
-            return found, None  # type: ignore[return-value]
-        for index, reading in enumerate(found):
-            if reading is None:
-                found[index] = reading = self._look_up(lines[index], frames[index])
-                lesson = reading.prefix.learns
-                if lesson is not None and lesson not in self._learnt and len(self._learnt) < _MAX_LEARNT:
-                    return found[:index], lesson  # type: ignore[return-value]
-        return found, None  # type: ignore[return-value]
+    def _readings(self, lines: list[bytes], frames: list[bytes]) -> list[ShapeMeaning]:
+        """What the lines are."""
+        known = self._known.get
+        return [known(frame) or self._look_up(line, frame) for line, frame in zip(lines, frames, strict=True)]
 
     def _look_up(self, line: bytes, frame: bytes) -> ShapeMeaning:
-        reading = self._known.get(frame)
-        if reading is not None:
-            return reading
-        shape = shape_of(frame)
         if not self._remember or len(frame) > _MAX_FRAME:
-            return read_shape(shape, self._learnt).of_line(line, quickly=False)
+            return read_line(line).of_line(line, quickly=False)
         if len(self._known) >= _MAX_FRAMES:
-            self._forget_frames()
-        meaning = self._shapes.get(shape)
+            self._known.clear()
+            self._shapes.clear()
+        shape, behind_text = key = shape_of(frame), is_behind_text(line)
+        meaning = self._shapes.get(key)
         if meaning is None:
-            meaning = self._shapes[shape] = read_shape(shape, self._learnt)
+            meaning = self._shapes[key] = read_shape(shape, behind_text=behind_text)
         self._known[frame] = reading = meaning.of_line(line)
         return reading
-
-    def _forget_frames(self) -> None:
-        self._known.clear()
-        self._shapes.clear()
-
-    def _learn(self, foreign: ForeignPrefix) -> None:
-        """Keep a prefix that this log has not shown before, and forget what was read without it."""
-        self._learnt = tuple(sorted((*self._learnt, foreign), key=lambda known: -len(known.shape)))
-        self._forget_frames()
 
     def _continue(self, index: int, line: bytes, found: list[ShapeMeaning]) -> None:
         """A line that says nothing by itself: part of the message before it, or unknown."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from copy import copy
-from dataclasses import replace
 from enum import Enum
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from specdash.llama.log_grammar import (
     DETAIL_CLASSES,
@@ -17,31 +16,27 @@ from specdash.llama.log_grammar import (
     Captured,
     Context,
     Form,
-    FoundMessage,
     LineClass,
     Made,
+    beginning,
     classify,
-    find_message,
     integers,
     line_pattern,
+    shape_of,
 )
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 
 # What may stand in front of a log line: other programs' prefixes, the router's, the clock and the level.
 #
-# llama-server itself prints one of five: nothing (older builds, `--no-log-prefix`), `M.SS.mmm.uuu L ` (minutes
-# without bound since the server's start, level D, I, W or E), `L ` alone (`--no-log-timestamps`), a JSON object with
-# the message escaped (`--log-jsonl`, microseconds), or `LEVEL [function] ` with `| tid="…" timestamp=…` behind the
-# message (builds until September 2024 and ik_llama.cpp, also as JSON). A router repeats its children's lines after
-# `[PORT] `. Journald, syslog, container runtimes and compose put their own text before all that. Colour codes are
-# removed before any of this.
-#
-# Any other program may put anything before that. Such a prefix is learnt, file by file, from the messages that are
-# recognised behind it (`log_reading.find_message`).
+# llama-server itself prints one of four: nothing (`--no-log-prefix`), `M.SS.mmm.uuu L ` (minutes without bound since
+# the server's start, level D, I, W or E), `L ` alone (`--no-log-timestamps`), or a JSON object with the message escaped
+# (`--log-jsonl`, microseconds). A router repeats its children's lines after `[PORT] `. Journald, syslog, container
+# runtimes and compose put their own text before all that; behind any other text the server's own clock is looked for.
+# Colour codes are removed before any of this.
 #
 # Which prefix a line has is decided on its shape (see `log_grammar.forms`), so it is known once per shape.
 
@@ -83,17 +78,11 @@ FOREIGN: tuple[ForeignPrefix, ...] = (
     ForeignPrefix("docker json", r'\{"log":"', r'\{"log":"\s*'),
 )
 """Tried in order; the first whose shape fits, and that leaves a prefix of the server's own or a known line, wins."""
-_LEARNT: Final = "learnt"
-_GAP = r"[\d+\-\s\0]{0,200}?"
-"""What a shape leaves out, at one place of a prefix."""
-
-
-def learnt(shape: bytes) -> ForeignPrefix:
-    """The prefix of another program that specdash does not know, from the shape of its text."""
-    if not shape:
-        return FOREIGN[0]
-    letters = [re.escape(bytes([byte])).decode() if byte < 128 else rf"\x{byte:02x}" for byte in shape]
-    return ForeignPrefix(_LEARNT, "".join(letters), _GAP + "".join(letter + _GAP for letter in letters))
+_ANY = r"""[^"'\\]{1,200}?"""
+"""What any other program may print before a line; a quote in it means that somebody quotes a log, in a prompt that the
+server prints, say."""
+ANY_TEXT = ForeignPrefix("any text", _ANY, _ANY)
+"""Only before the server's own clock."""
 
 
 _ROUTER_SHAPE = r"(\[\])?"
@@ -109,51 +98,30 @@ _JSON_END = re.compile(
 )
 _JSON_SHAPE_END = re.compile(rb'(?:\\n|\\r)*"(?:,"stream":"std(?:out|err)","time":"[^"]{0,40}")?\}\Z')
 _JSON_TAIL = 160
-_WORDS = {"INFO": "I", "WARN": "W", "ERR": "E", "VERB": "D"}
-_WORD = "|".join(_WORDS)
-_NAMED_SHAPE = (
-    rf'(?:({_WORD})\[[\w~<>()]{{0,64}}\]|\{{"tid":"\w*","timestamp":,"level":"({_WORD})","function":"[^"]{{0,64}}",'
-    r'"line":,"msg":")'
-)
-_NAMED_TEXT = (
-    rf'(?:(?:{_WORD})\s{{0,4}}\[\s{{0,40}}[\w~<>()]{{0,64}}\]\s*|\{{"tid":"\w*","timestamp":\d*,"level":"(?:{_WORD})",'
-    r'"function":"[^"]{0,64}","line":\d*,"msg":"\s*)'
-)
 _LEVELS = {"d": "D", "t": "D", "i": "I", "w": "W", "e": "E"}
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The prefix of a line: who else wrote in front of it, whether a router did, its clock and its level.
-
-    `named` says that the level is a word, before the function's name; `inner` is what stands between all that and the
-    message and that specdash does not know.
-    """
+    """The prefix of a line: who else wrote in front of it, whether a router did, its clock and its level."""
 
     foreign: ForeignPrefix = FOREIGN[0]
     routed: bool = False
     clock: Clock = Clock.NONE
     level: str | None = None
-    named: bool = False
-    inner: ForeignPrefix = FOREIGN[0]
 
     @property
     def pattern(self) -> str:
         """The regex of the prefix's text; captures the router's port, then the clock."""
         clock = {Clock.STAMP: _STAMP_TEXT, Clock.JSON: _JSON_TEXT}.get(self.clock)
         if clock is None:
-            clock = (_NAMED_TEXT if self.named else r"[DIWE]\s*") if self.level else ""
-        return rf"[\s\0]*{self.foreign.text}{_ROUTER_TEXT if self.routed else ''}{clock}{self.inner.text}"
+            clock = r"[DIWE]\s*" if self.level else ""
+        return rf"[\s\0]*{self.foreign.text}{_ROUTER_TEXT if self.routed else ''}{clock}"
 
     @property
     def is_quoted(self) -> bool:
         """Whether the message stands escaped in a JSON object, which ends behind it."""
         return self.clock is Clock.JSON or self.foreign.name == "docker json"
-
-    @property
-    def learns(self) -> ForeignPrefix | None:
-        """What a line with this prefix teaches: the text that another program puts before every message."""
-        return self.foreign if self.foreign.name == _LEARNT else None
 
 
 @lru_cache(maxsize=256)
@@ -201,7 +169,8 @@ def json_message_end(line: bytes) -> int:
     return match.start() if match else len(line)
 
 
-_OWN_SHAPE = f"{_ROUTER_SHAPE}(?:{_STAMP_SHAPE}|{_JSON_SHAPE}|{_NAMED_SHAPE})?"
+_OWN_SHAPE = f"{_ROUTER_SHAPE}(?:{_STAMP_SHAPE}|{_JSON_SHAPE})?"
+_BEHIND_TEXT = re.compile(rf"{_ANY}(?:{_ROUTER_TEXT})?(?:{_STAMP_TEXT}|{_JSON_TEXT})".encode())
 
 
 @lru_cache(maxsize=256)
@@ -209,16 +178,21 @@ def _head(foreign: ForeignPrefix) -> re.Pattern[bytes]:
     return re.compile(f"{foreign.shape}{_OWN_SHAPE}".encode())
 
 
-def split_shape(shape: bytes, learnt_here: Iterable[ForeignPrefix] = ()) -> list[tuple[Prefix, bytes]]:
+@cache
+def _clocked_head(foreign: ForeignPrefix) -> re.Pattern[bytes]:
+    return re.compile(f"{foreign.shape}{_OWN_SHAPE.removesuffix('?')}".encode())
+
+
+def split_shape(shape: bytes, *, behind_text: bool = False) -> list[tuple[Prefix, bytes]]:
     """The ways in which a shape can be read as prefix and message, most telling first.
 
     A clock settles the matter: then there is one way. Without it, another program's prefix and a lone level letter are
-    only guesses, which hold if what they leave is a known line. `learnt_here` are the prefixes that this log's own
-    lines have taught.
+    only guesses, which hold if what they leave is a known line. `behind_text` says that the line has the server's clock
+    behind some other text.
     """
     guesses: list[tuple[Prefix, bytes]] = []
-    for foreign in (*FOREIGN, *learnt_here):
-        match = _head(foreign).match(shape)
+    for foreign in (*FOREIGN, ANY_TEXT) if behind_text else FOREIGN:
+        match = (_head if foreign is not ANY_TEXT else _clocked_head)(foreign).match(shape)
         if match is None:
             continue
         routed = match[1] is not None
@@ -228,9 +202,6 @@ def split_shape(shape: bytes, learnt_here: Iterable[ForeignPrefix] = ()) -> list
         if match[3] is not None:
             level = _LEVELS.get(match[3].decode())
             return [(Prefix(foreign, routed, Clock.JSON, level), _message_of(rest))]
-        word = match[4] or match[5]
-        if word is not None:
-            return [(Prefix(foreign, routed, Clock.NONE, _WORDS[word.decode()], named=True), rest)]
         rest = _unquoted(foreign, rest)
         guesses.append((Prefix(foreign, routed), rest))
         if rest[:1] in (b"D", b"I", b"W", b"E"):
@@ -247,48 +218,6 @@ def _unquoted(foreign: ForeignPrefix, rest: bytes) -> bytes:
     return _message_of(rest) if Prefix(foreign).is_quoted else rest
 
 
-_UNKNOWN = r"""([^"'\\]{0,120}?)"""
-_UNKNOWN_HEAD = f"{_UNKNOWN}{_OWN_SHAPE}(?:(?<![A-Za-z])([DIWE]))?"
-_FUNCTIONS = r"(?:[\w()~<>]{1,80}:){0,3}"
-_ENDS_PREFIX = re.compile(
-    rb"[^\w]\Z|(?<![A-Za-z])(?:INFO|WARN(?:ING)?|ERR(?:OR)?|DEBUG|NOTICE|TRACE|FATAL|CRIT)\Z", re.IGNORECASE
-)
-
-
-def prefix_before(head: bytes, framed: Prefix, *, functions: bool) -> tuple[Prefix, bool] | None:
-    """What a shape before a recognised message is, and whether it ends as prefixes do; None if it can't be a prefix.
-
-    `framed` is the prefix of the line as far as it is known; `head` stands between that and the message, with the names
-    of `functions` at its end where the message may have them. It ends as prefixes do with a bracket, a bar, a colon and
-    the like, a level, or the server's own clock. A quote in it means that somebody quotes a log, in a prompt that the
-    server prints, say.
-    """
-    if framed.level is not None:
-        inner = _shaped(_UNKNOWN, functions=functions).fullmatch(head)
-        return (replace(framed, inner=learnt(inner[1])), _ends_prefix(inner[1])) if inner else None
-    match = _shaped(_UNKNOWN_HEAD, functions=functions).fullmatch(head)
-    if match is None:
-        return None
-    prefix = Prefix(learnt(match[1]), match[2] is not None)
-    if match[3] is not None:
-        return replace(prefix, clock=Clock.STAMP, level=match[3].decode()), True
-    if match[4] is not None:
-        return replace(prefix, clock=Clock.JSON, level=_LEVELS.get(match[4].decode())), True
-    word = match[5] or match[6]
-    if word is not None:
-        return replace(prefix, level=_WORDS[word.decode()], named=True), True
-    return replace(prefix, level=match[7].decode() if match[7] is not None else None), _ends_prefix(match[1])
-
-
-@cache
-def _shaped(pattern: str, *, functions: bool) -> re.Pattern[bytes]:
-    return re.compile(f"{pattern}{_FUNCTIONS if functions else ''}".encode())
-
-
-def _ends_prefix(head: bytes) -> bool:
-    return not head or _ENDS_PREFIX.search(head) is not None
-
-
 _UNKNOWN_LEVEL = {"D": "debug", "W": "other_warning", "E": "other_error"}
 _LOG_READING_UNKNOWN = frozenset({"unrecognised", "other_warning", "other_error"})
 _BEFORE_START = _LOG_READING_UNKNOWN | {
@@ -296,8 +225,6 @@ _BEFORE_START = _LOG_READING_UNKNOWN | {
     "debug",
 }  # fmt: skip
 """Classes whose lines may come before the line with which a server starts."""
-_PLAIN = 24
-"""Bytes of a message's shape that show its start behind a word that is no prefix by itself."""
 _SLOT_TEXT = r"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *"
 _FUNCTIONS_TEXT = r"(?:[\w()~<>+ -]{1,160}: *){0,3}?"
 
@@ -406,8 +333,7 @@ class ShapeMeaning:
     @property
     def may_continue(self) -> bool:
         """Whether such a line may belong to the message before it: nothing in front of it, nothing known about it."""
-        free = self.prefix.clock is Clock.NONE and not self.prefix.named
-        return free and self.loose
+        return self.prefix.clock is Clock.NONE and self.loose
 
 
 @lru_cache(maxsize=2048)
@@ -418,37 +344,30 @@ def whole_pattern(where: Context, template: str, prefix: Prefix, *, appended: bo
     return re.compile(f"{prefix.pattern}{context}{line_pattern(template)}{end}".encode())
 
 
-def read_shape(shape: bytes, learnt_here: Iterable[ForeignPrefix] = ()) -> ShapeMeaning:
-    """What lines of this shape are, in a log whose lines have taught these prefixes."""
-    ways = split_shape(shape, learnt_here)
+def read_line(line: bytes) -> ShapeMeaning:
+    """What a line is, without its values."""
+    return read_shape(shape_of(line), behind_text=is_behind_text(line))
+
+
+def is_behind_text(line: bytes) -> bool:
+    """Whether the server's own clock stands behind some other text."""
+    return _BEHIND_TEXT.match(line) is not None
+
+
+def read_shape(shape: bytes, *, behind_text: bool = False) -> ShapeMeaning:
+    """What lines of this shape are; `behind_text` as in `split_shape`."""
+    ways = split_shape(shape, behind_text=behind_text)
     for prefix, message in ways:
         found = classify(message)
         if found is not None and not (found[0].id == "blank" and prefix.level == "D"):
             return ShapeMeaning(*found, prefix)
     prefix, message = ways[0]
-    for inside in find_message(message):
-        reading = _read_inside(message, inside, prefix)
-        if reading is not None:
-            return reading
+    longer = beginning(message)
+    # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
+    if longer is not None and not (prefix.level in ("W", "E") and longer[0].severity is None):
+        return ShapeMeaning(*longer, prefix, appended=True)
     kind = "unrecognised" if prefix.level is None else _UNKNOWN_LEVEL.get(prefix.level, "unrecognised")
     return ShapeMeaning(LINE_CLASSES[kind], None, prefix)
-
-
-def _read_inside(message: bytes, inside: FoundMessage, framed: Prefix) -> ShapeMeaning | None:
-    """The line with that message in it, None if what stands around the message speaks against it."""
-    head = message[: inside.start]
-    prefix, ends = framed, True
-    if head:
-        found = prefix_before(head, framed, functions=inside.form.context is Context.AFTER_FUNCTIONS)
-        if found is None:
-            return None
-        prefix, ends = found
-    if not ends and (inside.appended or inside.length < _PLAIN):
-        return None
-    # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
-    if inside.appended and prefix.level in ("W", "E") and inside.line_class.severity is None:
-        return None
-    return ShapeMeaning(inside.line_class, inside.form, prefix, appended=inside.appended)
 
 
 CONTINUATION = ShapeMeaning(LINE_CLASSES["continuation"], None, Prefix())

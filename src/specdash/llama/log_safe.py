@@ -20,6 +20,7 @@ from specdash.llama.log_reading import (
     Clock,
     Prefix,
     ShapeMeaning,
+    is_behind_text,
     json_message_end,
     read_shape,
     seconds_of,
@@ -76,10 +77,14 @@ def is_shown(known: ShapeMeaning) -> bool:
     return known.form is not None and known.line_class.id not in _NEVER
 
 
+def recognise(line: bytes) -> ShapeMeaning:
+    """What a line is."""
+    return _recognise(line.translate(None, DROPPED), behind_text=is_behind_text(line))
+
+
 @lru_cache(maxsize=8192)
-def recognise(shape: bytes) -> ShapeMeaning:
-    """What lines of this shape (see `log_grammar.shape_of`) are."""
-    known = read_shape(shape)
+def _recognise(shape: bytes, *, behind_text: bool) -> ShapeMeaning:
+    known = read_shape(shape, behind_text=behind_text)
     if known.line_class.id == "debug" and known.form is None:
         # Its level alone says so: it is counted among the lines left out, unlike those known to be about prompts.
         return ShapeMeaning(LINE_CLASSES["unrecognised"], None, known.prefix)
@@ -95,7 +100,7 @@ def bare(line: bytes) -> bytes:
 def safe_line(line: bytes) -> SafeLine | None:
     """The line made anew; None for one that is about nothing but what others wrote."""
     line = bare(line)
-    known = recognise(line.translate(None, DROPPED))
+    known = recognise(line)
     if known.line_class.id in _NEVER:
         return None
     if known.form is None:

@@ -22,7 +22,7 @@ from specdash.core.readings import (
     Slot,
     Slots,
 )
-from specdash.core.speculation import parse_chain
+from specdash.core.speculation import SpecType, parse_chain
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
@@ -68,10 +68,13 @@ def integer(value: object) -> int | None:
     return None
 
 
+_MOST_COUNTED = 2**63
+
+
 def natural(value: object) -> int | None:
     """A whole number from zero; llama-server writes -1 for none."""
     number = integer(value)
-    return number if number is not None and number >= 0 else None
+    return number if number is not None and 0 <= number < _MOST_COUNTED else None
 
 
 def fraction(value: object) -> float | None:
@@ -198,11 +201,7 @@ def _next_token(value: object) -> dict[str, Any]:
 
 
 def _is_processing(entry: dict[str, Any]) -> bool:
-    processing = flag(entry.get("is_processing"))
-    if processing is not None:
-        return processing
-    # Builds before is_processing wrote a state number, zero for idle.
-    return bool(natural(entry.get("state")))
+    return bool(flag(entry.get("is_processing")))
 
 
 def _speculative_types(value: object) -> tuple[str, ...] | None:
@@ -282,9 +281,14 @@ def _types(values: dict[str, str] | None) -> tuple[str, ...] | None:
     if values is None:
         return None
     try:
-        return tuple(spec_type.name for spec_type in parse_chain(values.get(_SPEC_TYPE, ""), _SPEC_TYPE))
+        return tuple(spec_type.name for spec_type in _chain_of(values.get(_SPEC_TYPE, "")))
     except InputError:
         return None
+
+
+def _chain_of(text: str) -> tuple[SpecType, ...]:
+    # A server that runs with a type has it.
+    return parse_chain(text, _SPEC_TYPE, lambda _: True)
 
 
 def _port(values: dict[str, str] | None) -> int | None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log_grammar import LINE_CLASSES
-from specdash.llama.log_grammar.forms import shape_of
-from specdash.llama.log_reading import ANSI, read_shape
+from specdash.llama.log_reading import ANSI, read_line
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -393,6 +392,14 @@ ARGUMENTS: tuple[KnownFailure, ...] = (
         (r"couldn't bind HTTP server socket, hostname: (?P<host>[^,\n]*), port: (?P<port>\d+)",),
         ("bind_failed",),
     ),
+    KnownFailure(
+        "no_tls",
+        "TLS from a build without it",
+        ServerEnd.EXIT,
+        "a certificate is set, and this build has no TLS",
+        "use a llama-server that was built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and LLAMA_ARG_SSL_KEY_FILE",
+        (r"the server is built without SSL support",),
+    ),
 )
 
 MEMORY: tuple[KnownFailure, ...] = (
@@ -663,7 +670,7 @@ def false_alarm(line: str) -> bool:
     """Whether a line looks like an error and is none."""
     if "requires ctx_other" not in line and "measure the memory of the extra model" not in line:
         return False
-    return _class_of(shape_of(line[:_LONGEST].encode())) in FALSE_ALARM_CLASSES
+    return _class_of(line.encode()) in FALSE_ALARM_CLASSES
 
 
 def _best(rows: Sequence[KnownFailure], said: Sequence[str]) -> StartFailure | None:
@@ -675,7 +682,7 @@ def _best(rows: Sequence[KnownFailure], said: Sequence[str]) -> StartFailure | N
             return _made(row, fields)
     classes: dict[str, str] = {}
     for line in said:
-        classes.setdefault(_class_of(shape_of(line.encode("utf-8", "replace"))), line)
+        classes.setdefault(_class_of(line.encode("utf-8", "replace")), line)
     for row in rows:
         for kind in row.classes:
             if kind in classes:
@@ -754,8 +761,8 @@ def _line_at(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
 
 
-def _class_of(shape: bytes) -> str:
-    return read_shape(shape[:_LONGEST]).line_class.id
+def _class_of(line: bytes) -> str:
+    return read_line(line[:_LONGEST]).line_class.id
 
 
 @lru_cache(maxsize=256)

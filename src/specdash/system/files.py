@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LOCK_S = 5.0
 _TEMPORARY = ".specdash-new"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BusyError(OSError):
@@ -216,7 +216,7 @@ def reason(path: Path, error: OSError) -> tuple[str, str]:
     """Why `path` could not be written, and what to do, "" where nothing can be told."""
     directory = path.parent
     match error.errno:
-        case code if code in _NO_SPACE:
+        case code if code in NO_SPACE:
             return f"no space left on the file system of {directory}", "free some, then run the command again"
         case errno.EROFS:
             return f"{directory} is on a read-only file system", "make it writable, or name another file"

@@ -126,7 +126,7 @@ def opened(
     head = {"Connection": "close", "User-Agent": "specdash", **given, **headers}
     try:
         with contextlib.ExitStack() as stack:
-            connection = _connected(url, timeout, _context(verified=verified))
+            connection = _connected(url, timeout, _context(url, verified=verified))
             stack.callback(connection.close)
             if cancel is not None:
                 stack.enter_context(cancel.watched(connection.sock))
@@ -185,9 +185,40 @@ def words(error: OSError) -> str:
     return str(error.strerror or error) or type(error).__name__
 
 
-def _context(*, verified: bool) -> ssl.SSLContext | None:
-    if verified:
+_own_certificates: dict[tuple[str, int], str] = {}
+
+
+def trust(url: str, certificate: str) -> None:
+    """Take the certificate in this file for that of the server at `url`, whichever names it holds: a server of this
+    machine, known by what it left of itself or by its process, answers at an address that no certificate names."""
+    _own_certificates[_place(url)] = certificate
+
+
+def tls_context(url: str) -> ssl.SSLContext:
+    """How the certificate of the server at `url` is checked: against its own file where `trust` has one."""
+    own = _own_certificates.get(_place(url))
+    if own is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    # The certificate itself is trusted, also where the file lacks the authority that signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    with contextlib.suppress(OSError, ssl.SSLError):
+        context.load_verify_locations(own)
+    return context
+
+
+def _place(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return "localhost" if host == "::1" or host.startswith("127.") else host, parts.port or 443
+
+
+def _context(url: str, *, verified: bool) -> ssl.SSLContext | None:
+    if not url.startswith("https://"):
         return None
+    if verified:
+        return tls_context(url)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

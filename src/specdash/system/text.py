@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from math import isfinite
+from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-
 
 def plain(value: object) -> str:
     """A name or a number that counts nothing (an identifier), as it is."""
-    return UNKNOWN if value is None else str(value)
+    return UNKNOWN if value is None or (isinstance(value, float) and not isfinite(value)) else str(value)
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
@@ -47,9 +47,17 @@ def significant(value: float | None, digits: int = 3) -> str:
     return _fixed(value, 0) if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
+def decimal(value: float) -> str:
+    """A number for programs, with six digits or all before the point, never an exponent: `57.6123`, `1234568`."""
+    shown = f"{value:.6g}"
+    if "e" not in shown:
+        return shown
+    return f"{value:.0f}" if abs(value) >= 1 else f"{value:.12f}".rstrip("0").rstrip(".")
+
+
 def rate(value: float | None) -> str:
     """A rate with three digits up to 9,999, then compact: `8.42`, `45.1`, `1,234`, `12.3k`."""
-    if value is None:
+    if value is None or not isfinite(value):
         return UNKNOWN
     if value >= 9_999.5:
         return compact(value)
@@ -58,7 +66,7 @@ def rate(value: float | None) -> str:
 
 def compact(value: float | None) -> str:
     """A count in at most five characters: `999`, `12.3k`, `1.16M`."""
-    if value is None:
+    if value is None or not isfinite(value):
         return UNKNOWN
     scaled, index = abs(float(value)), 0
     while scaled >= 999.5 and index < len(_COUNT_UNITS) - 1:
@@ -70,12 +78,12 @@ def compact(value: float | None) -> str:
 
 def billions(parameters: float) -> str:
     """A number of parameters as people say it: `0.8B`, `35B`, `1.20M`."""
-    return f"{significant(parameters / 1e9)}B" if parameters >= 1e8 else compact(parameters)
+    return f"{significant(parameters / 1e9)}B" if 1e8 <= parameters < inf else compact(parameters)
 
 
 def context(tokens: float | None) -> str:
     """A context length in the field's binary thousands: 32768 is `32k`, 12904 is `12.6k`."""
-    if tokens is None or tokens < 1000:
+    if tokens is None or not 1000 <= tokens < inf:
         return number(tokens)
     return f"{tokens / 1024:.{1 if tokens < 1024 * 1000 else 0}f}".removesuffix(".0") + "k"
 
@@ -112,17 +120,19 @@ def gain(share: float | None, low: float | None, high: float | None, digits: int
 
 def between(low: float | None, high: float | None) -> str:
     """An interval of a change: `+8.1 % to +16.4 %`."""
-    return UNKNOWN if low is None or high is None else f"{change(low)} to {change(high)}"
+    if low is None or high is None or isnan(low) or isnan(high):
+        return UNKNOWN
+    return f"{change(low)} to {change(high)}"
 
 
 def times(ratio: float | None) -> str:
     """A ratio: `x1.84`."""
-    return UNKNOWN if ratio is None else f"x{ratio:.2f}"
+    return UNKNOWN if ratio is None or not isfinite(ratio) else f"x{ratio:.2f}"
 
 
 def size(count: float | None, *, exact: bool = False) -> str:
     """Bytes in binary units: `3.2 GiB`; `exact` with a decimal more from 1 GiB on, and with one always below."""
-    if count is None:
+    if count is None or not isfinite(count):
         return UNKNOWN
     scaled, index = abs(float(count)), 0
     while scaled >= 999.5 and index < len(_SIZE_UNITS) - 1:
@@ -133,11 +143,11 @@ def size(count: float | None, *, exact: bool = False) -> str:
 
 def size_pair(used: float | None, total: float | None, *, exact: bool = False) -> str:
     """Used and total in the unit of the total: `21.3/24.0 GiB`; `exact` as in `size`: `7.43 of 24.00 GiB`."""
-    if total is None:
+    if total is None or not isfinite(total):
         return size(used, exact=exact)
     shown, unit = size(total, exact=exact).split(" ")
     power = _SIZE_UNITS.index(unit)
-    part = UNKNOWN if used is None else _size_digits(used / 1024.0**power, power, exact=exact)
+    part = UNKNOWN if used is None or not isfinite(used) else _size_digits(used / 1024.0**power, power, exact=exact)
     return f"{part}{' of ' if exact else '/'}{shown} {unit}"
 
 
@@ -178,7 +188,7 @@ def about(seconds: float | None) -> str:
 
 def age(seconds: float | None) -> str:
     """How long ago, in one unit that is over: `now`, `12s`, `5m`, `3h`, `12d`."""
-    if seconds is None:
+    if seconds is None or not isfinite(seconds):
         return UNKNOWN
     count, unit = _whole_unit(seconds)
     return "now" if count < 1 else f"{count}{unit[0]}"
@@ -186,7 +196,7 @@ def age(seconds: float | None) -> str:
 
 def ago(seconds: float | None) -> str:
     """The same in a sentence: `40 s ago`, `3 min ago`, `5 d ago`."""
-    return UNKNOWN if seconds is None else "{} {} ago".format(*_whole_unit(seconds))
+    return UNKNOWN if seconds is None or not isfinite(seconds) else "{} {} ago".format(*_whole_unit(seconds))
 
 
 def seconds(value: float | None, *, ms: bool = False, narrow: bool = False) -> str:
@@ -206,6 +216,8 @@ def seconds(value: float | None, *, ms: bool = False, narrow: bool = False) -> s
 
 def window(seconds: float) -> str:
     """A span that was chosen: `0.5s`, `90s`, `15m`, `1h`."""
+    if not isfinite(seconds):
+        return UNKNOWN
     for unit, length in (("h", _HOUR), ("m", _MINUTE)):
         if seconds >= length and round(seconds) % length == 0:
             return f"{round(seconds) // length}{unit}"
@@ -247,7 +259,7 @@ def file_timestamp(wall: float, *, utc: bool = False) -> str:
 def zone(wall: float) -> str:
     """The local time's distance from UTC at that moment: `UTC+02:00`."""
     shift = _moment(wall, "%z")
-    return f"UTC{shift[:3]}:{shift[3:]}"
+    return shift if shift == UNKNOWN else f"UTC{shift[:3]}:{shift[3:]}"
 
 
 def counted(count: int, singular: str, plural: str = "") -> str:

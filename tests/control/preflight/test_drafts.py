@@ -79,6 +79,14 @@ def test_files_that_are_no_models_are_checked_too(backend: Check, tmp_path: Path
             assert (row.key, said in row.message) == (key, True)
 
 
+def test_half_of_what_tls_needs_is_an_error(backend: Check, tmp_path: Path) -> None:
+    (tmp_path / "pem").write_text("PEM")
+    pair = {key: str(tmp_path / "pem") for key in ("LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_SSL_KEY_FILE")}
+    assert backend(pair).of("tls") == []
+    for key, file in pair.items():
+        assert backend({key: file}).one("tls").key == key
+
+
 def test_a_flag_lost_with_unreadable_arguments_silences_what_depends_on_it(backend: Check) -> None:
     found = backend({"LLAMA_EXTRA_ARGS": "--host 127.0.0.1 'x", "LLAMA_HOST": "192.0.2.1"})
     assert not found.of("host")

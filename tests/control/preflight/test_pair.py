@@ -33,8 +33,13 @@ HERE = "http://127.0.0.1"
 
 
 @pytest.fixture(scope="module")
-def ports() -> dict[str, str]:
-    return {name: str(free_port("127.0.0.1")) for name in ("backend", "proxy", "nobody")}
+def ports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the words below stand for: ports, and two files."""
+    files = {name: tmp_path_factory.mktemp("tls") / name for name in ("certificate", "key")}
+    for file in files.values():
+        file.write_text("PEM")
+    names = ("backend", "proxy", "nobody")
+    return {name: str(free_port("127.0.0.1")) for name in names} | {name: str(file) for name, file in files.items()}
 
 
 @pytest.fixture
@@ -76,6 +81,10 @@ DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "only the other loopback": ("upstream", ("LLAMA_HOST=::1",)),
     "a socket file": ("upstream", ("LLAMA_HOST=/tmp/llama.sock",)),
     "TLS where there is none": ("upstream", ("LLAMA_CPP_BASE=https://127.0.0.1:%backend/v1",)),
+    "no TLS where the backend has it by arguments": (
+        "upstream",
+        ("LLAMA_EXTRA_ARGS=--ssl-cert-file %certificate --ssl-key-file %key",),
+    ),
     "a window larger than a slot": ("upstream-window", ("PROXY_CONTEXT_WINDOW=4096",)),
     "slots smaller than the window": ("upstream-window", ("PROXY_CONTEXT_WINDOW=2048", "LLAMA_PARALLEL=4")),
 }

@@ -429,6 +429,16 @@ def sweep(args: argparse.Namespace) -> int:
         return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], told)[0]
 
 
+def _listed(args: argparse.Namespace) -> frozenset[str]:
+    """The spec types that the engine of the env file lists in its help."""
+    from specdash.backend.capabilities import listed_names
+    from specdash.backend.launch import read_env_file
+    from specdash.core.paths import backend_env_file
+
+    file = Path(args.env_file or backend_env_file(os.environ))
+    return listed_names(read_env_file(file) if file.is_file() else {})
+
+
 def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[str, str], ...]]:
     from specdash.bench.compare.trials import GRIDS, SPEC_TYPE, grid_candidates, parse_grid
     from specdash.core.speculation import is_auto, parse_chain
@@ -440,7 +450,7 @@ def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[
         if SPEC_TYPE in grid:
             raise UsageError(f"--spec-type and --grid {SPEC_TYPE} are the same: leave one out")
         if not is_auto(args.spec_type):
-            parse_chain(args.spec_type, "--spec-type")
+            parse_chain(args.spec_type, "--spec-type", lambda name: name in _listed(args))
         grid = {SPEC_TYPE: (args.spec_type,), **grid}
     count = prod(len(values) for values in grid.values())
     if count > _MOST:

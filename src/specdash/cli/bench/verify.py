@@ -422,9 +422,9 @@ def _key(args: argparse.Namespace) -> str | None:
 
     settings = resolved_settings(args)
     key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
-    if key is None and args.url is not None:
-        return target_for_url(normalise_url(args.url), os.environ).api_key
-    return key
+    if args.url is None:
+        return key
+    return key or target_for_url(normalise_url(args.url), os.environ).api_key
 
 
 def _check_words(args: argparse.Namespace) -> None:

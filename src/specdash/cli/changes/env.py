@@ -34,7 +34,7 @@ from specdash.system.text import shortened, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from specdash.control.env_store import Backup, Backups, EnvSnapshot
     from specdash.control.services.services import ManagedService
@@ -280,10 +280,21 @@ def _show(args: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _listed(values: Mapping[str, str]) -> Callable[[str], bool]:
+    """Whether the engine that a backend env chooses has a variable or spec type, by its own help."""
+
+    def is_listed(name: str) -> bool:
+        from specdash.backend.capabilities import listed_names
+
+        return name in listed_names(values)
+
+    return is_listed
+
+
 def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
     """Every assignment, unreadable line and trap of the file, in its order."""
     file = subject.snapshot.file
-    said = remarks(subject.role, file)
+    said = remarks(subject.role, file, _listed(file.values))
     rows: list[dict[str, Any]] = []
     for at, entry in enumerate(file.entries):
         notes = list(said.get(at, ()))

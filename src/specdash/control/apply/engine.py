@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -133,7 +134,7 @@ def listening_engine(main_pid: int, expected_url: str) -> ServingEngine | None:
                 continue
             exact = expected in ports
             port = expected if exact else min(ports)
-            url = expected_url if exact else f"http://127.0.0.1:{port}"
+            url = expected_url if exact else f"{urlsplit(expected_url).scheme}://127.0.0.1:{port}"
             if best is None or (exact and not best[0]):
                 best = exact, ServingEngine(process.pid, began(process.pid) or 0.0, url)
     return best[1] if best is not None else None

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Files the settings name: there, readable, and what they must be.
 
-_PLAIN = ("chat-template-file", "api-key-file", "lookup-cache-static")
-_NATIVE = ("LLAMA_ARG_SSL_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
+_PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
+_NATIVE = ("LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
 
 
 def check_files(subject: BackendSubject, out: Findings) -> BackendSubject:
@@ -39,6 +39,11 @@ def check_files(subject: BackendSubject, out: Findings) -> BackendSubject:
         path = settings.text(name)
         if path is not None:
             _plain(subject.source(name), path, out)
+    certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
+    if bool(certificate) is not bool(key_file):
+        given = "ssl-cert-file" if certificate else "ssl-key-file"
+        said = f"{subject.named(given)}: TLS needs the certificate and its key, and the server answers without TLS"
+        out.error("tls", said, key=subject.source(given), fix="name both, or neither")
     for key in _NATIVE:
         if settings.native.get(key):
             _plain(key, settings.native[key], out)

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
-_CERTIFICATE = ("LLAMA_ARG_SSL_CERT_FILE", "--ssl-cert-file")
 
 
 def check_pair(backend: Mapping[str, str], proxy: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
@@ -82,9 +81,8 @@ def _same_place(
 ) -> bool:
     """Whether the proxy asks this backend; added where it asks nobody, or not as the backend wants to be asked."""
     listening = [part.strip() for part in (settings.text("host") or "127.0.0.1").split(",")]
-    tls = _CERTIFICATE[0] in settings.native or _CERTIFICATE[1] in settings.extra_args
-    url = f"http{'s' if tls else ''}{settings.url.removeprefix('http')}/v1"
-    fix = f"set {UPSTREAM}={url}"
+    tls = settings.certificate is not None
+    fix = f"set {UPSTREAM}={settings.url}/v1"
     if all(name.endswith(".sock") for name in listening):
         if not _another_listens(port, context):
             said = f"{UPSTREAM} asks {host}:{port}, and the backend listens on a socket file, {listening[0]}"

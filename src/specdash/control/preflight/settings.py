@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import auto
 from specdash.backend.auto import cells_asked, read_settings, slots_asked, used_devices
+from specdash.backend.capabilities import listed_names
 from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, change, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.control.preflight.context import unread
@@ -134,7 +135,7 @@ def read_values(values: Mapping[str, str], context: PreflightContext, out: Findi
         elif key in env:
             out.error("removed-key", f"{key}={env.pop(key)}: llama.cpp removed it", key=key, fix=f"use {instead}")
             dropped.add(key)
-    _unknown(env, out)
+    _unknown(env, context, out)
     for key in [key for key in env if key in BY_KEY]:
         parameter = BY_KEY[key]
         try:
@@ -210,13 +211,15 @@ def say_empty(values: Mapping[str, str], known: Mapping[str, Parameter], out: Fi
         out.warning("empty", said, key=key, fix=f"give it a value, or remove it (-{key})")
 
 
-def _unknown(env: Mapping[str, str], out: Findings) -> None:
+def _unknown(env: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
     for key in env:
         if parameter_of(Role.BACKEND, key) is not None:
             continue
         if key in PROXY_KEYS:
             said = f"{key} is the proxy's: the backend does not read it"
             out.warning("unknown-key", said, key=key, fix=unread(Role.BACKEND, key))
+            continue
+        if key.startswith("LLAMA_ARG_") and context.probe_engine and key in listed_names(env, context.base):
             continue
         close = close_key(Role.BACKEND, key)
         if close is not None or key.startswith("LLAMA_"):

@@ -14,7 +14,7 @@ from specdash.export.incident.redaction import changed_lines
 from specdash.insight.charts import CHARTS, Metric
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup.verdict import verdict
-from specdash.llama.log_grammar import DROPPED, LINE_CLASSES, SERVER_STARTING
+from specdash.llama.log_grammar import LINE_CLASSES, SERVER_STARTING
 from specdash.llama.log_reading import seconds_of
 from specdash.llama.log_safe import LIFE_CYCLE_CLASSES, bare, is_shown, recognise, safe_line
 from specdash.system.data import dataclass
@@ -131,7 +131,7 @@ def _dated(lines: Iterable[bytes], written_at: float) -> list[_Line]:
     begins: list[int] = []
     clock: float | None = None
     for raw in map(bare, lines):
-        known = recognise(raw.translate(None, DROPPED))
+        known = recognise(raw)
         seconds = None if known.prefix.routed else seconds_of(known.prefix, raw)
         back = clock is not None and seconds is not None and seconds < clock - _BACKWARDS_S
         if back or (known.line_class.id == SERVER_STARTING and not known.prefix.routed and found):

@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
 # When the lines of a log were written: each server's own clock against the moment at which they were read.
 
-SLACK_S = 2.0
-"""A restart and what the log says of it are the same within so long."""
-
 
 def lives(batch: LogBatch) -> list[Sequence[LogFact]]:
     """The facts of a batch by the server that wrote them, in order; there is one at least."""
@@ -85,42 +82,6 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
         after += stamps.get(None, 0.0)
     clocks.reverse()
     return clocks
-
-
-@dataclass(slots=True)
-class FormerServer:
-    """A server that ended before anybody looked, by its own clock: seconds since its start."""
-
-    newest_s: float = 0.0
-    """Its newest line."""
-    stopped_s: float | None = None
-    """When it said that it was told to stop; None when it did not."""
-    requests: list[ServedRequest] = field(default_factory=list)
-
-
-def begins(
-    former: Sequence[FormerServer], began: float, restarts: Iterable[tuple[float, float]]
-) -> list[tuple[float, FormerServer]]:
-    """When former servers began, the newest first, as far back as that is known.
-
-    A server's clock says nothing of how long nobody served after it. Known are when the one after the last of them
-    `began`, and when something restarted the server: from, to. So a server is dated that one of these ended, and that
-    said so; or that lived and died within one, because what was tried did not last.
-    """
-    found: list[tuple[float, FormerServer]] = []
-    known = list(restarts)
-    for former_server in reversed(former):
-        start = next((start for start, end in known if start - SLACK_S <= began <= end + SLACK_S), None)
-        if start is None:
-            break
-        if began - former_server.newest_s >= start - SLACK_S:
-            began -= former_server.newest_s
-        elif former_server.stopped_s is not None:
-            began = start - former_server.stopped_s
-        else:
-            break
-        found.append((began, former_server))
-    return found
 
 
 # Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
@@ -579,8 +540,7 @@ class LatestBatch:
     were long enough to have a speed.
 
     `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
-    cannot be dated, such as those of `former` servers, whose ends nobody saw. The one that writes now `began` at this
-    monotonic time; None where that is not known, or was told.
+    cannot be dated, such as those of servers whose ends nobody saw.
     """
 
     drafts: DraftTally = NO_DRAFTS
@@ -589,8 +549,6 @@ class LatestBatch:
     decode_tokens: int = 0
     decode_ms: float = 0.0
     ended: list[tuple[float, ServedRequest]] = field(default_factory=list)
-    former: Sequence[FormerServer] = ()
-    began: float | None = None
 
 
 class LogView:
@@ -635,9 +593,8 @@ class LogView:
         self.answers = AnswerProgress()
         self.prompt_cache = PromptCacheBook()
         self.prefill: dict[int, PrefillProgress] = {}
-        self._former: list[FormerServer] = []
-        self._unwatched: FormerServer | None = FormerServer()
-        """The server whose lines are read, until all is read that the file had before anybody looked."""
+        self._backlog: list[ServedRequest] | None = []
+        """Requests of the server whose lines are read, until all is read that the file had before anybody looked."""
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
         self._assembler = RequestAssembler()
@@ -668,12 +625,15 @@ class LogView:
         for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
             if index:
                 self._new_server()
-            if self._unwatched is not None:
-                self._unwatched.newest_s = max(self._unwatched.newest_s, stamps[index].get(None, 0.0))
             self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
         self._live_drafts += fresh.drafts
-        if self._unwatched is not None and not batch.more_follows:
-            self._caught_up(at, clocks[-1], self._unwatched, fresh)
+        if self._backlog is not None and not batch.more_follows:
+            # The server that writes now is known by its clock, those before it are not.
+            backlog, self._backlog = self._backlog, None
+            for request in backlog:
+                now_s = clocks[-1].get(request.origin)
+                if now_s is not None and request.at_s is not None:
+                    fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
         if None in stamps[-1]:
             self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
@@ -681,16 +641,6 @@ class LogView:
             clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
             self.storms.add(at, tally, clock.get(None, None if tally.lives_ago else uptime_s))
         return fresh
-
-    def _caught_up(self, at: float, clock: Clock, last: FormerServer, fresh: LatestBatch) -> None:
-        """The log is read to its end: the server that writes now is known by its clock, those before it are not."""
-        for request in last.requests:
-            now_s = clock.get(request.origin)
-            if now_s is not None and request.at_s is not None:
-                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
-        fresh.former, self._former = self._former, []
-        fresh.began = at - clock[None] if None in clock else None
-        self._unwatched = None
 
     def _life(
         self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: LatestBatch, *, may_be_live: bool
@@ -705,8 +655,8 @@ class LogView:
         for request in self._assembler.feed(facts):
             now_s = clock.get(request.origin)
             self._finish(at - _age(now_s, request.at_s), request)
-            if self._unwatched is not None:
-                self._unwatched.requests.append(request)
+            if self._backlog is not None:
+                self._backlog.append(request)
             elif now_s is not None and request.at_s is not None:
                 fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
             else:
@@ -765,9 +715,8 @@ class LogView:
 
     def _new_server(self) -> None:
         self.lives += 1
-        if self._unwatched is not None:
-            self._former.append(self._unwatched)
-            self._unwatched = FormerServer()
+        if self._backlog is not None:
+            self._backlog.clear()
         self._of_this_life.clear()
         self._accepted.clear()
         self._own = frozenset()
@@ -822,8 +771,6 @@ class LogView:
 
     def _event(self, event: ServerEvent) -> None:
         self.events[event.name] = event
-        if event.name == "stopping" and event.origin is None and self._unwatched is not None:
-            self._unwatched.stopped_s = event.at_s
         if event.name == "spec_implementation":
             self.implementations.setdefault(event.get("type") or "", {})
         elif event.name == "spec_parameters" and self.implementations:

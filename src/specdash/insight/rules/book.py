@@ -129,11 +129,6 @@ class AlertBook:
         self._settled_at: float | None = None
 
     @property
-    def sees_nothing(self) -> bool:
-        """Whether there is no symptom, raised or not yet."""
-        return not self._seen
-
-    @property
     def active(self) -> tuple[Alert, ...]:
         """Raised and not over: worst first, then the newest."""
         raised = [seen.alert for seen in self._seen.values() if seen.alert is not None]

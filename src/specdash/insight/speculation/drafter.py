@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
-from specdash.core.speculation import Rollback, distance, nearest
+from specdash.core.speculation import PUBLISHED, Rollback
 from specdash.insight.picture import Basis, DrafterPicture, PositionBin, ReferenceCurve
 from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
 from specdash.insight.speculation import acceptance, checkpoints, speculation
@@ -199,7 +199,7 @@ def derive(
         of_chain=own.of_chain,
         bins=bins(own.positions),
         steps=own.drafts.steps or None,
-        references=references(main.name, own.positions),
+        references=references(main.name),
         acceptance=judged.acceptance,
         mean_accepted_length=judged.length,
         break_even_length=judged.break_even_length,
@@ -299,21 +299,12 @@ def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=64)
-def references(type_name: str, positions: tuple[float, ...]) -> tuple[ReferenceCurve, ...]:
-    """What was published of the type, the nearest first."""
+def references(type_name: str) -> tuple[ReferenceCurve, ...]:
+    """What was published of the type."""
     return tuple(
-        ReferenceCurve(
-            published_acceptance.name,
-            published_acceptance.source,
-            published_acceptance.per_position,
-            published_acceptance.mean_accepted_length,
-            published_acceptance.acceptance,
-            distance(published_acceptance.per_position, positions)
-            if published_acceptance.per_position and positions
-            else None,
-        )
-        for published_acceptance in nearest(type_name, positions)
+        ReferenceCurve(known.name, known.source, known.per_position, known.mean_accepted_length, known.acceptance)
+        for known in PUBLISHED
+        if known.type == type_name
     )
 
 

@@ -7,7 +7,6 @@ of the tables decides where two forms of one context fit the same line: the firs
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -46,7 +45,7 @@ from specdash.llama.log_grammar.trouble_lines import TROUBLE_LINES
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 __all__ = [
     "DETAIL_CLASSES",
@@ -57,15 +56,14 @@ __all__ = [
     "Captured",
     "Context",
     "Form",
-    "FoundMessage",
     "LineClass",
     "Made",
     "PrintedStep",
     "TimingHeader",
     "WarningSeverity",
+    "beginning",
     "classify",
     "current_type",
-    "find_message",
     "integers",
     "line_pattern",
     "shape_of",
@@ -106,8 +104,6 @@ out. What begins and ends a request, warnings, what the server says of itself an
 _SLOT_SHAPE = re.compile(rb"slot[\w()~<>]{0,64}:id\|task\|")
 _FUNCTION_SHAPE = re.compile(rb"[\w()~<>]{1,80}:")
 _MAX_FUNCTIONS = 3
-_FARTHEST = 400
-"""Bytes of a shape in which a message is looked for."""
 _MAX_SHAPE = 4096
 """Bytes of a shape that classification looks at."""
 
@@ -175,18 +171,6 @@ _TELLING = 10
 _SURELY = 20
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A message found inside a shape: where it starts, what it is, and whether something is appended to it."""
-
-    start: int
-    line_class: LineClass
-    form: Form
-    appended: bool
-    length: int
-    """Bytes of the shape that tell what it is."""
-
-
 @lru_cache(maxsize=len(Context))
 def _by_head(context: Context) -> dict[bytes, list[tuple[LineClass, Form]]]:
     found: dict[bytes, list[tuple[LineClass, Form]]] = {}
@@ -197,37 +181,35 @@ def _by_head(context: Context) -> dict[bytes, list[tuple[LineClass, Form]]]:
     return found
 
 
-def find_message(shape: bytes) -> Iterator[FoundMessage]:
-    """The known messages inside a shape that is none as a whole, the earliest first.
-
-    Anything may stand before a message, and behind it. Only forms that begin with `_HEAD` bytes of their own are found.
-    """
+def beginning(shape: bytes) -> tuple[LineClass, Form] | None:
+    """The class and form of the known message that a shape begins with and goes on after; a newer build may append to
+    what it prints. Only forms that begin with `_HEAD` bytes of their own are found."""
     shape = shape[:_MAX_SHAPE]
-    slot = _SLOT_SHAPE.search(shape)
+    slot = _SLOT_SHAPE.match(shape)
     if slot is not None:
-        whole = _index(Context.AFTER_SLOT).find(shape[slot.end() :])
-        if whole is not None:
-            yield FoundMessage(slot.start(), *whole, appended=False, length=len(shape) - slot.start())
-        elif (longest := _longest(shape, slot.end(), Context.AFTER_SLOT)) is not None:
-            yield replace(longest, start=slot.start())
-        return
-    for start in range(min(len(shape) - _HEAD + 1, _FARTHEST)):
-        for context in (Context.WHOLE_LINE, Context.AFTER_FUNCTIONS):
-            longest = _longest(shape, start, context)
-            if longest is not None:
-                yield longest
+        return _longest(shape, slot.end(), Context.AFTER_SLOT)
+    found = _longest(shape, 0, Context.WHOLE_LINE)
+    start = 0
+    for _ in range(_MAX_FUNCTIONS + 1):
+        found = found or _longest(shape, start, Context.AFTER_FUNCTIONS)
+        function = _FUNCTION_SHAPE.match(shape, start)
+        if found is not None or function is None:
+            break
+        start = function.end()
+    return found
 
 
-def _longest(shape: bytes, start: int, context: Context) -> FoundMessage | None:
-    best: FoundMessage | None = None
+def _longest(shape: bytes, start: int, context: Context) -> tuple[LineClass, Form] | None:
+    best: tuple[LineClass, Form] | None = None
+    longest = 0
     for line_class, form in _by_head(context).get(shape[start : start + _HEAD], ()):
         match = _shape_of_form(form.template).match(shape, start)
-        if match is None or (best is not None and match.end() - start <= best.length):
+        if match is None or match.end() - start <= longest:
             continue
         length, behind = match.end() - start, shape[match.end() : match.end() + 1]
-        ends = not behind or not (behind.isalnum() or behind == b"_")
+        ends = not (behind.isalnum() or behind == b"_")
         if length >= (_TELLING if ends else _SURELY):
-            best = FoundMessage(start, line_class, form, appended=bool(behind), length=length)
+            best, longest = (line_class, form), length
     return best
 
 

@@ -32,7 +32,6 @@ from specdash.llama.log_grammar.forms import (
     Form,
     Groups,
     LineClass,
-    Made,
     Maker,
     Number,
     PrintedStep,
@@ -71,7 +70,6 @@ _total_timing = slot_fact(TotalTiming, float, int)
 
 
 _released = slot_fact(TaskReleased, int, lambda truncated: truncated != b"0")
-_released_early = slot_fact(TaskReleased, int, lambda truncated: truncated == b"true")
 
 
 def _selected(how: str) -> Maker:
@@ -86,35 +84,6 @@ def both(template: str, make: Maker | None = None) -> tuple[Form, ...]:
     """A form that stands after the slot prefix in current builds, and on a line of its own in older ones."""
     return (*in_slot(template, make=make), *whole_line(template, make=make))
 
-
-_PLACES = (
-    ' | tid="{:w}" timestamp={:d} id_slot={slot:d} id_task={task:d}',
-    ' | tid="{:w}" timestamp={:d} slot_id={slot:d} task_id={task:d}',
-    '","id_slot":{slot:d},"id_task":{task:d}',
-    '","slot_id":{slot:d},"task_id":{task:d}',
-)
-"""How builds until September 2024, and ik_llama.cpp, name slot and task behind the message."""
-
-
-def with_place(template: str, make: Maker | None = None, behind: str = "{:rest}") -> tuple[Form, ...]:
-    """A form whose slot and task stand behind it; `behind` is what follows them."""
-
-    def placed(lines: Captured) -> Iterable[Made]:
-        assert make is not None  # noqa: S101 - for the type checker
-        columns = [*lines.columns]
-        slots, tasks = integers(columns.pop(where)), integers(columns.pop(where))
-        return make(lines._replace(slots=slots, tasks=tasks, columns=columns))
-
-    where = template.count("{") - template.count("{:")
-    return tuple(
-        Form(Context.WHOLE_LINE, f"{template}{place}{behind}", placed if make is not None else None)
-        for place in _PLACES
-    )
-
-
-_SPEED = "( {:w} ms per token, {:w} tokens per second)"
-_LEFT = " n_ctx={:d} n_past={n:d} n_system_tokens={:d} n_cache_tokens={:d} truncated={truncated:w}"
-_LEFT_JSON = ',"n_ctx":{:d},"n_past":{n:d},"n_system_tokens":{:d},"n_cache_tokens":{:d},"truncated":{truncated:w}'
 
 REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
@@ -143,22 +112,15 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "task_launched",
         "a slot began a request",
-        (
-            *with_place("slot is processing task", _launched),
-            *in_slot("processing task, is_child = {:d}", "processing task", make=_launched),
-        ),
+        in_slot("processing task, is_child = {:d}", "processing task", make=_launched),
     ),
     LineClass(
         "task_released",
         "a slot ended a request",
-        (
-            *with_place("slot released", _released_early, _LEFT)[:2],
-            *with_place("slot released", _released_early, _LEFT_JSON)[2:],
-            *in_slot(
-                "stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}",
-                "stop processing: n_past = {n_tokens:d}, truncated = {truncated:d}",
-                make=_released,
-            ),
+        in_slot(
+            "stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}",
+            "stop processing: n_past = {n_tokens:d}, truncated = {truncated:d}",
+            make=_released,
         ),
     ),
     LineClass(
@@ -173,15 +135,11 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "prompt_reused",
         "how much of the prompt the slot already held",
-        (
-            *in_slot(
-                "cached n_tokens = {cached:d}, memory_seq_rm [{:d}, end)",
-                "n_tokens = {cached:d}, memory_seq_rm [{:d}, end)",
-                "kv cache rm [{cached:d}, end)",
-                make=_prompt_reused,
-            ),
-            # Printed for every batch of a prompt, not for what was reused alone.
-            *with_place("kv cache rm [p0, end)"),
+        in_slot(
+            "cached n_tokens = {cached:d}, memory_seq_rm [{:d}, end)",
+            "n_tokens = {cached:d}, memory_seq_rm [{:d}, end)",
+            "kv cache rm [{cached:d}, end)",
+            make=_prompt_reused,
         ),
     ),
     LineClass(
@@ -221,23 +179,17 @@ REQUEST_LINES: tuple[LineClass, ...] = (
     LineClass(
         "prompt_timing",
         "prefill time of a finished request",
-        (
-            *with_place(f"prompt eval time = {{ms:f}} ms / {{tokens:d}} tokens {_SPEED}", _prompt_timing),
-            *both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _prompt_timing),
-        ),
+        both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _prompt_timing),
     ),
     LineClass(
         "decode_timing",
         "decode time of a finished request",
-        (
-            *with_place(f"generation eval time = {{ms:f}} ms / {{tokens:d}} runs {_SPEED}", _decode_timing),
-            *both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _decode_timing),
-        ),
+        both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}", _decode_timing),
     ),
     LineClass(
         "total_timing",
         "total time of a finished request",
-        (*both("total time = {ms:f} ms / {tokens:d} tokens", _total_timing), *with_place("total time = {:f} ms")),
+        both("total time = {ms:f} ms / {tokens:d} tokens", _total_timing),
     ),
     LineClass("graphs_reused", "compute graphs reused so far", both("graphs reused = {:d}")),
     LineClass(
@@ -262,7 +214,6 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "a slot was made or put aside",
         (
             *in_slot("new slot, n_ctx = {:d}", "new slot n_ctx_slot = {:d}"),
-            *whole_line('new slot | tid="{:rest}', 'new slot","{:rest}'),
             *in_slot("saving idle slot to prompt cache", "clearing slot with {:d} tokens"),
         ),
     ),
@@ -289,7 +240,6 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "an HTTP request was logged",
         (
             *anywhere("request: {:rest}", "done request: {:rest}"),
-            *whole_line('request | tid="{:rest}', 'request","remote_addr":{:rest}'),
             *anywhere(
                 "conv_id={:s} (empty={:d})",
                 "conv_id= (empty={:d})",

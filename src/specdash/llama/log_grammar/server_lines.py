@@ -17,11 +17,6 @@ LIFE_CYCLE: tuple[LineClass, ...] = (
                 "build: {build:d} ({commit:w}) with {compiler:s}",
                 make=event(SERVER_STARTING, "build", "commit", "compiler"),
             ),
-            *whole_line(
-                'build info | tid="{:w}" timestamp={:d} build={build:d} commit="{commit:w}"{:rest}',
-                'build info","build":{build:d},"commit":"{commit:w}"{:rest}',
-                make=event(SERVER_STARTING, "build", "commit"),
-            ),
         ),
     ),
     LineClass(
@@ -56,11 +51,6 @@ LIFE_CYCLE: tuple[LineClass, ...] = (
                 make=event("slots_ready", "slots", "n_ctx_slot", "kv_unified"),
             ),
             *anywhere("initializing slots, n_slots = {slots:d}", make=event("slots_ready", "slots")),
-            *whole_line(
-                'initializing slots | tid="{:w}" timestamp={:d} n_slots={slots:d}',
-                'initializing slots","n_slots":{slots:d}{:rest}',
-                make=event("slots_ready", "slots"),
-            ),
         ),
     ),
     LineClass("model_loaded", "the model is loaded", anywhere("model loaded", make=event("model_loaded"))),
@@ -194,8 +184,6 @@ RECOGNISED: tuple[LineClass, ...] = (
             "--n-gpu-layers {:rest}",
             "system_info: {:rest}",
             "system info: {:rest}",
-            'system info | tid="{:rest}',
-            'system info","{:rest}',
             "device_info:",
             "n_ctx_seq ({:d}) < n_ctx_train ({:d}) -- {:rest}",
         )
@@ -208,8 +196,6 @@ RECOGNISED: tuple[LineClass, ...] = (
             "chat template, example_format: '{:rest}",
             "chat template, chat_template: {:rest}",
             "chat template example:{:rest}",
-            'chat template | tid="{:rest}',
-            'chat template","chat_example":{:rest}',
         ),
         continues=True,
     ),

@@ -426,7 +426,7 @@ def _overall(picture: DrafterPicture, width: int) -> Line:
 
 
 def drawn_reference(picture: DrafterPicture) -> ReferenceCurve | None:
-    """The published curve that is marked beside the bars: the nearest that has positions."""
+    """The published curve that is marked beside the bars: the first that has positions."""
     return next((curve for curve in picture.references if curve.per_position), None)
 
 

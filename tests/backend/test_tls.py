@@ -1,0 +1,137 @@
+"""A backend that serves TLS: its address says so, and everything of this machine talks to it by its own certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from specdash.backend.settings import BackendSettings, settings_from_env
+from specdash.collect.discover import discover, server_arguments
+from specdash.core.readings import Failure, Health, HealthStatus
+from specdash.core.records import Drafting
+from specdash.llama.blocking import BlockingClient
+from specdash.llama.client import LlamaClient
+from specdash.system import http
+from support.certificates import make_certificate
+from support.engines import RunningBackend, engine_env, with_draft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAIR = {"LLAMA_ARG_SSL_CERT_FILE": "/etc/llama/chain.pem", "LLAMA_ARG_SSL_KEY_FILE": "/etc/llama/key.pem"}
+
+
+def settings(**env: str) -> BackendSettings:
+    return settings_from_env({"LLAMA_MODEL": "m.gguf", **env})
+
+
+@pytest.mark.parametrize(
+    ("env", "scheme"),
+    [
+        (PAIR, "https"),
+        ({"LLAMA_EXTRA_ARGS": "--ssl-key-file k.pem --ssl_cert_file c.pem"}, "https"),
+        ({**PAIR, "LLAMA_HOST": "::"}, "https"),
+        ({"LLAMA_ARG_SSL_CERT_FILE": "c.pem"}, "http"),
+        ({"LLAMA_ARG_SSL_KEY_FILE": "k.pem"}, "http"),
+        ({}, "http"),
+    ],
+)
+def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env: dict[str, str], scheme: str) -> None:
+    found = settings(**env)
+    assert found.url.partition("://")[0] == scheme
+    assert (found.certificate is not None) == (scheme == "https")
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "url"),
+    [
+        (["--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"], {}, "https://127.0.0.1:8080"),
+        ([], PAIR, "https://127.0.0.1:8080"),
+        (["--ssl-cert-file", "c.pem"], {}, "http://127.0.0.1:8080"),
+    ],
+)
+def test_a_server_that_others_started_is_found_where_it_serves_tls(
+    words: list[str], env: dict[str, str], url: str
+) -> None:
+    found = server_arguments(["llama-server", *words], env, "/srv")
+    assert found.url() == url
+    if words and url.startswith("https"):
+        assert found.certificate == "/srv/c.pem"
+
+
+@contextmanager
+def tls_server(directory: Path, name: str) -> Iterator[tuple[str, str]]:
+    """A server that answers everything with `{}` over TLS: its address, and its certificate's file."""
+    certificate, key = make_certificate(directory, name, "DNS:gpu.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_port}", str(certificate)
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
+def test_a_servers_own_certificate_is_trusted_at_its_own_address_and_no_other(tmp_path: Path) -> None:
+    with tls_server(tmp_path, "own") as (own, certificate), tls_server(tmp_path, "other") as (other, _):
+        http.trust(own, certificate)
+        assert http.ask(own, "/").status == 200
+        assert http.ask(own.replace("127.0.0.1", "localhost"), "/").status == 200
+        with pytest.raises(http.NoConnectionError):
+            http.ask(other, "/")
+        http.trust(other, certificate)
+        with pytest.raises(http.NoConnectionError):
+            http.ask(other, "/")
+
+
+@pytest.mark.llama_server
+def test_a_real_server_with_tls_is_checked_recorded_and_watched(
+    models: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = make_certificate(tmp_path, "gpu", "DNS:gpu.example")
+    pair = {"LLAMA_ARG_SSL_CERT_FILE": str(certificate), "LLAMA_ARG_SSL_KEY_FILE": str(key)}
+    keys = {"LLAMA_API_KEY": "old-key,new-key", "LLAMA_START_PROBE": "1"}
+    backend = RunningBackend({**with_draft(models, **engine_env("llama-server")), **pair, **keys}, tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
+    try:
+        assert backend.wait_checked().drafting is Drafting.YES
+        (target,) = (found for found in discover(ports=()) if str(backend.port) in found.url)
+        assert (target.url, target.api_key) == (f"https://127.0.0.1:{backend.port}", "old-key")
+
+        async def health() -> Health | Failure:
+            client = LlamaClient(target)
+            try:
+                return await client.health()
+            finally:
+                await client.aclose()
+
+        found = asyncio.run(health())
+        assert isinstance(found, Health), found
+        assert found.status is HealthStatus.OK
+        assert BlockingClient(target.url, target.api_key).slots().slots
+    finally:
+        backend.process.terminate()
+        backend.process.wait(20)

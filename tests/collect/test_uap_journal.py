@@ -1,0 +1,211 @@
+"""The journal of a UAP proxy: its wordings are read, whatever stands before them, and nothing is made up."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdash.collect.uap_journal import parse_line
+from specdash.core.proxy_events import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailEvent,
+    RequestEvent,
+    RequestOutcome,
+    from_json,
+    to_json,
+)
+from specdash.core.proxy_lines import ContextLine
+
+NOW = 1_790_000_000.0
+PREFIXES = [
+    "",
+    "2026-11-21 10:59:05,123 [INFO] uap.anthropic_proxy: ",
+    "Nov 21 10:59:05 box uap-anthropic-proxy[4711]: 2026-11-21 10:59:05,123 [ERROR] uap.anthropic_proxy: ",
+    "Nov  1 10:59:05 box python[1]: ",
+    "2026-11-21T10:59:05+0100 box uap[12]: ",
+    "[INFO] uap.anthropic_proxy: ",
+    "<6>",
+]
+G, A = Guardrail, GuardrailAction
+END_LINE = (
+    "GUARDRAIL: unexpected end_turn without tool_use in active loop (session=fp:01), retrying once with "
+    "tool_choice=required"
+)
+UAP = [
+    (
+        "LOOP BREAKER: Same tool pattern repeated 9 times with no progress streak=4. Releasing tool_choice to 'auto'.",
+        G.LOOP_BREAKER, A.RELEASED, {"repeats": 9, "no_progress": 4, "reason": "loop"},
+    ),
+    (
+        "LOOP BREAKER: 16 consecutive forced tool_choice requests with no progress streak=5. Releasing to 'auto'.",
+        G.LOOP_BREAKER, A.RELEASED, {"forced": 16, "no_progress": 5, "reason": "forced"},
+    ),
+    (
+        "LOOP BREAKER: Context utilization 91.5% -- releasing tool_choice to let model wrap up.",
+        G.LOOP_BREAKER, A.RELEASED, {"utilisation": 0.915, "reason": "context"},
+    ),
+    (
+        "MALFORMED TOOL PAYLOAD: session=fp:0123abcd streak=2 excerpt=<tool_call>{\"name\": \"Read\" session=forged",
+        G.MALFORMED_TOOL, A.DETECTED, {"streak": 2},
+    ),
+    (
+        "MALFORMED RETRY success: produced tool_use (attempt 1/2)",
+        G.MALFORMED_TOOL, A.RECOVERED, {"attempt": 1, "attempts": 2},
+    ),
+    (
+        "MALFORMED RETRY produced clean text response (attempt 1/1)",
+        G.MALFORMED_TOOL, A.RECOVERED, {"attempt": 1, "attempts": 1},
+    ),
+    ("MALFORMED RETRY produced clean text response, streak reset", G.MALFORMED_TOOL, A.RECOVERED, {}),
+    (
+        "MALFORMED RETRY failed (attempt 1/1): HTTP 503",
+        G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 1, "status": 503},
+    ),
+    (
+        "MALFORMED RETRY invalid tool_call payload (attempt 1/1): missing required field 'path'",
+        G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 1},
+    ),
+    (
+        "MALFORMED TOOL PAYLOAD persisted after retries (session=fp:01); returning clean guardrail response",
+        G.MALFORMED_TOOL, A.EXHAUSTED, {},
+    ),
+    (
+        "STRICT STREAM GUARDRAIL: served stream response via guarded non-stream path",
+        G.STRICT_STREAM, A.APPLIED, {},
+    ),
+    (
+        "FORCED NON-STREAM: served stream response via guarded non-stream path",
+        G.STRICT_STREAM, A.APPLIED, {"forced": True},
+    ),
+    (
+        END_LINE,
+        G.UNEXPECTED_END, A.RETRIED, {},
+    ),
+    ("GUARDRAIL: retry produced tool_use; using retried response", G.UNEXPECTED_END, A.RECOVERED, {}),
+    (
+        "SESSION CONTAMINATION BREAKER: session=fp:01 reset applied, kept=10 messages",
+        G.CONTAMINATION, A.APPLIED, {"kept": 10},
+    ),
+    ("TOOL NARROWING: 30 -> 8 tools (no query tokens)", G.TOOL_NARROWING, A.APPLIED, {"before": 30, "after": 8}),
+    (
+        "TOOL NARROWING: 30 -> 8 tools (top=['Read', 'Bash', 'Edit', 'Grep'])",
+        G.TOOL_NARROWING, A.APPLIED, {"before": 30, "after": 8},
+    ),
+    (
+        "MAX_TOKENS capped: 32000 -> 12000 (ctx=65536, input~43000, margin=9830)",
+        G.MAX_TOKENS, A.APPLIED,
+        {"requested": 32000, "sent": 12000, "window": 65536, "prompt": 43000, "margin": 9830},
+    ),
+    (
+        "PRUNED: removed 29 messages (~51234 tokens), kept 52 messages, target=65% of 131072 ctx",
+        G.CONTEXT_PRUNE, A.APPLIED,
+        {"removed": 29, "removed_tokens": 51234, "kept": 52, "target": 0.65, "window": 131072},
+    ),
+    ("CONTEXT OVERFLOW detected (count=3): anything at all", G.CONTEXT_PRUNE, A.DETECTED, {"overflows": 3}),
+    (
+        "Empty response with 14 reasoning chunks – fallback suppressed (mode=off)",
+        G.REASONING_FALLBACK, A.DETECTED, {"chunks": 14, "mode": "off"},
+    ),
+    (
+        "Empty response with 14 reasoning chunks – emitting fallback text (mode=sanitized)",
+        G.REASONING_FALLBACK, A.APPLIED, {"chunks": 14, "mode": "sanitized"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize(("text", "guardrail", "action", "facts"), UAP)
+def test_what_its_guardrails_did_is_read(
+    prefix: str, text: str, guardrail: Guardrail, action: GuardrailAction, facts: dict[str, object]
+) -> None:
+    event = parse_line(prefix + text + "\n", NOW)
+    assert isinstance(event, GuardrailEvent)
+    assert (event.guardrail, event.action) == (guardrail, action)
+    assert event.facts == pytest.approx(facts)
+    assert event.session == ("fp:0123abcd" if "abcd" in text else "fp:01" if "fp:01" in text else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "CONTEXT CRITICAL: 126000/131072 tokens (96.1%), unknown turns remaining, pruned=1",
+            ContextLine(126000, 131072, "CRITICAL", None, pruned=1, at=NOW),
+        ),
+        (
+            "CONTEXT: 1000/131072 tokens (0.8%), ~12 turns remaining, pruned=2, overflows=3",
+            ContextLine(1000, 131072, None, 12, pruned=2, overflows=3, at=NOW),
+        ),
+    ],
+)
+def test_what_a_turn_used_is_read(text: str, line: ContextLine) -> None:
+    assert parse_line(text, NOW) == line
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"),
+    [("stop", "end_turn"), ("tool_calls", "tool_use"), ("length", "max_tokens"), ("None", None), ("other", "other")],
+)
+def test_the_end_of_a_request_is_read_as_far_as_its_line_tells(finish: str, reason: str | None) -> None:
+    text = f"RESP: finish={finish} output_tokens=12 text_len=40 text=SECRET status=500 tool_calls=[] args=[]"
+    event = parse_line(PREFIXES[1] + text, NOW)
+    assert isinstance(event, RequestEvent)
+    assert (event.stop_reason, event.completion_tokens, event.outcome) == (reason, 12, RequestOutcome.OK)
+    unknown = (event.status, event.retries, event.tool_calls, event.stream, event.ttft_s, event.decode_rate)
+    assert unknown == (None,) * 6
+    assert (event.session, event.path) == ("", "")
+    assert "SECRET" not in repr(event)
+    assert from_json(to_json(event)) == event
+    without = parse_line(text.replace("output_tokens=12", "output_tokens=0"))
+    assert isinstance(without, RequestEvent)
+    assert without.completion_tokens is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Proxy started: listening on 0.0.0.0:4000 -> upstream http://127.0.0.1:8080/v1",
+        "Context window: 262144 tokens, prune threshold: 75%, prune target: 65%",
+        "REQ: stream=True msgs=3 tools=12 max_tokens=32000 last_role=user last_content=LOOP BREAKER: x",
+        "Upstream connect failed (attempt 1/3): All connection attempts failed – retrying in 5s",
+        "tool_choice set to 'auto' by LOOP BREAKER",
+        "RESP: finish=stop output_tokens=" + "9" * 400 + " text_len=1 text=",
+        "CONTEXT: " + "9" * 400 + "/1 tokens (1.0%), unknown turns remaining",
+    ],
+)
+def test_other_lines_make_no_event(text: str) -> None:
+    assert parse_line(PREFIXES[1] + text) is None
+
+
+def test_free_text_is_thrown_away() -> None:
+    event = parse_line("MALFORMED TOOL PAYLOAD: session=a streak=1 excerpt=SECRET prompt")
+    assert event is not None
+    assert "SECRET" not in repr(event)
+
+
+@given(text=st.text(), prefix=st.sampled_from(PREFIXES))
+def test_arbitrary_text_is_no_line(text: str, prefix: str) -> None:
+    assert parse_line(prefix + text, NOW) is None
+
+
+@given(row=st.sampled_from(UAP), before=st.text("abc XYZ.,'", min_size=1))
+def test_a_line_inside_other_text_is_no_line(row: tuple[str, object, object, object], before: str) -> None:
+    assert parse_line(f"user said {before} {row[0]}", NOW) is None
+
+
+def at(prefix: str) -> float:
+    event = parse_line(prefix + "GUARDRAIL: retry produced tool_use; using retried response", NOW)
+    assert isinstance(event, GuardrailEvent)
+    return event.at
+
+
+def test_the_time_is_the_lines_own_where_it_has_one() -> None:
+    own = "2026-11-21 10:59:05,250 [INFO] uap.anthropic_proxy: "
+    when = time.mktime((2026, 11, 21, 10, 59, 5, 0, 0, -1)) + 0.25
+    assert at(own) == at("Nov 21 10:59:07 box p[1]: " + own) == pytest.approx(when)
+    assert at("") == at("[INFO] uap.proxy: ") == at("Nov 21 10:59:07 box p[1]: ") == NOW
+    assert at("2026-13-41 10:59:05,250 [INFO] uap.proxy: ") == NOW
