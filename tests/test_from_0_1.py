@@ -9,6 +9,7 @@ from specdash.control.apply.journal import JournalFile, read_records
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.config import resolve
+from specdash.core.config import resolve
 from specdash.core.paths import user_profiles_dir
 from specdash.history.store import Store
 
@@ -60,3 +61,15 @@ def test_a_saved_profile_is_converted(tmp_path: Path) -> None:
         Role.PROXY: {"PROXY_LOOP_BREAKER": "1"},
     }
     assert sorted(path.name for path in folder.iterdir()) == ["evening.env", "evening.toml.converted"]
+
+
+def test_a_config_with_every_key_of_0_1_warns_of_what_was_removed_and_keeps_the_rest() -> None:
+    warnings: list[str] = []
+    text = (LEFT / "config/config.toml").read_text(encoding="utf-8")
+    settings = resolve({}, {}, text, "config.toml", warnings.append)
+    assert (settings["window"].value, settings["history_days"].value) == ("15m", 3)
+    assert [warning.split(" was removed")[0] for warning in warnings] == [
+        "config.toml: layout",
+        "config.toml: ascii",
+        "config.toml [[target]]: backend_service = 'podman:llama'",
+    ]

@@ -35,9 +35,9 @@ def resolve_api_key(
         key = first_key(key) or key if env_name == SERVER_KEYS else key
         return _usable(key, f"the environment variable {env_name} ({option})")
     if file is not None:
-        if (key := _first_line(_read(file))) is None:
+        if (first := _first_line(_read(file))) is None:
             raise InputError(f"{file} (--api-key-file) holds no key")
-        return _usable(key, f"{file} (--api-key-file)")
+        return _usable(first, f"{file} (--api-key-file)")
     return None
 
 

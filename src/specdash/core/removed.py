@@ -27,6 +27,8 @@ _CONTAINERS = (
     "or recreate it yourself with another --env-file; it is still watched"
 )
 
+_ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
+_LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
 REMOVED_COMMANDS: Mapping[str, str] = {
@@ -43,6 +45,10 @@ REMOVED_COMMANDS: Mapping[str, str] = {
 """By name, with the action where only that is removed (`profile save`)."""
 
 REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
+    (EVERY_COMMAND, "--ascii"): _ASCII,
+    (EVERY_COMMAND, "--layout"): _LAYOUT,
+    ("demo", "--tour"): "`specdash demo` changes its load by itself; `?` shows the keys of each screen",
+    ("fleet", "--group-by"): "`/` filters the rows by name, address, model or state",
     ("fleet", "--since"): _FLEET_HISTORY,
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
@@ -54,6 +60,8 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
 """By command and option."""
 
 REMOVED_SETTINGS: Mapping[str, str] = {
+    "ascii": _ASCII,
+    "layout": _LAYOUT,
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
 }
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
