@@ -220,19 +220,19 @@ def test_a_proxy_that_is_named_stays_the_one(server: FaultServer, proxies: Proxi
 def test_a_log_that_is_named_stays_the_one_and_its_proxy_is_found(
     server: FaultServer, proxies: Proxies, tmp_path: Path
 ) -> None:
-    log = tmp_path / "mine.log"
-    log.write_text("CONTEXT: 10/100 tokens (10.0%), unknown session=s\n")
+    log = tmp_path / "mine.jsonl"
+    log.write_text(to_json(RequestEvent(1.0, "s", "r0")) + "\n")
     target = Target(server.url, proxy_log=str(log))
     state, seen = TargetState(target), Seen()
     with proxies.hub(target, state, seen), FaultServer({}) as late:
-        until(lambda: shown(state) == (None, 1, []))
+        until(lambda: shown(state) == (None, None, ["r0"]), why=lambda: str(shown(state)))
         proxies.start("late", late, 7)
-        until(lambda: shown(state) == (late.url, 7, []))
+        until(lambda: shown(state) == (late.url, 7, ["r0"]), why=lambda: str(shown(state)))
         with log.open("a") as file:
-            file.write("RESP: finish=end_turn tool_calls=0 status=200 request=r1 session=s\n")
-            file.write("CONTEXT: 10/100 tokens (10.0%), unknown session=s\n")
-        until(lambda: shown(state)[2] == ["r1"])
-        assert shown(state) == (late.url, 7, ["r1"])
+            file.write(to_json(RequestEvent(2.0, "s", "r1")) + "\n")
+        until(lambda: "r1" in shown(state)[2], why=lambda: str(shown(state)))
+        assert shown(state)[:2] == (late.url, 7)
+        assert "late" not in shown(state)[2]
 
 
 def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:

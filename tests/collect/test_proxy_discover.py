@@ -61,9 +61,10 @@ def test_its_key_comes_from_the_variable_or_the_env_file_that_it_names(env: dict
     assert with_proxy(SERVER, {**env, "PROXY_API_KEY": "sk-env"}).proxy_key == "sk-env"
 
 
-def test_without_events_its_log_is_read(env: dict[str, str]) -> None:
+def test_without_events_its_text_log_is_not_read_for_them(env: dict[str, str]) -> None:
     leave(env, events=None, log="/var/log/proxy.log")
-    assert with_proxy(SERVER, env).proxy_log == "/var/log/proxy.log"
+    found = with_proxy(SERVER, env)
+    assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4000", None)
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,6 @@ def test_the_none_that_the_server_always_writes_is_left_out(written: Any, meant:
     assert slot(params={"speculative.types": written}).speculative_types == meant
 
 
-@pytest.mark.parametrize(("state", "processing"), [(0, False), (1, True), (None, False)])
-def test_older_builds_write_a_state_number(state: int | None, processing: bool) -> None:
-    assert slot(id=0, state=state).is_processing is processing
-
-
 def test_a_slot_without_an_id_has_its_place_as_one() -> None:
     assert [entry.id for entry in parse_slots("[{},{}]").slots] == [0, 1]
 
