@@ -9,7 +9,6 @@ from specdash.control.apply.journal import JournalFile, read_records
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.config import resolve
-from specdash.core.config import resolve
 from specdash.core.paths import user_profiles_dir
 from specdash.history.store import Store
 
