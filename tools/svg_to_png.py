@@ -34,11 +34,11 @@ QUADRANTS = {
     "▟": "bcd",
 }
 
-_STYLE = re.compile(r"\.(terminal-\d+-r\d+) \{ fill: (#\w+);?([^}]*)\}")
+_STYLE = re.compile(r"\.(terminal-[\w-]*r\d+) \{ fill: (#\w+);?([^}]*)\}")
 _RECT = re.compile(r'<rect fill="(#\w+)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"')
 _TEXT = re.compile(
-    r'<text class="(terminal-\d+-r\d+)" x="([\d.]+)" y="[\d.]+" textLength="[\d.]+" '
-    r'clip-path="url\(#terminal-\d+-line-(\d+)\)">([^<]*)<'
+    r'<text class="(terminal-[\w-]*r\d+)" x="([\d.]+)" y="[\d.]+" textLength="[\d.]+" '
+    r'clip-path="url\(#terminal-[\w-]*line-(\d+)\)">([^<]*)<'
 )
 
 

@@ -65,25 +65,24 @@ def looks(snapshot: SnapshotAssertion, tmp_path: Path) -> Looks:
     return compared
 
 
-@pytest.mark.parametrize(
-    ("scene", "sizes"),
-    [
-        ("busy", SIZES),
-        ("alerts", [MIDDLE]),
-        ("down", [SMALL]),
-        ("failed", [SMALL]),
-        ("hurting", [MIDDLE]),
-        ("loading", [MIDDLE]),
-        ("long_draft", [SMALL]),
-        ("no_proxy", [MIDDLE]),
-        ("storm", [LARGE]),
-        ("unauthorized", [SMALL]),
-        ("young", [SMALL]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-async def test_overview(scene: str, sizes: list[tuple[int, int]], looks: Looks) -> None:
-    await looks(dashboard(scene), sizes=sizes)
+OVERVIEWS = {
+    "busy": SIZES,
+    "alerts": [MIDDLE],
+    "down": [SMALL],
+    "failed": [SMALL],
+    "hurting": [MIDDLE],
+    "loading": [MIDDLE],
+    "long_draft": [SMALL],
+    "no_proxy": [MIDDLE],
+    "storm": [LARGE],
+    "unauthorized": [SMALL],
+    "young": [SMALL],
+}
+
+
+@pytest.mark.parametrize("scene", OVERVIEWS)
+async def test_overview(scene: str, looks: Looks) -> None:
+    await looks(dashboard(scene), sizes=OVERVIEWS[scene])
 
 
 async def test_tune_screen(looks: Looks) -> None:
