@@ -60,19 +60,13 @@ WELL = {
     "/metrics": says(200, "llamacpp:n_decode_total 5\n"),
     "/slots": says(200, '[{"id":0,"is_processing":false}]'),
 }
-BUDGETS = {("snapshot", "--json"): (275, 90), ("check", "--for", "1"): (275, 90), ("status",): (196, 33)}
-"""Modules in all, and of specdash: a little above what there was on Python 3.11 when this was written (267 and 87, 269
-and 89, 189 and 31). A hundred of them are a twentieth of a second."""
 
 
-@pytest.mark.parametrize("argv", BUDGETS)
-def test_a_short_command_imports_no_more_than_its_budget_and_no_library_of_http_or_archives(
-    argv: tuple[str, ...],
-) -> None:
+@pytest.mark.parametrize(
+    "argv", [("snapshot", "--json"), ("check", "--for", "1"), ("status",)], ids=lambda argv: argv[0]
+)
+def test_a_short_command_imports_no_library_of_http_or_archives(argv: tuple[str, ...]) -> None:
     with FaultServer(WELL) as server:
         seen = modules_after(*argv, "--url", server.url)
-    most, most_own = BUDGETS[argv]
-    assert len(seen) <= most
-    assert sum(name.partition(".")[0] == "specdash" for name in seen) <= most_own
     costly = {"anyio", "h11", "httpcore", "httpx", "zipfile", "tempfile", "tomllib", "sqlite3", "pydantic", "difflib"}
     assert not costly & seen

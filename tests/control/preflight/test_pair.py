@@ -169,15 +169,15 @@ def test_no_finding_tells_a_key(fitting: Pair, context: PreflightContext) -> Non
 
 
 SET = re.compile(r"\bset ([A-Z][A-Z0-9_]*=[^\s,;`]+)")
-COMMAND = re.compile(r"`specdash env (set|unset)(?: --service (\w+))? ([^`]+)`")
+COMMAND = re.compile(r"`specdash apply(?: --service (\w+))? (--unset )?([^`]+)`")
 
 
 def advised(finding: Finding) -> WantedValues | None:
     """The change that the first of the ways out means, None where it is told in words alone."""
     command = COMMAND.search(finding.fix)
     if command is not None:
-        action, role, word = command.groups()
-        return parse_assignments([word if action == "set" else f"!{word}"], Role(role) if role else None)
+        role, unset, word = command.groups()
+        return parse_assignments([f"!{word}" if unset else word], Role(role) if role else None)
     if finding.rule == "upstream-key":
         return parse_assignments(["PROXY_UPSTREAM_API_KEY=%key"])
     found = SET.findall(finding.fix)
