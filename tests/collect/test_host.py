@@ -308,10 +308,11 @@ def test_secrets_in_a_command_are_masked(command: tuple[str, ...], shown: tuple[
 
 def test_what_others_take_of_the_cpus_is_known_beside_a_server_of_this_machine_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        meter = OthersMeter(f"http://127.0.0.1:{server.getsockname()[1]}")
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        meter = OthersMeter(url)
         sum(range(3_000_000))
         share = meter.share()
     assert share is not None
     assert 0.0 <= share <= 1.0
-    assert OthersMeter(f"http://127.0.0.1:{server.getsockname()[1]}").share() is None, "nobody listens there"
+    assert OthersMeter(url).share() is None, "nobody listens there"
     assert OthersMeter("http://10.1.2.3:8080").share() is None
