@@ -268,9 +268,9 @@ async def test_a_slot_is_saved_and_restored_with_the_named_file() -> None:
         await press(pilot, "enter", "O")
         prompt = opened(app, SpeculationScreen).prompt
         assert prompt is not None
-        assert prompt.value == "monday.bin"
+        assert prompt.value == "slot-1.bin"
         await press(pilot, "enter", "enter")
-        assert slots.done == [("save", 1, "slot-1.bin"), ("restore", 1, "monday.bin")]
+        assert slots.done == [("save", 1, "slot-1.bin"), ("restore", 1, "slot-1.bin")]
 
 
 async def test_a_refusal_is_told_and_nothing_is_done() -> None:
