@@ -49,6 +49,7 @@ def looks(snapshot: SnapshotAssertion, tmp_path: Path) -> Looks:
             await press(pilot, *keys)
             if after is not None:
                 await after(pilot)
+            app.clear_notifications()  # which ones are left depends on how long it took
             for width, height in sizes:
                 await pilot.resize_terminal(width, height)
                 # A part's height may follow from what the first paint at this size says.
