@@ -18,6 +18,7 @@ from specdash.core.proxy_events import (
     RequestPhase,
     from_json,
 )
+from specdash.insight.request import ServedRequest, of_event
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import MessageBuilder, Usage
 from specdash.proxy.guardrails import GuardrailNote
@@ -110,7 +111,7 @@ def test_a_finished_request_is_one_event_with_its_phases_and_rates(desk: Desk) -
     assert (event.ttft_s, event.duration_s) == (1.5, 3.0)
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (1000, 400, 50)
     assert (event.prefill_s, event.decode_s) == (1.0, 2.0)
-    assert (event.prefill_rate, event.decode_rate) == (600.0, 25.0)
+    assert (event.prefill_rate, event.decode_rate) == (600.0, 24.5)
     assert (event.draft_tokens, event.accepted_tokens, event.retries) == (30, 20, 0)
     assert (event.context_window, event.tool_calls, event.stop_reason) == (4096, ("Read",), "tool_use")
     assert desk.telemetry.active == []
@@ -126,6 +127,18 @@ def test_the_first_token_and_the_one_after_a_cache_hit_have_no_speed(desk: Desk)
     assert (event.prefill_rate, event.decode_rate, event.completion_tokens) == (None, None, 1)
 
 
+@pytest.mark.parametrize("tokens", [10, 128, 4096])
+def test_the_proxy_and_the_log_give_one_request_one_decode_speed(desk: Desk, tokens: int) -> None:
+    steps = tokens - 1
+    timings = {"prompt_n": 100, "prompt_ms": 100.0, "predicted_n": tokens, "predicted_ms": 20.0 * steps}
+    active = desk.begin()
+    active.update(make_answer({**content(), "timings": timings}))
+    shown_live = active.view().decode_rate
+    desk.telemetry.finish(active, outcome=RequestOutcome.OK)
+    logged = ServedRequest(decode_tokens=tokens, decode_ms=20.0 * steps, finished=True)
+    assert (shown_live, of_event(desk.request()).decode_rate, logged.decode_rate) == (50.0, 50.0, 50.0)
+
+
 def test_what_retries_cost_is_added_up(desk: Desk) -> None:
     active = desk.begin()
     active.update(make_answer(content()))
@@ -135,7 +148,7 @@ def test_what_retries_cost_is_added_up(desk: Desk) -> None:
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     event = desk.request()
     assert (event.prompt_tokens, event.completion_tokens, event.retries) == (2000, 100, 1)
-    assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 25.0)
+    assert (event.draft_tokens, event.accepted_tokens, event.decode_rate) == (60, 40, 24.5)
 
 
 def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk) -> None:
@@ -182,7 +195,7 @@ def test_the_phase_follows_the_request(desk: Desk) -> None:
     assert active.view().prefill_rate == 200.0
     active.update(make_answer(progress(1000), content()))
     phases.append(active.phase)
-    assert active.view().decode_rate == 25.0
+    assert active.view().decode_rate == 24.5
     desk.telemetry.finish(active, outcome=RequestOutcome.OK)
     assert [*phases, active.phase] == [
         RequestPhase.WAITING, RequestPhase.HELD, RequestPhase.WAITING, RequestPhase.PREFILL,

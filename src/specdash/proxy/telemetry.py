@@ -183,8 +183,8 @@ _Number = TypeVar("_Number", int, float)
 class Totals:
     """Sums over the upstream calls of one request; None is unknown.
 
-    `prefilled` and `decoded` are tokens whose milliseconds are in `prefill_ms` and `decode_ms`; tokens from the cache
-    are no part of `prefilled`.
+    `prefilled` and `decoded` are tokens whose milliseconds are in `prefill_ms` and `decode_ms`: tokens from the cache
+    are no part of `prefilled`, and the first token of an answer none of `decoded`.
     """
 
     usage: Usage = field(default_factory=Usage)
@@ -204,7 +204,7 @@ class Totals:
             _sum(self.accepted, answer.accepted),
             _sum(self.prefilled, answer.prefilled if prefill_ms else None),
             _sum(self.prefill_ms, prefill_ms),
-            _sum(self.decoded, answer.predicted if decode_ms else None),
+            _sum(self.decoded, answer.decoded if decode_ms else None),
             _sum(self.decode_ms, decode_ms),
         )
 
@@ -315,7 +315,7 @@ class ActiveRequest:
                 "cached_tokens": answer.cached,
                 "completion_tokens": answer.predicted,
                 "prefill_rate": speed(answer.prefilled, answer.prefill_ms, PREFILL),
-                "decode_rate": speed(answer.predicted, answer.decode_ms, DECODE),
+                "decode_rate": speed(answer.decoded, answer.decode_ms, DECODE),
                 "draft_tokens": answer.draft,
                 "accepted_tokens": answer.accepted,
             }

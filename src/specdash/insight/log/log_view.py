@@ -563,6 +563,8 @@ class LogView:
         """Time stamp of the newest line that had one: seconds since the server's start."""
         self.newest_at = 0.0
         """When that line was written, on the monotonic clock."""
+        self.written_at: float | None = None
+        """Likewise of the newest line, stamped or not; None before there is one."""
         self.finished = 0
         self.cancelled = 0
         self.recent: deque[tuple[float, ServedRequest]] = deque(maxlen=RECENT_REQUESTS)
@@ -612,6 +614,8 @@ class LogView:
         if batch.restarted and len(parts) == 1:
             self._new_server()
         self.lines += batch.lines
+        if batch.lines:
+            self.written_at = at - (batch.age_s or 0.0)
         self.unrecognised += batch.unrecognised
         kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else TOLD * len(batch.tail)
         self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))

@@ -9,8 +9,8 @@ from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, So
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.rules.known import must_see
-from specdash.insight.rules.scene import KEEP_S
-from specdash.system.text import clock, duration, plain
+from specdash.insight.rules.scene import KEEP_S, increase
+from specdash.system.text import UNKNOWN, clock, duration, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -316,6 +316,28 @@ def counters_reset(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     evidence = (("process", f"{process.pid}, running for {duration(backend.uptime_s)}"), ("sign", backend.reason))
     yield Symptom(f"the server's totals were reset while process {process.pid} went on", evidence)
+
+
+def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """Requests end, and the log has no line of them, although it had of those before."""
+    must_see(scene)
+    log = scene.picture.log
+    if log.silent_s is None:
+        return
+    # What /metrics answers late may be of the requests that the last lines tell of.
+    since = scene.past.since(scene.now - log.silent_s + limits["late_s"])
+    told = (sample for sample in since if sample.state in (BackendState.LIVE, BackendState.RESTARTED))
+    tokens = increase([sample.totals.get(_ALWAYS_COUNTED) for sample in told]) or 0.0
+    if tokens < limits["tokens"]:
+        return
+    yield Symptom(
+        f"no line for {duration(log.silent_s)}, and {tokens:.0f} tokens were generated meanwhile",
+        (
+            ("log", log.path or UNKNOWN),
+            ("last line", f"{duration(log.silent_s)} ago"),
+            ("/metrics since", f"{tokens:.0f} tokens"),
+        ),
+    )
 
 
 def clock_jumped(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:

@@ -93,6 +93,12 @@ class Meter:
         return _first(_count(self._timings, "predicted_n"), _count(self._usage, "completion_tokens"), counted)
 
     @property
+    def decoded(self) -> int | None:
+        """Tokens of `decode_ms`: all but the first, which is the prompt's and from which that time runs."""
+        generated = self.predicted
+        return None if generated is None else max(0, generated - 1)
+
+    @property
     def draft(self) -> int | None:
         """Draft tokens proposed."""
         return _count(self._timings, "draft_n")

@@ -163,7 +163,7 @@ _SUMS = {
     "completion_tokens": "Tokens of answers, over all retries.",
     "prefilled_tokens": "Prompt tokens processed in prefill_seconds.",
     "prefill_seconds": "Time the upstream took to process prompts.",
-    "decoded_tokens": "Tokens generated in decode_seconds.",
+    "decoded_tokens": "Tokens generated in decode_seconds: all but the first of each answer.",
     "decode_seconds": "Time the upstream took to generate tokens.",
     "draft_tokens": "Draft tokens proposed.",
     "accepted_tokens": "Draft tokens accepted.",
