@@ -172,9 +172,7 @@ def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
 
 def test_what_another_length_would_do_is_an_estimate_even_where_the_cost_is_measured() -> None:
     told = DrafterFigures(True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
-    told = replace(
-        told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08, best_speed=1.6
-    )
+    told = replace(told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08)
     assert verdict_of(told) == (
         "43 % accepted, 20 % needed to pay; the 4th draft token is accepted in 20 % of steps: "
         "a draft length of 3 would be 8 % faster (estimate)."
@@ -203,7 +201,7 @@ def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     assert verdict_of(replace(nothing, acceptance=0.5, length=2.0)) == "50 % accepted."
     wasted = DrafterFigures(False, 9, 48.0, 64, 0.1, 5.8, (0.5,), break_even_length=9.0)
     assert verdict_of(wasted).endswith("of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate).")
-    longer = DrafterFigures(True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0, best_speed=2.0)
+    longer = DrafterFigures(True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0)
     assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2))
     assert "no shorter draft" in verdict_of(replace(longer, longer_gain=0.2, is_limited=True))
 

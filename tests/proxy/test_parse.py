@@ -39,14 +39,6 @@ def test_half_a_surrogate_pair_is_replaced_wherever_it_is(pieces: list[str]) -> 
     assert load_object(f'{{"a":"{text}"}}'.encode()) == {"a": expected}
 
 
-def read_or_refused(body: bytes | bytearray) -> Any:
-    """The value as it is written, or the words of its refusal."""
-    try:
-        return orjson.dumps(load_object(body))
-    except InvalidRequestError as error:
-        return error.message
-
-
 def survives(body: bytes) -> None:
     """The body is refused as an invalid request, or can be rendered, written and identified."""
     try:

@@ -283,7 +283,7 @@ def loading(picture: Picture) -> Picture:
     """The model is on its way into memory."""
     reason = "the server is loading its model; requests are answered 503 until it is done."
     blank = _blank(picture, BackendState.LOADING, reason, "the server is loading its model")
-    return _backend(blank, loading_progress=0.43, model="Qwen3-Coder-30B-A3B-Q4_K_M")
+    return _backend(blank, model="Qwen3-Coder-30B-A3B-Q4_K_M")
 
 
 def unauthorized(picture: Picture) -> Picture:

@@ -38,7 +38,7 @@ def header(scene: str) -> str:
     [
         ("busy", "● LIVE"),
         ("down", "✖ DOWN"),
-        ("loading", "◔ LOADING 43 %"),
+        ("loading", "◔ LOADING"),
         ("stale", "○ STALE 12s"),
         ("unauthorized", "✖ UNAUTHORIZED"),
     ],

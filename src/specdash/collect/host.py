@@ -50,7 +50,6 @@ class HostCollector:
         target: Target,
         publish: Callable[[Reading[Any]], None],
         *,
-        disk: str = "/",
         places: Callable[[], Iterable[tuple[str, str]]] = tuple,
         meminfo: Path = MEMINFO,
         vmstat: Path = VMSTAT,
@@ -62,7 +61,6 @@ class HostCollector:
         self._publish = publish
         self._clock = clock
         self._find_pid = find_pid
-        self._disk = disk
         self._places = places
         self._disks: tuple[Disk, ...] = ()
         self._disks_at: float | None = None
@@ -94,7 +92,7 @@ class HostCollector:
             load_1m=os.getloadavg()[0],
             disks=self._disks_now(),
             **memory_figures(self._meminfo),
-            **disk_figures(self._disk),
+            **disk_figures("/"),
             swap_in_bytes_per_s=swap_in,
             swap_out_bytes_per_s=swap_out,
         )

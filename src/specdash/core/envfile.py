@@ -82,11 +82,6 @@ class EnvFile:
         """Key to value; the last assignment of a key wins, as in systemd."""
         return {e.key: e.value for e in self.entries if e.key is not None and e.value is not None}
 
-    def line_of(self, key: str) -> int | None:
-        """Line of the assignment of `key` that counts, or None."""
-        lines = [entry.line for entry in self.entries if entry.key == key]
-        return lines[-1] if lines else None
-
     def check(self, path: str) -> EnvFile:
         """Return this file when every line can be read, else raise `EnvFileError` for the first that cannot."""
         for entry in self.entries:

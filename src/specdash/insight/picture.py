@@ -780,7 +780,6 @@ class BackendPicture:
     model_path: str | None = None
     n_ctx: int | None = None
     uptime_s: float | None = None
-    loading_progress: float | None = None
     prefill: MeasuredFigure = MeasuredFigure()
     decode: MeasuredFigure = MeasuredFigure()
     requests_processing: float | None = None

@@ -182,14 +182,14 @@ def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model") -> MemoryE
     return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
 
 
-def heads_estimate(facts: GgufFacts, load: ModelLoad, model: str = "draft") -> MemoryEstimate | None:
+def heads_estimate(facts: GgufFacts, load: ModelLoad) -> MemoryEstimate | None:
     """What the draft context of `draft-mtp` takes beside the weights: a cache for the prediction layers alone."""
     shape = shape_of(facts)
     if shape is None:
         return None
     caches = [_cache(layer, load) for layer in shape.heads]
     offloaded = [load.gpu_layers > 0] * len(caches)
-    parts = (_split(model, "KV cache", caches, offloaded, load), _compute(model, facts, shape, load))
+    parts = (_split("draft", "KV cache", caches, offloaded, load), _compute("draft", facts, shape, load))
     return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
 
 

@@ -231,18 +231,18 @@ def _student(freedom: float, alpha: float) -> float:
     wanted = (1 - alpha) * sqrt(pi) / 2 * exp(lgamma(freedom / 2) - lgamma((freedom + 1) / 2))
     angle = 0.0
     for _ in range(40):
-        step = (wanted - _integral(weight, 0.0, angle)) / max(weight(angle), 1e-300)
+        step = (wanted - _integral(weight, angle)) / max(weight(angle), 1e-300)
         angle = min(angle + step, (angle + pi / 2) / 2)
         if step < 1e-12:
             break
     return sqrt(freedom) * tan(angle)
 
 
-def _integral(function: Callable[[float], float], low: float, high: float) -> float:
-    """Simpson's rule."""
-    width = (high - low) / _INTEGRAL_STEPS
-    inner = sum((4 if number % 2 else 2) * function(low + number * width) for number in range(1, _INTEGRAL_STEPS))
-    return (function(low) + inner + function(high)) * width / 3
+def _integral(function: Callable[[float], float], high: float) -> float:
+    """From 0, by Simpson's rule."""
+    width = high / _INTEGRAL_STEPS
+    inner = sum((4 if number % 2 else 2) * function(number * width) for number in range(1, _INTEGRAL_STEPS))
+    return (function(0.0) + inner + function(high)) * width / 3
 
 
 def _widened(count: int) -> float:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
 UNKNOWN = "--"
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
+KIB, MIB = 1024, 1024**2
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _MOST_TIMES = 10.0
 """A change to more than this came of a reference that was disturbed, or of nothing: its digits mean nothing."""

@@ -55,9 +55,12 @@ def _figure() -> Any:
     return type(plotext.figure)(plotext.terminal)
 
 
-def column_count(width: int, window_s: float, sampling_s: float = 2.0) -> int:
+_SAMPLING_S = 2.0
+
+
+def column_count(width: int, window_s: float) -> int:
     """How many columns a plot `width` cells wide should ask for: two per cell, yet none shorter than a sample."""
-    return max(2, min(width * 2, int(window_s / sampling_s)))
+    return max(2, min(width * 2, int(window_s / _SAMPLING_S)))
 
 
 def top_of(columns: Sequence[float | None], high: float | None) -> float:

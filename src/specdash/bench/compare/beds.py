@@ -205,7 +205,6 @@ class OwnBed:
         *,
         engine: str | None = None,
         force: bool = False,
-        start_s: float = _START_S,
         env: Mapping[str, str] = os.environ,
     ) -> None:
         """Logs go into `directory`. `force` leaves out the question whether memory suffices. Raises `InputError` for
@@ -218,7 +217,6 @@ class OwnBed:
         self._directory = directory
         self._engine = engine
         self._force = force
-        self._start_s = start_s
         self._env = env
         self._boots = 0
 
@@ -237,7 +235,7 @@ class OwnBed:
         log = Path(plan.log)
         is_up = False
         try:
-            with own_engine(plan, start_s=self._start_s, name="the engine") as place:
+            with own_engine(plan, start_s=_START_S, name="the engine") as place:
                 try:
                     check_speculation(place.url, self._promise(plan))
                 except StepFailedError as error:

@@ -233,15 +233,15 @@ def telling(lines: Iterable[str], most: int = MOST_LINES) -> tuple[str, ...]:
     return _shown(kept[-most:])
 
 
-def last_lines(lines: list[str], most: int = MOST_LINES) -> tuple[str, ...]:
+def last_lines(lines: list[str]) -> tuple[str, ...]:
     """The last of them, without secrets."""
-    return _shown(lines[-most:])
+    return _shown(lines[-MOST_LINES:])
 
 
-def about_speculation(lines: Iterable[str], most: int = MOST_LINES) -> tuple[str, ...]:
+def about_speculation(lines: Iterable[str]) -> tuple[str, ...]:
     """The errors and warnings that concern drafting."""
     kept = list(dict.fromkeys(lines))
-    return _shown([line for line in kept if _SPECULATION.search(line) and _WEIGHTY.search(line)][-most:])
+    return _shown([line for line in kept if _SPECULATION.search(line) and _WEIGHTY.search(line)][-MOST_LINES:])
 
 
 def last_line(lines: list[str]) -> str:

@@ -291,9 +291,9 @@ class EngineSwap:
         """What the manager says now is how it should stay: a further restart is a crash."""
         self._main = self.service.status()
 
-    def until_old_is_gone(self, limit: float = SWAP_S) -> None:
+    def until_old_is_gone(self) -> None:
         """Wait until the runner has ended the old engine. Raises `StepFailedError` when it refuses, or does not."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + SWAP_S
         while self.old is not None and self.old.alive:
             self._look()
             refusal = next((found for line in self.lines() if (found := _REFUSED.search(line))), None)
@@ -301,7 +301,7 @@ class EngineSwap:
                 raise ReloadRefusedError(f"the runner refused the new settings: {refusal.group(1)}", self.explained())
             self.check_service()
             if time.monotonic() > deadline:
-                raise StepFailedError(f"the runner did not swap its engine within {limit:g} s", self.explained())
+                raise StepFailedError(f"the runner did not swap its engine within {SWAP_S:g} s", self.explained())
             self.steps.wait(LOOK_S)
 
     def until_healthy(self, limit: float) -> ServingEngine:

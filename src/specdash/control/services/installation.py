@@ -343,11 +343,9 @@ def install_recorder(env: Mapping[str, str], change: UnitChange, *, start: bool)
             raise ServiceError(f"systemctl --user {action} {RECORD_UNIT}: {answer.reason}")
 
 
-def recorder_entries(
-    env: Mapping[str, str], others: tuple[ServiceEntry, ...] | None = None
-) -> tuple[ServiceEntry, ...]:
-    """services.json as it will be: `others`, or what is there, with the recorder added or renewed."""
-    kept = read_services(paths.services_file(env)) if others is None else others
+def recorder_entries(env: Mapping[str, str]) -> tuple[ServiceEntry, ...]:
+    """services.json as it will be: what is there, with the recorder added or renewed."""
+    kept = read_services(paths.services_file(env))
     argv = (sys.executable, "-m", "specdash", "record")
     own = ServiceEntry(RECORDER, None, paths.config_file(env), argv=argv, stop_timeout=STOP_TIMEOUT_S)
     return (*(service_entry for service_entry in kept if service_entry.name != RECORDER), own)

@@ -40,11 +40,9 @@ def run_tool(
     *,
     name: str,
     missing: str,
-    variables: Mapping[str, str] | None = None,
-    joined: bool = False,
 ) -> ToolOutput:
-    """Run a command to its end, with `variables` beside those of `env`, in which it is looked for. `name` is what it is
-    called where it does not end in time; with `joined`, what it complains about is among its output.
+    """Run a command to its end in `env`, where it is looked for, too. `name` is what it is called where it does not end
+    in time.
 
     Raises `ServiceError` where it cannot be run: `missing` where it is not installed.
     """
@@ -55,10 +53,9 @@ def run_tool(
         # In a session of its own: Ctrl-C is for us, a half-done restart must not come of it.
         done = subprocess.run(
             [tool, *command[1:]],
-            env={**env, **(variables or {})},
+            env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if joined else subprocess.PIPE,
+            capture_output=True,
             timeout=timeout,
             check=False,
             start_new_session=True,
@@ -67,5 +64,5 @@ def run_tool(
         return ToolOutput(None, "", f"{name} did not end within {timeout:g} s")
     except OSError as error:
         raise ServiceError(f"{tool} cannot be run: {error.strerror or error}") from None
-    out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr or b""))
+    out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
     return ToolOutput(done.returncode, out, err)

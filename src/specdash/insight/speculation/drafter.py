@@ -375,7 +375,6 @@ def _with_costs(told: DrafterFigures, known: _Costing) -> DrafterFigures:
         told,
         best_length=best + 1,
         best_gain=found[best] / found[-1] - 1.0,
-        best_speed=found[best],
         longer_gain=longer[-1] / longer[-2] - 1.0,
     )
 
@@ -412,8 +411,6 @@ class DrafterFigures:
     basis: str = ""
     best_length: int | None = None
     best_gain: float | None = None
-    best_speed: float | None = None
-    """Against no speculation, at the best length."""
     longer_gain: float | None = None
     """What one token more would gain, were it accepted like the last one."""
     is_advised: bool = True

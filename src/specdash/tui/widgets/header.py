@@ -351,10 +351,8 @@ def state_line(view: View, situation: HeaderSituation) -> list[Span]:
 
 
 def _state_words(backend: BackendPicture, view: View) -> str:
-    """`LIVE`, `STALE 12s`, `LOADING 43 %`."""
+    """`LIVE`, `STALE 12s`."""
     word = backend.state.value.upper()
-    if backend.state is BackendState.LOADING and backend.loading_progress is not None:
-        return f"{word} {percent(backend.loading_progress)}"
     if backend.state is BackendState.STALE:
         sources = [view.source(source) for source in (Source.HEALTH, Source.METRICS, Source.SLOTS)]
         ages = [entry.age_s for entry in sources if entry is not None and entry.age_s is not None]

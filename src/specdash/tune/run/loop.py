@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from specdash.bench.load.samples import EngineAddress, TrialBed
-    from specdash.bench.verify import VerifyPrompt, VerifyReport
+    from specdash.bench.verify import VerifyReport
     from specdash.core.changes import ApplyRecord
     from specdash.tune.model.problem import Task, Tuner
     from specdash.tune.run.measuring import MeasuredBoot
@@ -470,28 +470,20 @@ def _applies(bed: TrialBed) -> list[ApplyRecord]:
 
 
 TOKENS = 128
-MOST_BOOTS = 4
 SYNTHETIC = "acceptance is synthetic (--spec-synth-*), which makes every text garbage by design: nothing to compare"
 
 
 class TextCheck:
     """Compares a point with no drafts at all, on the bed that it was tuned on."""
 
-    def __init__(
-        self,
-        bed: TrialBed,
-        configure: Callable[[Point], Mapping[str, str]],
-        prompts: Sequence[VerifyPrompt] = BUILT_IN,
-        tokens: int = TOKENS,
-    ) -> None:
+    def __init__(self, bed: TrialBed, configure: Callable[[Point], Mapping[str, str]], tokens: int = TOKENS) -> None:
         self._bed = bed
         self._configure = configure
-        self._prompts = tuple(prompts)
         self._tokens = tokens
 
     def __call__(self, point: Point, say: Callable[[str], None]) -> Texts:
         """Never raises for what a server does: what could not be compared is unknown, with the reason."""
-        check = Verification(self._prompts, VerifyEffort(tokens=self._tokens), lambda _, words: say(words))
+        check = Verification(BUILT_IN, VerifyEffort(tokens=self._tokens), lambda _, words: say(words))
         try:
             check.run(lambda: self._open(Point(), "without drafts"), lambda: self._open(point, point.name))
         except NotWrittenError:
