@@ -36,27 +36,23 @@ _WRITES = _any_of("add build create delete modify move open rewrite update write
 _USES = _any_of("use call")
 _RUNS = _any_of("execute rerun restart retry run")
 # All that an object may hold beside names, where the verb and a colon do not decide.
-_PLAIN = _any_of("""
-    a again an at class code config directory docs file function import in into it linter method missing module new now
-    package script server template test the these to tool with""")
+_PLAIN = _any_of("a again an at code docs file import in it new now script server template test the to tool with")
 _DOUBT = _any_of("""
     no not never nothing none neither nor without don't won't can't cannot only rarely enough any doubt stop done
     finish finished complete completed rest leave left remain remaining skip wait keep end final later tomorrow tonight
     today overnight soon shortly eventually sometime someday meanwhile future due long bit separately afterwards then
     next time date day night morning evening afternoon noon midnight pm am week weekend month year hour minute second
     moment monday tuesday wednesday thursday friday saturday sunday always usually often every each hourly daily
-    nightly weekly regularly periodically release version sprint milestone phase session pr pull issue ticket backlog
-    follow-up if when whenever whatever once unless until till whether while during after before upon as otherwise case
-    should would could can may might must perhaps maybe probably possibly provided assuming depending pending given
-    subject needed necessary permission approval confirm please you you're you'll you've your user customer team
-    reviewer maintainer everyone someone together we us our they my myself me i'm i'll i've thank say tell show explain
-    summarize summary describe ask report overview note remark caveat conclusion finding point word option pro plan
-    idea question thought table list number back up down off out over on through by""")
+    regularly periodically release version sprint milestone phase session pr pull issue ticket backlog follow-up if
+    when whenever whatever once unless until till whether while during after before upon as otherwise case should would
+    could can may might must perhaps maybe probably possibly provided assuming depending pending given subject needed
+    necessary approval confirm please you you're you'll you've your user customer team everyone someone together we us
+    our they my myself me i'm i'll i've thank say tell show explain summarize ask report note finding point word option
+    pro plan question thought table list number back up down off out over on through by""")
 _TO_THE_USER = _any_of("""
     please you your confirm approve approval permission let_me_know tell say ask feel_free wait waiting awaiting
     blocked standing_by stop stopping nothing that_is_all that's_all that_is_it that's_it all_done all_set we're_done
     i'm_done task_is work_is job_is everything_is goodbye nice_day""")
-# What makes a sentence behind it doubtful that has no colon.
 _OVER = _any_of("done finished complete completed over ready resolved set everything need")
 
 _SHOWN = re.compile(r"^[ \t]*(?:[-*+•>|#]|\d+[.)])\s|:\W*\n", re.MULTILINE)
@@ -66,7 +62,10 @@ _INTENT = re.compile(
     r"(?:(?:let me|let's|i'll|i will|i'm going to|i am going to) (?:(?:now|first|next|also|just|quickly|start by) )*"
     r"|(?<=now )(?=\w+ing the .*:$))(?P<verb>[\w-]+)(?P<object>.*)"
 )
-_OBJECT = re.compile(r"(?: at| for| into)?(?: (?:an?|the|its?|this|that|these|those|them|all|how|what|why|where)\b.*)?")
+_AWAY = r"(?!.* (?:in|at|with|from|to|sign-off|except|willing|instant|someplace|separate|accomplished|summer)\b)"
+_OBJECT = re.compile(
+    rf"(?: at| for| into)?{_AWAY}(?: (?:an?|the|its?|this|that|these|those|them|how|what|why|where)\b.*)?"
+)
 _FILE = r"`?(?<![\w.~/-])(?:(?:~|\.{1,2})?/[\w./-]*\w|[\w./-]*(?:\w\.[a-z]\w{0,4}|Makefile|Dockerfile))(?![\w/-])`?"
 _PURPOSE = re.compile(rf" (?:to|and) (?:see|{_DEEDS.pattern})\b.*")
 
@@ -105,8 +104,7 @@ def _ending(text: str) -> str:
 
 def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     """True when the last sentence of `text` says in the first person that a call comes now; `tools` are names."""
-    text = text.rstrip()
-    last_line = text.rfind("\n") + 1
+    last_line = (text := text.rstrip()).rfind("\n") + 1
     if not any(start == last_line for start, _ in prose_lines(text)):
         return False
     earlier, paragraph = re.fullmatch(r"(?s)(.*\n[ \t\r]*\n|)(.*)", text).groups()
