@@ -107,7 +107,8 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     last_line = (text := text.rstrip()).rfind("\n") + 1
     if not any(start == last_line for start, _ in prose_lines(text)):
         return False
-    earlier, paragraph = re.fullmatch(r"(?s)(.*\n[ \t\r]*\n|)(.*)", text).groups()
+    paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]
+    earlier = text[: len(text) - len(paragraph)]
     last = re.split(r"(?<=[^\d\s][.!?…])[*_]*\s+", paragraph)[-1]
     before = text[: len(text) - len(last)].replace("’", "'")[-600:]
     if "?" in before or _TO_THE_USER.search(before) or _SHOWN.search(earlier[-6:] + paragraph):
