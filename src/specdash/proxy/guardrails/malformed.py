@@ -33,25 +33,15 @@ _NUMBER = re.compile(r"\s*\d+\.\s+")
 _OPENING_TAG = re.compile(r"<(?:antml:)?(parameter|function|tool_call|invoke|function_calls|tool_calls)(?=[\s=>/])")
 _CLOSE = re.compile("|".join(map(re.escape, CLOSES)))
 _MALFORMED_LEAD = 400
-_TALK = re.compile(
-    r"""\b(?:examples?|e\.g\.|for\s+instance|such\s+as|looks?\s+like|like\s+(?:this|so)|in\s+this\s+form|written\s+as
-    |formats?|formatted|syntax|templates?|markup|notation|tags?|tokens?|dialects?|emits?|emitted|wire|prompts?
-    |beispiel\w*|syntaxe|exemple|ejemplo|formato|sintaxis|esempio|sintassi|exemplo|пример\w*|формат\w*|синтаксис\w*)\b
-    |例|形式|格式|構文|语法|語法|예""",
-    re.IGNORECASE | re.VERBOSE,
+_EXAMPLE = (
+    r"\b(?:examples?|for\s+instance|e\.g|like\s+(?:this|so)|in\s+this\s+form"
+    r"|beispiel\w*|exemple|ejemplo|esempio|exemplo|пример\w*|например)\b|例|예"
 )
-"""Words about how calls are written, in a sentence that leads to one with a colon: what follows is an example."""
-_EXAMPLE = re.compile(
-    r"""(?:\b(?:examples?|for\s+instance|e\.g\.|like\s+(?:this|so)|in\s+this\s+form
-    |beispiel\w*|exemple|ejemplo|esempio|exemplo|пример\w*)|例|예)[\s*_"”’)]*[:：]\Z
-    |\A\W*(?:(?:for|por|par|zum|per)\s+(?:example|instance|ejemplo|exemple|beispiel|esempio|exemplo)|например)\b""",
-    re.IGNORECASE | re.VERBOSE,
+_TALK = (
+    r"\b(?:such\s+as|looks?\s+like|written\s+as|formats?|formatted|syntax|templates?|markup|notation|tags?|tokens?|dialects?"
+    r"|emits?|emitted|wire|prompts?|syntaxe|formato|sintaxis|sintassi|формат\w*|синтаксис\w*)\b|形式|格式|構文|语法|語法"
 )
-"""A sentence that says in so many words that an example follows."""
-_MODEL = re.compile(
-    r"\b(?:hermes|qwen|mistral|llama|claude|gemma|deepseek|kimi|minimax|glm|gpt-oss|harmony)", re.IGNORECASE
-)
-"""What has a format of its own for calls."""
+_MODEL = r"\b(?:hermes|qwen|mistral|llama|claude|gemma|deepseek|kimi|minimax|glm|gpt-oss|harmony)"
 _SENTENCE = re.compile(r"[.!?…。！？]\s+|\n")
 _PLAIN_NAME = re.compile(r"[\w.:\-]{1,64}\Z")
 
@@ -176,14 +166,13 @@ def _fits(run: Markup, offered: Mapping[str, Tool]) -> bool:
 
 def _is_talk(lead: str, *, fits: bool) -> bool:
     """True when what follows `lead` is shown as an example; everyday words make none of a call that `fits`."""
-    lead = lead.rstrip()[-_MALFORMED_LEAD:]
+    lead = lead.rstrip()[-_MALFORMED_LEAD:].casefold()
     if not lead.endswith((":", "：")) or announces_action(lead):
         return False
-    is_about_writing = _TALK.search(lead[lead.rfind("\n\n") + 1 :]) is not None
-    if not fits:
-        return is_about_writing
-    sentence = _SENTENCE.split(lead)[-1]
-    return bool(_EXAMPLE.search(sentence)) or (is_about_writing and bool(_MODEL.search(sentence)))
+    said = _SENTENCE.split(lead)[-1] if fits else lead[lead.rfind("\n\n") + 1 :]
+    if re.search(_EXAMPLE, said):
+        return True
+    return re.search(_TALK, said) is not None and (not fits or re.search(_MODEL, said) is not None)
 
 
 _ECHO = ToolUseFault("supplement_echo", None, "the answer echoes the tool rules of the system prompt")
