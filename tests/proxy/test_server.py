@@ -98,7 +98,8 @@ class TestStart:
     def test_it_leaves_a_record_and_takes_it_away(self, upstream: FaultServer, tmp_path: Path) -> None:
         with running_proxy(upstream.url, tmp_path, {"PROXY_API_KEY": "hush"}) as proxy:
             directory = tmp_path / "state" / "specdash" / "run" / "proxy"
-            (file,) = directory.iterdir()
+            file, token = sorted(directory.iterdir(), key=lambda path: path.suffix)
+            assert token.suffix == ".token"
             text = file.read_text()
             record = ProxyRecord.from_json(text)
             assert record is not None
@@ -106,7 +107,7 @@ class TestStart:
             assert (record.events, record.env_file) == (str(proxy.events_file), str(proxy.env_file))
             assert record.api_key_env == "PROXY_API_KEY"
             assert "hush" not in text
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert {stat.S_IMODE(path.stat().st_mode) for path in (file, token)} == {0o600}
             process = psutil.Process(record.pid)
             assert abs(process.create_time() - record.pid_started) < 1
             assert proxy.stop() == 0

@@ -63,9 +63,9 @@ class Terminal:
         self._run("send-keys", *keys)
 
     def overwrite(self, text: str) -> None:
-        """Write on the screen as another program does, at its top left."""
+        """Write on the screen as another program does, in a line that changes seldom."""
         device = Path(self._run("display-message", "-p", "#{pane_tty}").strip())
-        device.write_text(f"\x1b7\x1b[H{text}\x1b8", encoding="utf-8")
+        device.write_text(f"\x1b7\x1b[33;5H{text}\x1b8", encoding="utf-8")
 
     def vanish(self) -> None:
         """End the terminal under the program, as a closed window or a lost ssh connection does."""
