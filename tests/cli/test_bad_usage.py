@@ -216,8 +216,7 @@ def test_the_options_that_the_readme_names_are_options() -> None:
     parser = CommandParser(prog="specdash")
     watch.configure(parser)
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    dashboards = readme[readme.index("While specdash is open it records") :].partition("\n\n")[0]
-    spans = re.findall(r"`(--[^`]+)`", dashboards)
-    assert spans
-    for span in spans:
-        parser.parse_args(span.split())
+    lines = re.findall(r"^specdash (--.+?)(?:  |$)", readme, re.MULTILINE)
+    assert lines
+    for line in lines:
+        parser.parse_args(line.split())
