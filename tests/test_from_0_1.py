@@ -34,15 +34,6 @@ def test_finished_applies_are_listed() -> None:
     assert [record.number for record in read_records(LEFT / "state/applies.jsonl")] == [1]
 
 
-def test_its_configuration_is_read_and_what_was_removed_is_ignored_with_a_line() -> None:
-    heard: list[str] = []
-    settings = resolve({}, {}, (LEFT / "config/config.toml").read_text("utf-8"), warn=heard.append)
-    assert (settings["window"].value, settings["manager"].value) == ("15m", "systemd")
-    (table,) = settings["target"].value
-    assert "backend_service" not in table
-    assert any("backend_service = 'podman:llama' was removed and is ignored" in line for line in heard)
-
-
 def test_a_saved_profile_is_converted(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     folder = user_profiles_dir(env)
@@ -67,6 +58,10 @@ def test_a_config_with_every_key_of_0_1_warns_of_what_was_removed_and_keeps_the_
     text = (LEFT / "config/config.toml").read_text(encoding="utf-8")
     settings = resolve({}, {}, text, "config.toml", warnings.append)
     assert (settings["window"].value, settings["history_days"].value) == ("15m", 3)
+    assert settings["manager"].value == "systemd"
+    (table,) = settings["target"].value
+    assert "backend_service" not in table
+    assert all(" was removed and is ignored" in warning for warning in warnings)
     assert [warning.split(" was removed")[0] for warning in warnings] == [
         "config.toml: layout",
         "config.toml: ascii",
