@@ -373,6 +373,23 @@ def test_a_log_that_the_first_run_record_names_after_the_start_is_read(server: F
         until(lambda: told_lines(seen) == ["late: one"])
 
 
+def test_a_log_that_a_run_record_names_while_the_hub_still_starts_is_read_by_one_thread(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, seen = Restarted(tmp_path, server.url), Seen()
+    backend.start("early", "one")
+    start = proxy_watch.Worker.start
+
+    def start_and_linger(worker: proxy_watch.Worker) -> None:
+        start(worker)
+        until(lambda: told_lines(seen) == ["early: one"])
+
+    monkeypatch.setattr(proxy_watch.Worker, "start", start_and_linger)
+    with Hub(Target(server.url, proxy_url=server.url), [seen.take], gpu=False, host=False, env=backend.env):
+        monkeypatch.undo()
+        until(lambda: told_lines(seen) == ["early: one"])
+
+
 def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, tmp_path: Path) -> None:
     backend, seen = Restarted(tmp_path, server.url), Seen()
     named = backend.start("named", "one")

@@ -364,6 +364,7 @@ class Hub:
         self._http = _HttpThread(target, self._publish_answer, interval_s, lambda: self._target)
         self._on_target = on_target
         self._knowing = threading.Lock()
+        self._stopped = False
         self._proxy = ProxyWatch(
             target, self.bus.publish, poll=self._http.watch_proxy, on_target=partial(self._learn, PROXY_FIELDS), env=env
         )
@@ -388,12 +389,15 @@ class Hub:
             self._watch_host()
         if self._with_gpu:
             self._watch_gpu()
-        for worker in self._workers:
+        # A copy: one of these threads may learn of a log from the run record, and append the worker that reads it.
+        for worker in list(self._workers):
             worker.start()
 
     def stop(self) -> None:
         """End within a second, whatever hangs; no sink is called afterwards."""
         self.bus.close()
+        with self._knowing:
+            self._stopped = True
         deadline = time.monotonic() + STOP_S
         agents = [agent for agent in (self._agent, self._gpu_agent) if agent is not None]
         for agent in agents:
@@ -450,8 +454,10 @@ class Hub:
         """The server was started again, and writes another log than before."""
         if self._log_tail is not None:
             self._log_tail.follow(path)
-        else:
-            self._read_log(path).start()
+            return
+        with self._knowing:
+            if not self._stopped:
+                self._read_log(path).start()
 
     def _watch_own_files(self) -> None:
         from specdash.collect.own_files import ApplyCollector, BaselineCollector, RecordWatch, TrialCollector
