@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 import time
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -105,6 +105,8 @@ class LaunchPlan:
     """What is left out because the engine has no such thing."""
     env_digest: str | None = None
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The env that was planned, key to value. Holds secrets."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -215,9 +217,16 @@ def _env_bytes(path: str | Path) -> bytes:
 
 
 def plan_from_file(
-    env_file: str | None, *, engine: str | None = None, log: str | None = None, base: Mapping[str, str] = os.environ
+    env_file: str | None,
+    *,
+    data: bytes | None = None,
+    engine: str | None = None,
+    log: str | None = None,
+    base: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
     """Plan the server that `env_file` describes; without one, the installed env file, else the environment itself.
+
+    `data` is planned in place of the file's bytes.
 
     `engine` and `log` override their keys. Keys about the machine (`LLAMA_BIN`, `LLAMA_ENGINE`) may also come from the
     environment; every other backend key there is kept away from the server and named in a warning.
@@ -229,8 +238,9 @@ def plan_from_file(
         env = {key: value for key, value in base.items() if key.startswith("LLAMA_")}
         if not env:
             raise InputError(f"no backend env: name one with --env-file, or write {installed}")
-        return make_plan(env, engine=engine, log=log, base=base)
-    data = _env_bytes(env_file)
+        return replace(make_plan(env, engine=engine, log=log, base=base), values=env)
+    if data is None:
+        data = _env_bytes(env_file)
     env = read_values(data, env_file)
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
     stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
@@ -241,6 +251,7 @@ def plan_from_file(
         env_file=str(Path(env_file).expanduser().absolute()),
         inherited=inherited,
         env_digest=hashlib.sha256(data).hexdigest(),
+        values=env,
     )
 
 
@@ -315,7 +326,9 @@ ENDED_KEPT = 16
 """Notes of backends that have ended."""
 
 
-def write_run_record(plan: LaunchPlan, pid: int, start_check: StartCheck | None = None) -> Path:
+def write_run_record(
+    plan: LaunchPlan, pid: int, start_check: StartCheck | None = None, control: str | None = None
+) -> Path:
     """Leave a note that the server `pid` runs `plan`; returns the file. Written whole or not at all, mode 0600.
 
     Written again, with the `start_check`, it takes the place of the note before.
@@ -335,6 +348,7 @@ def write_run_record(plan: LaunchPlan, pid: int, start_check: StartCheck | None 
         certificate=plan.settings.certificate,
         parameters=plan.speculation,
         runner_pid=os.getpid(),
+        control=control,
         env_digest=plan.env_digest,
         start_check=start_check,
     )

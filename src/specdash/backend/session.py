@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import queue
 import re
 import select
 import signal
@@ -21,6 +22,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.backend.control_socket import ControlSocket
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.launch import (
     check_port,
@@ -33,6 +35,7 @@ from specdash.backend.launch import (
 )
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
+from specdash.backend.transaction import RunnerStoppedError
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.paths import run_records_dir
 from specdash.core.records import Drafting
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from specdash.backend.launch import LaunchPlan
+    from specdash.backend.repair import Repaired
     from specdash.backend.start_check import StartWatch
     from specdash.core.records import StartCheck
 
@@ -82,10 +86,11 @@ class Tail:
             self.starting = len(self.early) < _EARLY_LIMIT
 
     def texts(self) -> list[str]:
-        """All that is kept, in its order, each line once."""
-        last = [*self.lines, *([self.open] if self.open.strip() else [])]
+        """All that is kept, in its order, each line once. From any thread."""
+        # A copy in one step of the interpreter: another thread may append.
+        last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
         known = set(last)
-        whole = [*(line for line in self.early if line not in known), *last]
+        whole = [*(line for line in list(self.early) if line not in known), *last]
         return [line.decode("utf-8", "replace") for line in whole]
 
     def errors(self) -> list[str]:
@@ -233,8 +238,12 @@ _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 class BackendSession:
     """A single loop over the engine's output, our signals and the clock.
 
-    `replan` gives the plan for the engine that shall take the place of the one that runs; it raises `SpecdashError`
-    when there is none. It is called in a thread. `received` are signals that came before us.
+    `replan` plans the engine that takes the place of the one that runs, from the env file or from bytes that are to
+    be written there; it raises `SpecdashError` when it would not run. It is called in threads. `received` are signals
+    that came before this object.
+
+    A change (`transaction.Change`, in a thread of its own) asks for its swaps through `quiet` and `swap`; while one is
+    under way, an engine that ends does not end the session.
     """
 
     def __init__(
@@ -242,11 +251,14 @@ class BackendSession:
         plan: LaunchPlan,
         child: Child,
         log: LogFile,
-        replan: Callable[[LaunchPlan], LaunchPlan],
+        replan: Callable[[LaunchPlan, bytes | None], LaunchPlan],
         received: list[int],
+        control: str | None = None,
     ) -> None:
+        """`control` is the socket through which changes are asked for, for the run record."""
         self.plan = plan
         self.child = child
+        self.control = control
         self.log = log
         self.replan = replan
         self.received = received
@@ -274,6 +286,64 @@ class BackendSession:
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
         self.asked_again = False
+        self.fallback: LaunchPlan | None = None
+        """The last good plan, until the engine of a reload has answered."""
+        self.changing = 0
+        """Changes under way: 0 or 1."""
+        self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
+        """What a change asks for: a swap, or None for `quiet`."""
+        self._swap: _Swap | None = None
+        self._cut_watch = False
+        self._ended = threading.Event()
+        self.engine_now = RunningChild(child.pid, plan, time.monotonic(), self.tail)
+        self._waker = -1
+
+    # What a change asks of the session, from its own thread.
+
+    @property
+    def engine(self) -> RunningChild:
+        """The engine that runs, or the last one that did."""
+        return self.engine_now
+
+    def planned(self, data: bytes) -> LaunchPlan:
+        """Plan the engine for these bytes of the env file. Raises `SpecdashError` for what would not run."""
+        return self.replan(self.plan, data)
+
+    def quiet(self) -> None:
+        """End the look at the engine that runs: its requests would delay the change."""
+        self._order(None)
+
+    def swap(self, plan: LaunchPlan) -> tuple[RunningChild, float]:
+        """Stop the engine and start the one of `plan`; see `transaction.Runner`."""
+        order = _Swap(plan)
+        self._order(order)
+        while not order.done.wait(_PLAN_POLL_S * 5):
+            if self._ended.is_set():
+                break
+        if order.error is not None:
+            raise order.error
+        if order.started is None:
+            raise RunnerStoppedError("the runner was stopped")
+        return order.started, order.stopped_at
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the runner was asked to end, or has."""
+        return self.first_signal is not None or self._ended.is_set()
+
+    def begin_change(self) -> None:
+        """From now on an engine that ends leaves the session waiting for what the change does next."""
+        self.changing += 1
+
+    def end_change(self) -> None:
+        """The change is over."""
+        self.changing -= 1
+        self._order(None)
+
+    def _order(self, order: _Swap | None) -> None:
+        self._orders.put(order)
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"!")
 
     def run(self) -> int:
         """Serve until the engine ends without a successor; the exit code. Raises `SpecdashError` when it failed."""
@@ -282,13 +352,14 @@ class BackendSession:
         os.set_blocking(wake, False)
         before = {number: signal.signal(number, self._note) for number in (*_STOP_SIGNALS, SWAP_SIGNAL)}
         old_waker = signal.set_wakeup_fd(waker)
+        self._waker = waker
         code = 0
         try:
             self._loop(wake)
-            while self.next is not None:
-                self._start_next(self.next)
+            while self._successor(wake):
                 self._loop(wake)
         finally:
+            self._ended.set()
             code = self._clear_away()
             signal.set_wakeup_fd(old_waker)
             for number, handler in before.items():
@@ -300,6 +371,70 @@ class BackendSession:
     def close(self) -> None:
         """Close the log."""
         self.log.close()
+
+    def _successor(self, wake: int) -> bool:
+        """Start what takes the place of the engine that ended; False when nothing does."""
+        while self.next is None and self.changing and self.first_signal is None:
+            self._clear_away()
+            select.select([wake], [], [], _IDLE_S)
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 512)
+            self._signals()
+            self._take_orders()
+        if self.next is None and self.fallback is not None and self.first_signal is None:
+            how = describe_exit(self._clear_away())
+            self._say(
+                f"warning: the engine of the edited env file ended with {how}: {'; '.join(self.tail.errors())}; the "
+                f"last good settings run again (env {short(self.fallback.env_digest)}), the file was left as it is"
+            )
+            self.next = self.fallback
+        if self.next is None:
+            return False
+        try:
+            self._start_next(self.next)
+        except SpecdashError as error:
+            if (order := self._swap) is None:
+                raise
+            self._swap = self.next = None
+            order.error = error
+            order.done.set()
+            return self._successor(wake)
+        return True
+
+    def _take_orders(self) -> None:
+        """Do what a change has asked for, once no reload is under way."""
+        while self.next is None and self.planning is None:
+            try:
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            if self.first_signal is not None:
+                continue
+            if order is None:
+                self._cut_watch = self._cut_watch or self.watch is not None
+                self._unwatch()
+                if not self.changing:
+                    self._change_ended()
+                continue
+            try:
+                self._take_log(order.plan)
+            except SpecdashError as error:
+                order.error = error
+                order.done.set()
+                continue
+            self._swap, self.next, self.fallback = order, order.plan, None
+            order.stopped_at = time.monotonic()
+            if self.engine_now.ended is None:
+                self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
+
+    def _change_ended(self) -> None:
+        cut, self._cut_watch = self._cut_watch, False
+        if cut and self.serves:
+            self.watch = watch_start(self.plan, self.tail)
+        if self.asked_again and self.planning is None:
+            self.asked_again = False
+            if file_digest(self.plan.env_file) != self.plan.env_digest:
+                self._swap_wanted()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(number)
@@ -323,11 +458,13 @@ class BackendSession:
             self._signals()
             if self.child.exited():
                 self._drain(pipe)
+                self.engine_now.code = self.child.finish()
                 return
+            self._take_orders()
             self._plan_is_made()
             self._started()
             if self.log.lost:
-                self._fault(f"the log {self.log.path} cannot be written: output is lost")
+                self.fault(f"the log {self.log.path} cannot be written: output is lost")
 
     def _started(self) -> None:
         if self.next is not None or self.first_signal is not None:
@@ -341,6 +478,7 @@ class BackendSession:
         if self.unrecorded is not None and time.monotonic() >= self.record_due:
             self._write_record(self.unrecorded)
         while self.watch is not None and (check := self.watch.take()) is not None:
+            self.fallback = None
             self._write_record(check)
             if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.said:
                 self.verdict = self.said = line(check)
@@ -354,16 +492,17 @@ class BackendSession:
             self.tail.starting = False
 
     def _write_record(self, check: StartCheck) -> None:
+        self.engine_now.check = check
         try:
-            self.record = write_run_record(self.plan, self.child.pid, check)
+            self.record = write_run_record(self.plan, self.child.pid, check, self.control)
             self.unrecorded = None
         except OSError as error:
             # The server serves, whatever can be written about it.
             self.unrecorded, self.record_due = check, time.monotonic() + _RECORD_AGAIN_S
             why, _ = reason(run_records_dir() / "record", error)
-            self._fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
+            self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
-    def _fault(self, text: str) -> None:
+    def fault(self, text: str) -> None:
         """Say once what cannot be recorded."""
         if text not in self.told_faults:
             self.told_faults.add(text)
@@ -431,7 +570,7 @@ class BackendSession:
     def _swap_wanted(self) -> None:
         if self.first_signal is not None:
             return
-        if self.planning is not None or self.next is not None:
+        if self.planning is not None or self.next is not None or self.changing:
             self.asked_again = True
         elif self.serves or file_digest(self.plan.env_file) != self.plan.env_digest:
             self.planning = _Planning(self.replan, self.plan)
@@ -453,6 +592,7 @@ class BackendSession:
         for warning in plan.warnings:
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
         self.next = plan
+        self.fallback = self.plan if self.engine_now.check is not None else self.fallback
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
     def _take_log(self, plan: LaunchPlan) -> None:
@@ -468,11 +608,19 @@ class BackendSession:
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
         clear_stale_socket(plan.settings)
+        if plan is self.fallback:
+            self.fallback = None
         self.child = Child.start(plan.argv, plan.environment())
         self.plan, self.next = plan, None
         self.tail = Tail()
+        self.engine_now = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
         self.signals_sent, self.deadline = 0, None
-        if self.asked_again:
+        self._cut_watch = False
+        if self._swap is not None:
+            self._swap.started = self.engine_now
+            self._swap.done.set()
+            self._swap = None
+        if self.asked_again and not self.changing:
             self.asked_again = False
             self._swap_wanted()
 
@@ -486,7 +634,7 @@ class BackendSession:
         code = self.child.finish()
         self.serves, self.unrecorded = False, None
         if self.record is not None:
-            crashed = code != 0 and self.first_signal is None and self.next is None
+            crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
             end_run_record(self.record, describe_exit(code), crashed=crashed)
             self.record = None
         return code
@@ -508,10 +656,43 @@ class BackendSession:
         raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {said} (log: {self.plan.log})")
 
 
+class RunningChild:
+    """One process of the engine, for a change; see `transaction.RunningEngine`."""
+
+    def __init__(self, pid: int, plan: LaunchPlan, began: float, tail: Tail) -> None:
+        self.pid = pid
+        self.plan = plan
+        self.began = began
+        self.check: StartCheck | None = None
+        self.code: int | None = None
+        """Its exit code, once it has ended."""
+        self._tail = tail
+
+    @property
+    def ended(self) -> str | None:
+        """How the process ended, in words; None while it runs."""
+        return describe_exit(self.code) if self.code is not None else None
+
+    def lines(self) -> list[str]:
+        """What it has printed since its start, as far as it is kept."""
+        return self._tail.texts()
+
+
+class _Swap:
+    """A swap that a change has asked for."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self.plan = plan
+        self.stopped_at = 0.0
+        self.started: RunningChild | None = None
+        self.error: SpecdashError | None = None
+        self.done = threading.Event()
+
+
 class _Planning:
     """A plan in the making, in a thread that nobody waits for at the end."""
 
-    def __init__(self, replan: Callable[[LaunchPlan], LaunchPlan], current: LaunchPlan) -> None:
+    def __init__(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
         self._read = file_digest(current.env_file)
         self._plan: LaunchPlan | None = None
         self._error: SpecdashError | None = None
@@ -534,9 +715,9 @@ class _Planning:
             raise self._error or SpecdashError("the plan was not made")
         return self._plan
 
-    def _work(self, replan: Callable[[LaunchPlan], LaunchPlan], current: LaunchPlan) -> None:
+    def _work(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
         try:
-            self._plan = replan(current)
+            self._plan = replan(current, None)
         except SpecdashError as error:
             self._error = error
         except Exception as error:  # noqa: BLE001 - whatever goes wrong in planning, the engine that serves goes on
@@ -563,12 +744,14 @@ def run(
     log: str | None = None,
     received: list[int] | None = None,
     check: Callable[[LaunchPlan], None] = lambda _: None,
+    repaired: Repaired | None = None,
 ) -> int:
     """Run the server until it ends or a signal stops it. Must be called from the main thread.
 
     SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old;
     `engine` and `log` go on overriding their keys then. `received` are signals that came before this call. `check`
-    raises `SpecdashError` for a plan that must not be started, now or later.
+    raises `SpecdashError` for a plan that must not be started, now or later. `repaired` is what the runner before left
+    behind: its holds are lifted once the server answers.
 
     Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
     with the last errors of its log when it fails.
@@ -583,26 +766,34 @@ def run(
         kept.close()
         raise
 
-    def next_plan(now: LaunchPlan) -> LaunchPlan:
-        made = replan(now, engine, log)
+    def next_plan(now: LaunchPlan, data: bytes | None) -> LaunchPlan:
+        made = replan(now, engine, log, data)
         check(made)
         return made
 
-    session = BackendSession(plan, child, kept, next_plan, received if received is not None else [])
+    control = ControlSocket()
+    session = BackendSession(plan, child, kept, next_plan, received if received is not None else [], control.path)
+    if control.problem:
+        session.fault(control.problem)
+    if repaired is not None:
+        threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
+    control.serve(session, plan.env_file)
     try:
         return session.run()
     finally:
+        control.close()
         session.close()
 
 
-def replan(current: LaunchPlan, engine: str | None, log: str | None) -> LaunchPlan:
-    """What the env file of `current` asks for now. A port of 0 keeps the port that `current` has.
+def replan(current: LaunchPlan, engine: str | None, log: str | None, data: bytes | None = None) -> LaunchPlan:
+    """What the env file of `current` asks for now, or `data` in its place. A port of 0 keeps the port that `current`
+    has.
 
     Raises `SpecdashError` when it cannot be run, or would listen on a port that somebody else has.
     """
     if current.env_file is None:
         raise InputError("the settings come from the environment; start with --env-file to have a file to read again")
-    plan = plan_from_file(current.env_file, engine=engine, log=log)
+    plan = plan_from_file(current.env_file, data=data, engine=engine, log=log)
     plan = _on_the_same_port(plan, current, log)
     if plan.settings.port != current.settings.port:
         check_port(plan.settings)

@@ -355,6 +355,7 @@ def judge(
             probe_tokens=probed.tokens,
             probe_drafted=probed.drafted,
             probe_accepted=probed.accepted,
+            probe_s=round(probed.seconds, 4) if probed.tokens else None,
             probe_tasks=probed.tasks,
             probe_problem=probed.problem,
         )

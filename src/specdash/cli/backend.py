@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.backend.launch import LaunchPlan
+    from specdash.backend.repair import Repaired
 
 ENGINES = ("auto", "llama-server", "xllamacpp")
 
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGUSR1, lambda number, _frame: received.append(number))
     from specdash.backend.launch import plan_from_file
 
+    repaired = _repaired(args.env_file) if args.action == "run" else None
     plan = plan_from_file(args.env_file, engine=args.engine, log=args.log_file)
     if args.action == "show":
         print_answer(_as_json(plan), _as_text(plan), as_json=args.json)
@@ -54,7 +56,20 @@ def run(args: argparse.Namespace) -> int:
 
     session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     check = _unchecked if args.no_preflight else _refuse
-    return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check)
+    return session.run(
+        plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired
+    )
+
+
+def _repaired(env_file: str | None) -> Repaired:
+    """Put back what a runner that was killed left half-done, before the env file is read."""
+    from specdash.backend.repair import repair
+    from specdash.core.paths import backend_env_file
+
+    found = repair(env_file or str(backend_env_file()))
+    for line in found.said:
+        print(f"specdash: {line}", file=sys.stderr, flush=True)
+    return found
 
 
 _OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only", "env-file"})
@@ -66,16 +81,13 @@ def _refuse(plan: LaunchPlan) -> None:
     """Raise `InputError` for what preflight calls an error of the settings: no restart would mend it."""
     from pathlib import Path
 
-    from specdash.backend.launch import read_env_file
     from specdash.control import preflight
     from specdash.core.changes import Role
     from specdash.core.errors import InputError, errors
     from specdash.core.paths import backend_env_file
 
-    values = read_env_file(plan.env_file) if plan.env_file else dict(os.environ)
-    values = {key: text for key, text in values.items() if plan.env_file or key.startswith("LLAMA_")}
     context = preflight.PreflightContext(Path(plan.env_file or backend_env_file()))
-    found = errors(preflight.check(Role.BACKEND, {**values, "LLAMA_ENGINE": plan.engine.kind}, context))
+    found = errors(preflight.check(Role.BACKEND, {**plan.values, "LLAMA_ENGINE": plan.engine.kind}, context))
     wrong = [finding.line for finding in found if finding.rule not in _OF_THE_MOMENT]
     if wrong:
         raise InputError("; ".join(wrong))

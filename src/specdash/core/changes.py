@@ -218,6 +218,8 @@ class ApplyRecord(JsonRecord):
     warnings: tuple[str, ...] = ()
     downtime_s: float | None = None
     """How long the backend did not answer; None when it never stopped."""
+    longest_stall_s: float | None = None
+    """The longest that a request had waited in a held proxy; None where none did, or the proxy does not say."""
     step_seconds: dict[str, float] = field(default_factory=dict)
     backups: dict[str, int] = field(default_factory=dict)
     """Per service, the number of the backup that holds the env as it was before."""

@@ -31,6 +31,12 @@ def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "run"
 
 
+def runtime_dir(env: Mapping[str, str] = os.environ) -> Path | None:
+    """Where control sockets are: `$XDG_RUNTIME_DIR/specdash`, None where that is not set."""
+    base = env.get("XDG_RUNTIME_DIR")
+    return Path(base) / "specdash" if base else None
+
+
 def ended_records_dir(env: Mapping[str, str] = os.environ) -> Path:
     """Where backends that have ended left their last note, one an address: what a bundle made after a crash needs."""
     return run_records_dir(env) / "ended"

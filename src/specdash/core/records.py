@@ -206,6 +206,8 @@ class StartCheck:
     """Tokens that the probe generated; None when there was no probe."""
     probe_drafted: int | None = None
     probe_accepted: int | None = None
+    probe_s: float | None = None
+    """Seconds that the probe took."""
     probe_tasks: tuple[int, ...] = ()
     """Numbers of the probe's tasks in the server's log, where they could be learnt: no request of a user's."""
     probe_totals: tuple[tuple[str, float], ...] = ()
@@ -240,6 +242,8 @@ class RunRecord(JsonRecord):
     parameters: tuple[tuple[str, str], ...] = ()
     runner_pid: int | None = None
     """The `specdash backend run` around it."""
+    control: str | None = None
+    """The control socket of that runner, through which its settings are changed."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
     start_check: StartCheck | None = None
@@ -270,6 +274,8 @@ class ProxyRecord(JsonRecord):
     """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
+    restarts_itself: bool = False
+    """Whether SIGUSR2 makes it drain and execute itself again with its listening socket."""
     admin_token_file: str | None = None
     """The file, readable by its user alone, with the token that its admin endpoints ask for; None: none asked."""
 

@@ -59,15 +59,13 @@ class Edit:
     number of the `backup` and how the service was `before`. Holds secrets."""
 
     role: Role
-    service: str
-    manager: str
     env_file: str
     old: bytes = field(repr=False)
     new: bytes = field(repr=False)
     existed: bool
     changes: tuple[Change, ...]
     needs_restart: bool
-    """Whether a running service cannot take the change over."""
+    """Whether the process has to end for the change: always for the engine, for some keys of the proxy."""
     backup: int = 0
     before: ServiceBefore = ServiceBefore()
 
@@ -127,6 +125,8 @@ class Journal(JsonRecord):
     """Whether it is a step of a trial, which is measured next and goes back in the end."""
     force: bool = False
     held: tuple[HeldProxy, ...] = ()
+    written: tuple[Role, ...] = ()
+    """Env files that may hold the new version."""
     touched: tuple[Role, ...] = ()
     """Services that may run another version than the old one: they were asked to restart or reload."""
     failed_step: ApplyStep | None = None

@@ -1,0 +1,149 @@
+"""Settings on trial: what a service ran before configurations were tried on it, on the disk before anything is changed.
+
+A trial is a connection to the runner: when the client goes away, the original goes back at once. The note is for the
+case that the runner itself dies meanwhile, and for dashboards; it is one JSON file, mode 0600, and holds the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import field, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from specdash.backend.env_store import Backups, read_env
+from specdash.backend.journal import Edit, Journal, read_note
+from specdash.core.changes import ApplyKind, ApplyStep, Role, differences
+from specdash.core.envfile import decode, parse
+from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.core.paths import backups_dir, trial_file
+from specdash.core.records import JsonRecord, read
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.processes import own_start, same_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from specdash.backend.launch import LaunchPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Trial(JsonRecord):
+    """Trials that are under way, or were when the runner died. `pid` is the runner, `client_pid` the command."""
+
+    pid: int
+    pid_started: float
+    at: float
+    what: str
+    """The command: `bench ab`, `tune`."""
+    env_file: str
+    original: bytes = field(repr=False)
+    """The env file as it was, secrets included."""
+    backup: int
+    client_pid: int = 0
+    tried: tuple[str, ...] = ()
+    """SHA-256 of every version that was, or was about to be, written."""
+    url: str = ""
+    """Where the service answers."""
+    boot: int | None = None
+    """The boot that is made now, from 1, and how many there will be (`core.trials`)."""
+    planned: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the original."""
+        return sha256(self.original).hexdigest()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its runner still works on it."""
+        return same_process(self.pid, self.pid_started)
+
+
+def read_trial(env: Mapping[str, str] = os.environ) -> Trial | None:
+    """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
+    return read_note(trial_file(env), lambda text: read(Trial, json.loads(text)), "note")
+
+
+def begin(env_file: Path, what: str, client_pid: int, plan: LaunchPlan, env: Mapping[str, str] = os.environ) -> Trial:
+    """Note the env file as it is, and keep a backup.
+
+    Raises `ConflictError` where the engine runs another version of the file, which could not be put back, and
+    `NotWrittenError`.
+    """
+    snapshot = read_env(env_file)
+    if not snapshot.exists:
+        raise InputError(f"env file {env_file}: does not exist, so nothing could be put back")
+    if plan.env_digest not in (None, snapshot.digest):
+        raise ConflictError(
+            f"{env_file} was edited since the backend was started, so what runs now could not be put back; bring the "
+            "edits into force first, with `specdash services restart backend`"
+        )
+    trial = Trial(
+        pid=os.getpid(),
+        pid_started=own_start(),
+        at=time.time(),
+        what=what,
+        env_file=str(env_file),
+        original=snapshot.data,
+        backup=Backups(backups_dir(env)).save(Role.BACKEND, snapshot).number,
+        client_pid=client_pid,
+        url=plan.settings.url,
+    )
+    _write(trial, env)
+    return trial
+
+
+def note_version(
+    trial: Trial, data: bytes, step: tuple[int | None, int | None], env: Mapping[str, str] = os.environ
+) -> Trial:
+    """Note a version that is about to be written, and which boot of how many it is. Raises `NotWrittenError`."""
+    boot, planned = step
+    noted = replace(trial, tried=(*trial.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
+    _write(noted, env)
+    return noted
+
+
+def way_back(trial: Trial, running_digest: str | None) -> Journal | None:
+    """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file was
+    edited meanwhile: that version stays."""
+    from pathlib import Path
+
+    snapshot = read_env(Path(trial.env_file))
+    if snapshot.digest not in (trial.digest, *trial.tried):
+        raise ConflictError(
+            f"{trial.env_file} was changed by somebody else while settings were tried; their version was left as it "
+            f"is, and the one from before is backup {trial.backup} of `specdash env history`"
+        )
+    if snapshot.data == trial.original and running_digest in (None, trial.digest):
+        return None
+    before, after = (parse(decode(data)).values for data in (snapshot.data, trial.original))
+    edit = Edit(
+        Role.BACKEND,
+        trial.env_file,
+        snapshot.data,
+        trial.original,
+        snapshot.exists,
+        differences(Role.BACKEND, before, after),
+        needs_restart=True,
+    )
+    return Journal(
+        0, ApplyKind.ROLLBACK, time.time(), os.getpid(), own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True
+    )
+
+
+def end(env: Mapping[str, str] = os.environ) -> None:
+    """The original is in force, or an edit that was made meanwhile: nothing is left to put back."""
+    path = trial_file(env)
+    path.unlink(missing_ok=True)
+    files.sweep(path.parent)
+
+
+def _write(trial: Trial, env: Mapping[str, str]) -> None:
+    path = trial_file(env)
+    with files.writing(path, NotWrittenError):
+        files.save(path, trial.to_json().encode())
