@@ -136,7 +136,6 @@ LONGEST = (
     "control/test_apply.py",
     "e2e/test_speculation_matrix.py",
     "cli/test_bench_ab.py",
-    "e2e/test_apply_over_ssh.py",
     "e2e/test_tune.py",
     "e2e/test_demo.py",
     "e2e/test_terminal.py",

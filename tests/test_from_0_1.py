@@ -65,5 +65,7 @@ def test_a_config_with_every_key_of_0_1_warns_of_what_was_removed_and_keeps_the_
     assert [warning.split(" was removed")[0] for warning in warnings] == [
         "config.toml: layout",
         "config.toml: ascii",
+        "config.toml: ssh",
+        "config.toml [[target]]: gpu_host",
         "config.toml [[target]]: backend_service = 'podman:llama'",
     ]

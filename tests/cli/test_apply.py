@@ -21,7 +21,6 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file
 from support.deployment import Rig, assert_each_end_has_its_code_and_json, misbehaving
 from support.outside import say
-from support.over_ssh import AGENT, local_ssh
 from support.pseudo_terminal import read_until
 
 if TYPE_CHECKING:
@@ -75,32 +74,13 @@ def test_another_machine_is_named_by_the_command_line_alone(monkeypatch: pytest.
     assert "no backend service to change" in err
 
 
-@pytest.mark.parametrize(("code", "words"), [(255, "no connection (exit 255)"), (2, "is of another version")])
-def test_a_machine_that_cannot_be_asked_is_told_and_nothing_is_changed(
-    code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\nexit {code}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program={program}")
-    code, _, err = say("apply", "--yes", "--url", "ssh://far", "LLAMA_DRAFT_MAX=4")
-    assert code == ExitCode.UNREACHABLE
-    assert words in err
-
-
-def test_what_the_table_of_a_target_says_of_its_services_holds_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SPECDASH_SSH", f"command='{' '.join(local_ssh(tmp_path))}' program='{AGENT}'")
+def test_a_target_of_another_machine_changes_nothing_here() -> None:
     config = config_file()
     config.parent.mkdir(parents=True)
-    config.write_text('[[target]]\nname = "far"\nurl = "ssh://far"\nmanager = "supervisor"\n')
-    code, _, err = say("apply", "--dry-run", "--target", "far", "LLAMA_DRAFT_MAX=4")
-    assert code == ExitCode.SERVICE
-    assert "no service found in" in err
-    code, out, _ = say("applies", "--target=far", "--json")
-    assert code == ExitCode.OK
-    assert out == "[]\n"
+    config.write_text('[[target]]\nname = "far"\nurl = "http://far:8080"\nmanager = "supervisor"\n')
+    code, _, err = say("apply", "--target", "far", "LLAMA_DRAFT_MAX=4")
+    assert code == ExitCode.USAGE
+    assert "services are changed on their own machine" in err
 
 
 def test_without_an_unfinished_apply_there_is_nothing_to_recover() -> None:

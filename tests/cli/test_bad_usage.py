@@ -212,6 +212,7 @@ def test_the_options_that_the_readme_names_are_options() -> None:
     """Of the dashboard, whose command needs no name."""
     from specdash.cli import watch
     from specdash.cli.main import CommandParser
+    from specdash.cli.on import taken_from
 
     parser = CommandParser(prog="specdash")
     watch.configure(parser)
@@ -219,4 +220,4 @@ def test_the_options_that_the_readme_names_are_options() -> None:
     lines = re.findall(r"^specdash (--.+?)(?:  |$)", readme, re.MULTILINE)
     assert lines
     for line in lines:
-        parser.parse_args(line.split())
+        parser.parse_args(taken_from(line.split())[1])

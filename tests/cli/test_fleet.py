@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from support.bundles import members
 from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.outside import say
-from support.over_ssh import AGENT, local_ssh, started
 from support.router import running_router
 from support.waiting import until
 
@@ -31,25 +29,6 @@ if TYPE_CHECKING:
     from support.scripted_server import Behaviour
 
 CANARY = "sk-canary-of-fleet"
-GPU_THERE = """
-import sys
-from specdash.collect import gpu
-from specdash.core.readings import Gpu, Gpus, Reading, Source
-from specdash.cli.main import entry
-import time
-
-class GpuCollector:
-    def __init__(self, publish, pids):
-        self.publish = publish
-    def step(self, interval_s):
-        value = Gpus((Gpu(0, utilisation=0.75, memory_used_bytes=60, memory_total_bytes=80),))
-        self.publish(Reading.known(Source.GPU, time.monotonic(), value))
-        return 1.0
-
-gpu.GpuCollector = GpuCollector
-sys.exit(entry())
-"""
-"""A specdash on a machine with a GPU, as far as its driver goes."""
 FAR = "0.0.0.0.nip.invalid"
 """A name that nobody resolves: no server of this machine."""
 
@@ -76,42 +55,17 @@ def printed(*words: str) -> tuple[int, dict[str, Any], str]:
     return code, {row["name"]: row for row in rows}, out + err
 
 
-def test_a_server_behind_ssh_is_a_row_with_its_own_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (ssh,) = local_ssh(tmp_path)
-    monkeypatch.setenv("SPECDASH_SSH", f"command={ssh} program='{AGENT}'")
-    with FaultServer(ROUTES) as near, FaultServer(ROUTES) as far:
-        over = f"ssh://gpu1/{far.url.removeprefix('http://')}"
-        configured(monkeypatch, tmp_path, near=near.url, far=over, lost="ssh://gpu1/127.0.0.1:9")
-        code, rows, _ = printed("--wait", "2")
-    assert code == ExitCode.OK
-    assert rows["far"]["url"] == over
-    assert rows["far"]["state"] == rows["near"]["state"]
-    assert rows["far"]["context_used"] == rows["near"]["context_used"]
-    assert (rows["near"]["state"], rows["lost"]["state"]) == ("live", "down")
-
-
-def test_the_gpus_of_a_server_that_is_asked_from_here_are_those_of_its_gpu_host(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (ssh,) = local_ssh(tmp_path)
-    there = tmp_path / "specdash-there"
-    there.write_text(f"#!{sys.executable}\n{GPU_THERE}")
-    there.chmod(0o755)
-    monkeypatch.setenv("SPECDASH_SSH", f"command={ssh} program={there}")
-    with FaultServer(ROUTES) as server:
-        configured(monkeypatch, tmp_path, plain=server.url)
-        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
-            for name in ("far", "beside"):
-                tables.write(f'[[target]]\nname = "{name}"\nurl = "{server.url}"\ngpu_host = "ssh://me@gpu1"\n')
+def test_another_machine_is_a_row_that_says_how_it_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with FaultServer(ROUTES) as near:
+        configured(monkeypatch, tmp_path, near=near.url, far="ssh://ann@gpu1/127.0.0.1:8081")
         code, rows, _ = printed()
-        snapshot = json.loads(say("snapshot", "--target", "far", "--json")[1])
     assert code == ExitCode.OK
-    assert [gpu["utilisation"] for gpu in snapshot["gpu"]] == [0.75]
-    assert {row["state"] for row in rows.values()} == {"live"}
-    for name in ("far", "beside"):
-        assert (rows[name]["gpu_utilisation"], rows[name]["gpu_memory_used_bytes"]) == (0.75, 60)
-    assert rows["plain"]["gpu_utilisation"] is None
-    assert len(started(tmp_path)) == 2
+    assert (rows["near"]["state"], rows["far"]["state"]) == ("live", "elsewhere")
+    assert "`specdash --on ann@gpu1/127.0.0.1:8081`" in rows["far"]["reason"]
+    assert rows["far"]["answers"] is False
+    code, out, _ = say("targets")
+    assert "specdash --on ann@gpu1" in out
+    assert code == ExitCode.UNREACHABLE
 
 
 @pytest.mark.parametrize(

@@ -56,20 +56,6 @@ def test_a_server_that_is_down_gets_its_bundle(tmp_path: Path, nobody: str) -> N
     assert json.loads(found["versions.json"])["python"]
 
 
-def test_of_a_server_behind_ssh_nothing_of_this_machine_is_taken_for_its_own(tmp_path: Path) -> None:
-    here, log, output = paths.backend_env_file(), tmp_path / "here.log", tmp_path / "b.tar.gz"
-    here.parent.mkdir(parents=True)
-    here.write_text("LLAMA_CTX_SIZE=4711\n")
-    log.write_text("srv  start: the log of another server\n")
-    words = ("--url", "ssh://far", "--log", str(log), "--output", str(output))
-    done = specdash(*words, SPECDASH_SSH=f"command={tmp_path}/no-ssh")
-    assert done.returncode == ExitCode.OK, done.stderr
-    assert not {"env/backend.env", "log/llama-server.log"} & members(output).keys()
-    missing = {entry["part"]: entry["why"] for entry in manifest(output)["missing"]}
-    assert "own machine" in missing["env/backend.env"]
-    assert "own machine" in missing["log/llama-server.log"]
-
-
 def test_by_default_it_goes_to_the_state_directory(nobody: str) -> None:
     done = specdash("--url", nobody, "--json")
     assert done.returncode == 0, done.stderr

@@ -276,27 +276,6 @@ def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[
         shutil.rmtree(folder)
 
 
-class TestGoingOn:
-    def test_a_second_reader_begins_where_the_first_ended(self, log: Path) -> None:
-        append(log, b"one\n")
-        first = LogTail(str(log))
-        drain(first)
-        append(log, b"two\n")
-        assert drain(LogTail(str(log), after=first.place)) == (b"two\n", False)
-
-    @pytest.mark.parametrize("change", ["another file", "cut short"])
-    def test_a_log_that_is_another_one_is_read_from_its_start(self, log: Path, change: str) -> None:
-        append(log, b"of the old server\n")
-        first = LogTail(str(log))
-        drain(first)
-        if change == "another file":
-            log.rename(log.with_suffix(".1"))
-        else:
-            os.truncate(log, 0)
-        append(log, b"new\n")
-        assert drain(LogTail(str(log), after=first.place)) == (b"new\n", True)
-
-
 class TestFaults:
     """An error of a moment, as network file systems have them, costs nothing that was read before."""
 

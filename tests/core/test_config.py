@@ -53,8 +53,10 @@ def test_values_are_typed() -> None:
             r"\[\[target\]\] 1 .*manager = 'runit': must be auto, systemd or supervisor",
         ),
         (A + 'modle = "m"', r"\[\[target\]\] 1 \(\"a\"\): modle: no setting of a target; did you mean 'model'\?"),
-        (A + 'gpu_host = "gpu1"', r"gpu_host: must be a machine behind ssh"),
-        (A + 'gpu_host = "ssh://me:secret@gpu1"', r"the ssh address holds a password"),
+        (
+            '[[target]]\nname = "a"\nurl = "ssh://me:secret@gpu1"',
+            r"1 \(\"a\"\): write a machine as .* without a password",
+        ),
         (A + 'group = "a b"', r"group = 'a b': must be letters, digits"),
         (A + A, r"\[\[target\]\] 2 \(\"a\"\): name = 'a': another one is called so"),
         ('[[target]]\nname = "a"\nurl = "ftp://x"', r"\[\[target\]\] 1 \(\"a\"\): 'ftp://x': the scheme must be http"),

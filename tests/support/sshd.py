@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from support.fault_server import free_port
@@ -24,32 +25,37 @@ REQUIRED = "SPECDASH_REQUIRE_SSHD"
 
 
 class SshServer:
-    """Where it listens, how it is reached, and what its machine calls specdash."""
+    """The machine `far`: a home of its own, with specdash in ~/.local/bin, and an ssh here that knows it."""
 
-    def __init__(self, folder: Path, port: int, keygen: str, pid: int) -> None:
-        self.folder, self.port, self.keygen, self.pid = folder, port, keygen, pid
-        self.home = folder / "home"
-        self.home.mkdir()
-        self.config = folder / "ssh_config"
-        self.config.write_text(
+    def __init__(self, folder: Path, port: int, pid: int) -> None:
+        self.pid = pid
+        self.specdash = folder / "home/.local/bin/specdash"
+        self.specdash.parent.mkdir(parents=True)
+        _script(self.specdash, f'exec {sys.executable} -m specdash "$@"')
+        config = folder / "ssh_config"
+        config.write_text(
             f"Host far\n HostName 127.0.0.1\n Port {port}\n User {getpass.getuser()}\n IdentityFile {folder}/key\n"
             f" IdentitiesOnly yes\n UserKnownHostsFile {folder}/known_hosts\n GlobalKnownHostsFile /dev/null\n"
             " StrictHostKeyChecking yes\n LogLevel ERROR\n"
         )
-        self.known_hosts = folder / "known_hosts"
         key = (folder / "host_key.pub").read_text().split()
+        self.known_hosts = folder / "known_hosts"
         self.known_hosts.write_text(f"[127.0.0.1]:{port} {key[0]} {key[1]}\n")
+        (folder / "near").mkdir()
+        _script(folder / "near/ssh", f'exec {shutil.which("ssh")} -F {config} "$@"')
+        self.path = f"{folder / 'near'}:{os.environ['PATH']}"
+        """The PATH here, whose ssh knows that machine."""
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """The user's ssh, with a configuration of its own."""
-        return ("ssh", "-F", str(self.config))
+    def processes(self) -> list[psutil.Process]:
+        """Those of specdash there."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        return [child for child in children if "specdash" in child.cmdline()]
 
-    def program(self, **environment: str) -> str:
-        """specdash there, in a home of its own."""
-        given = {"HOME": str(self.home), **environment}
-        words = " ".join(f"{name}={value}" for name, value in given.items())
-        return f"env {words} {sys.executable} -m specdash"
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
 
 @contextlib.contextmanager
@@ -71,7 +77,7 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
     config.write_text(
         f"ListenAddress 127.0.0.1:{port}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/authorized_keys\n"
         "PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
-        "PermitRootLogin prohibit-password\nLogLevel ERROR\n"
+        f"PermitRootLogin prohibit-password\nLogLevel ERROR\nSetEnv HOME={folder}/home LANG=C.UTF-8\n"
     )
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
@@ -80,7 +86,7 @@ def ssh_server(folder: Path) -> Iterator[SshServer]:
     try:
         until(lambda: _listens(port) or process.poll() is not None)
         assert process.poll() is None, (folder / "sshd.log").read_text()
-        yield SshServer(folder, port, keygen, process.pid)
+        yield SshServer(folder, port, process.pid)
     finally:
         process.terminate()
         process.wait(10)

@@ -71,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
         if args.all:
             return _check_all(args, settings, rules, watch_s)
         if watch_s is None:
-            picture = _look(one_target(settings, over_ssh=True), _at_once(rules), ONCE_S, ONCE_INTERVAL_S)
+            picture = _look(one_target(settings), _at_once(rules), ONCE_S, ONCE_INTERVAL_S)
         else:
-            picture = _look(one_target(settings, over_ssh=True), rules, watch_s, 1.0)
+            picture = _look(one_target(settings), rules, watch_s, 1.0)
         took = time.monotonic() - began
         result = check_report.verdict(picture, rules, fail_on, took, ended=watch_s is not None)
         text = check_report.report(result, rules, verbose=args.verbose)

@@ -27,7 +27,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("watch", "watch", "open the dashboard on a running server (the default command)"),
     Command("demo", "demo", "run a real server on the bundled tiny model under load, and watch it"),
     Command("targets", "servers.targets", "list the servers found on this machine"),
-    Command("agent", "servers.agent", "watch the server here for a specdash on another machine, over ssh"),
     Command("fleet", "servers.fleet", "all servers at once: a row each, the worst first; open, sort, compare"),
     Command("snapshot", "picture.snapshot", "print what the dashboard knows, as text or JSON"),
     Command("export", "picture.export", "Prometheus metrics of the server, on a port or printed once"),
@@ -64,3 +63,5 @@ COMMANDS: tuple[Command, ...] = (
     Command("config", "config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"
+MACHINE_OPTIONS = ("--on", "--url", "--target")
+"""The options of every command that may name another machine (`cli.on`)."""

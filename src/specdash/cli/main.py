@@ -14,7 +14,8 @@ import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from specdash import __version__
-from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, Command
+from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS, Command
+from specdash.cli.signals import follow_connection
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.removed import removed_command
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _OBJECTS_BETWEEN_COLLECTIONS = 5_000
 """Python's own 700 has the collector go a hundred times through what a start creates and keeps."""
 
+ON = "--on USER@HOST runs it on another machine, through ssh (docs/remote.md)."
 HELP = "help"
 """`specdash help COMMAND` is `specdash COMMAND --help`."""
 
@@ -68,6 +70,7 @@ def entry() -> NoReturn:
     gives nothing back that the end of a process does not.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    follow_connection()
     try:
         code = main()
     except SystemExit as leaving:
@@ -90,6 +93,19 @@ def entry() -> NoReturn:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if any(word.partition("=")[0] in MACHINE_OPTIONS for word in arguments):
+        from specdash.cli.on import run, taken_from
+
+        try:
+            machine, arguments = taken_from(arguments)
+            if machine is not None:
+                return run(machine, arguments)
+        except SpecdashError as error:
+            if "check" not in arguments[:1]:
+                raise
+            from specdash.cli.check import on_error
+
+            return on_error(error, as_json="--json" in arguments)
     by_name = {command.name: command for command in COMMANDS}
     if arguments and arguments[0] == HELP:
         arguments = [*arguments[1:], "--help"]
@@ -113,9 +129,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _run(command: Command, rest: list[str], instead: str | None) -> int:
     module: Any = importlib.import_module(command.module)
-    parser = CommandParser(prog=f"specdash {command.name}", description=command.help, allow_abbrev=False)
+    parser = CommandParser(prog=f"specdash {command.name}", description=command.help, epilog=ON, allow_abbrev=False)
     module.configure(parser)
-    parser.set_defaults(argv=(command.name, *rest))
     try:
         given = _parsed(parser, rest, instead)
     except UsageError as error:
@@ -152,6 +167,7 @@ def _overview() -> str:
             "commands:",
             *lines,
             "",
+            f"With any of them {ON}",
             "`specdash COMMAND --help` or `specdash help COMMAND` shows the options; `specdash --version` the version.",
         ]
     )

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.core import paths
-from specdash.core.config import BY_NAME, COMMAND_LINE, SETTINGS, Resolved, of_target, resolve
+from specdash.core.config import BY_NAME, SETTINGS, Resolved, of_target, resolve
 from specdash.core.errors import InputError, UnreachableError, UsageError
+from specdash.core.target import is_over_ssh, local_port
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from specdash.core.target import SshHost, Target
+    from specdash.core.target import Target
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
     from specdash.insight.state import TargetState
@@ -96,6 +97,25 @@ def _warn(text: str) -> None:
     print(f"specdash: {text}", file=sys.stderr)
 
 
+def add_own_machine(parser: argparse.ArgumentParser) -> None:
+    """Add `--target` to a command that changes services; `--url` only names another machine (`cli.on`)."""
+    parser.add_argument("--url", metavar="URL", help="run it on another machine: ssh://user@host, as --on user@host")
+    parser.add_argument(
+        "--target", dest="target_name", metavar="NAME", help="the services of that [[target]] in config.toml"
+    )
+
+
+def check_own_machine(args: argparse.Namespace) -> None:
+    """Raise `UsageError` where the command line names a server of another machine."""
+    if args.url is None and args.target_name is None:
+        return
+    url = resolved_settings(args)["url"].value
+    if args.url is not None or local_port(url) is None:
+        raise UsageError(
+            f"{url}: services are changed on their own machine: leave --url out, or name that one with --on USER@HOST"
+        )
+
+
 def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
     """The alert rules with the user's thresholds: of the file that `rules` names, else of rules.toml beside config.toml
     where there is one. Raises `InputError` for a file that is named and missing, or that cannot be meant."""
@@ -132,11 +152,9 @@ def _text_of(path: Path) -> str | None:
 def bare_target(settings: Mapping[str, Resolved]) -> Target:
     """The server at the address that the settings name, with nothing but what they say of it."""
     from specdash.collect.api_key import resolve_api_key
-    from specdash.core.target import Target, is_over_ssh, normalise_url
+    from specdash.core.target import Target, normalise_url
 
     url, origin = settings["url"].value or "", settings["url"].origin
-    if is_over_ssh(url.strip()):
-        return _over_ssh(url, settings)
     log = settings["log"].value
     if log is not None and Path(log).is_dir():
         raise UsageError(f"log {log} ({settings['log'].origin}) is a directory; name the server's log file")
@@ -158,37 +176,7 @@ def bare_target(settings: Mapping[str, Resolved]) -> Target:
         proxy_origin=proxy.origin if proxy.value is not None else "",
         name=_called(settings, "name"),
         group=_called(settings, "group"),
-        gpu_host=_gpu_host(normalise_url(url), settings),
     )
-
-
-def _gpu_host(url: str, settings: Mapping[str, Resolved]) -> SshHost | None:
-    """The machine that the table names; there the server has the port that it has here, where none is named."""
-    from urllib.parse import urlsplit
-
-    from specdash.core.target import ssh_host
-
-    named = _called(settings, "gpu_host")
-    if not named:
-        return None
-    command, program = _ssh(settings)
-    host = ssh_host(named, command=command, program=program)
-    if host.server is not None:
-        return host
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return ssh_host(f"{named.rstrip('/')}/127.0.0.1:{port}", command=command, program=program)
-
-
-def _ssh(settings: Mapping[str, Resolved]) -> tuple[tuple[str, ...], str]:
-    """How ssh is called, and what the other machine calls specdash."""
-    import shlex
-
-    how = settings["ssh"].value
-    try:
-        return tuple(shlex.split(how["command"])), how["program"]
-    except ValueError as error:
-        raise UsageError(f"ssh.command = {how['command']!r} ({settings['ssh'].origin}): {error}") from None
 
 
 def _called(settings: Mapping[str, Resolved], key: str) -> str:
@@ -197,38 +185,15 @@ def _called(settings: Mapping[str, Resolved], key: str) -> str:
     return called
 
 
-def _over_ssh(url: str, settings: Mapping[str, Resolved]) -> Target:
-    """The server of a machine behind ssh. What the settings say of it holds there: names of variables, never a key."""
-    from specdash.core.config import TARGET_SETTINGS
-    from specdash.core.target import Target, ssh_host
+def machines(settings: Mapping[str, Resolved]) -> list[Target]:
+    """The other machines of config.toml: a [[target]] whose url begins with ssh://. They are not asked from here."""
+    from specdash.core.target import Target
 
-    given = {name: settings[name].value for name in TARGET_SETTINGS if name != "url"}
-    options = [
-        word for name, value in given.items() if value is not None for word in (BY_NAME[name].option, str(value))
+    tables = (table for table in settings["target"].value if is_over_ssh(table["url"]))
+    return [
+        Target(table["url"], name=table["name"], group=table.get("group", ""), origin=settings["target"].origin)
+        for table in tables
     ]
-    command, program = _ssh(settings)
-    host = ssh_host(url, command=command, program=program, options=tuple(options))
-    return Target(
-        host.url,
-        model=settings["model"].value,
-        origin=settings["url"].origin,
-        ssh=host,
-        name=_called(settings, "name"),
-        group=_called(settings, "group"),
-    )
-
-
-def said_there(settings: Mapping[str, Resolved], names: Iterable[str], *, typed: bool = True) -> list[str]:
-    """Options that say on the machine of a target what the settings say of its services: what its table has and, with
-    `typed`, what the command line says."""
-    target = settings["name"].value if "name" in settings else None
-    table: Mapping[str, Any] = next((table for table in settings["target"].value if table["name"] == target), {})
-    words: list[str] = []
-    for name in names:
-        is_typed = settings[name].origin.startswith(COMMAND_LINE)
-        if typed if is_typed else name in table:
-            words += BY_NAME[name].option, str(settings[name].value)
-    return words
 
 
 def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
@@ -240,8 +205,6 @@ def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
         from specdash.collect import discover
 
         named = bare_target(settings)
-        if named.ssh is not None:
-            return [named]
         return [_with(discover.target_for_url(named.url, os.environ, origin=named.origin), named)]
     # Before the search: a key that is not set is said whether or not a server is found.
     named = bare_target({**settings, "url": _ANY_ADDRESS})
@@ -254,14 +217,15 @@ def every_target(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.e
 
     from specdash.collect import discover
 
-    configured = [_configured(settings, table["name"]) for table in settings["target"].value]
+    tables = settings["target"].value
+    configured = [_configured(settings, table["name"]) for table in tables if not is_over_ssh(table["url"])]
     targets: list[Target] = []
     for here in discover.discover(env):
-        tables = [target for target in configured if discover.place(target.url) == discover.place(here.url)]
+        named = [target for target in configured if discover.place(target.url) == discover.place(here.url)]
         targets += [
-            _with(replace(here, url=target.url, origin=f"{target.origin}; {here.origin}"), target) for target in tables
+            _with(replace(here, url=target.url, origin=f"{target.origin}; {here.origin}"), target) for target in named
         ] or [here]
-        configured = [target for target in configured if target not in tables]
+        configured = [target for target in configured if target not in named]
     return targets + [discover.with_proxy(target, env) for target in configured]
 
 
@@ -290,20 +254,12 @@ def as_named(found: Target, settings: Mapping[str, Resolved]) -> Target:
     return _with(found, bare_target({**settings, "url": _ANY_ADDRESS}))
 
 
-def one_target(settings: Mapping[str, Resolved], *, over_ssh: bool = False) -> Target:
-    """The one server to look at, the best of those found; that there are several is said on standard error.
-
-    `over_ssh`: it is only watched, which an agent on another machine does as well. Raises `UnreachableError` when
-    nothing is named and nothing is found, `UsageError` for a server that is to be asked and can only be watched.
-    """
+def one_target(settings: Mapping[str, Resolved]) -> Target:
+    """The one server to look at, the best of those found; that there are several is said on standard error. Raises
+    `UnreachableError` when nothing is named and nothing is found."""
     targets = find_targets(settings)
     if not targets:
         raise no_server()
-    if targets[0].ssh is not None and not over_ssh:
-        there = targets[0].ssh.words("COMMAND")
-        raise UsageError(
-            f"{targets[0].url} can only be watched from here; to query or change it, run on that machine: {there}"
-        )
     if len(targets) > 1:
         say(f"{len(targets)} servers found, using {targets[0].url}; `specdash targets` lists them, --url picks one")
     return targets[0]
@@ -351,7 +307,6 @@ def _with(found: Target, named: Target) -> Target:
             "proxy_origin",
             "name",
             "group",
-            "gpu_host",
         )
     }
     changes = {name: value for name, value in changes.items() if value}
@@ -402,8 +357,6 @@ def _plain(number: float) -> str:
 
 FIRST_ANSWERS_S = 5.0
 """How long the first answers of all endpoints may take; what has not answered by then is told as it is."""
-SSH_ANSWERS_S = 30.0
-"""The same where an agent is to be started on another machine first."""
 _POLL_S = 0.005
 
 
@@ -460,28 +413,21 @@ def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_
         awaited = asked | {source for source, place in where.items() if place is not None}
         return awaited <= state.latest.keys() and state.has_caught_up
 
-    wait_until(_patience_s(states, limit_s), lambda: all(map(has_answered, states)))
-
-
-def _patience_s(states: Sequence[TargetState], limit_s: float) -> float:
-    is_far = any(state.target.ssh is not None or state.target.gpu_host is not None for state in states)
-    return max(limit_s, SSH_ANSWERS_S) if is_far else limit_s
+    wait_until(limit_s, lambda: all(map(has_answered, states)))
 
 
 def await_light_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S) -> None:
-    """The same of servers that a `FleetHub` watches: one whose health cannot be had is not waited for, but for an agent
-    that is being reached."""
+    """The same of servers that a `FleetHub` watches: one whose health cannot be had is not waited for."""
     from specdash.core.readings import Source
 
     def has_answered(state: TargetState) -> bool:
         health = state.latest.get(Source.HEALTH)
         asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS}
         asked |= {Source.LOG} if state.target.log is not None else set()
-        asked |= {Source.GPU} if state.target.gpu_host is not None else set()
-        away = health is not None and health.value is None and state.target.ssh is None
+        away = health is not None and health.value is None
         return away or (asked <= state.latest.keys() and state.has_caught_up)
 
-    wait_until(_patience_s(states, limit_s), lambda: all(map(has_answered, states)))
+    wait_until(limit_s, lambda: all(map(has_answered, states)))
 
 
 def look_at_all(

@@ -7,7 +7,9 @@ Handlers are not exchanged meanwhile, so that there is no moment at which a sign
 from __future__ import annotations
 
 import os
+import select
 import signal
+import threading
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,12 +20,28 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HAS_NO_TERMINAL = "SPECDASH_OVER_SSH"
+"""Set where `cli.on` runs a command without a terminal, whose hangup would end it with the connection."""
+
+
+def follow_connection() -> None:
+    """Have a command that ssh runs without a terminal interrupted when the connection ends, as Ctrl-C would."""
+    if os.environ.pop(HAS_NO_TERMINAL, None) is None:
+        return
+
+    def follow() -> None:
+        output = select.poll()
+        output.register(_STDOUT, 0)
+        output.poll()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=follow, name="specdash-connection", daemon=True).start()
 
 
 class Cancellable(Protocol):
-    """An apply that runs: `control.apply.apply.Apply`, or one on another machine."""
+    """An apply that runs: `control.apply.apply.Apply`."""
 
     @property
     def undoing(self) -> bool:

@@ -18,7 +18,6 @@ from specdash.cli.options import (
     every_target,
     find_targets,
     resolved_settings,
-    said_there,
     settings_for,
 )
 from specdash.cli.record.record import recorder_for
@@ -184,8 +183,7 @@ def open_dashboard(
                 gc.enable()
             collecting.start()
 
-        changes = target.ssh is None
-        console = _console(target, own, deployment or (lambda: _services(own)), env)
+        console = _console(own, deployment or (lambda: _services(own)), env)
         app = Dashboard(
             collecting,
             on_interval=collecting.set_interval,
@@ -197,13 +195,12 @@ def open_dashboard(
             arming=Arming(
                 settings["disarm_after"].value,
                 settings["read_only"].value,
-                elsewhere=_elsewhere(target),
             ),
             incident=collecting.write_incident,
             recording=lambda: collecting.recording_trouble,
             record=collecting.open_record,
-            slots=SlotConsole(lambda: collecting.target, env) if changes else None,
-            tuner=(tuner or TunerConsole(_for_children(own, env))) if changes else None,
+            slots=SlotConsole(lambda: collecting.target, env),
+            tuner=tuner or TunerConsole(_for_children(own, env)),
             look_around=None if demo else lambda: look_at(every_target(settings, env)),
             of_fleet=of_fleet,
             keys=keys,
@@ -228,20 +225,8 @@ def open_dashboard(
     return app.return_code or ExitCode.OK
 
 
-def _elsewhere(target: Target) -> str:
-    if target.ssh is None:
-        return ""
-    return f"slots and the tuner of {target.url} are worked from its own machine: {target.ssh.words('tune')}"
-
-
-def _console(
-    target: Target, settings: Mapping[str, Resolved], deployment: Callable[[], Deployment], env: Mapping[str, str]
-) -> Console:
-    """What changes the services: here, or on the machine of a target behind ssh."""
-    if target.ssh is not None:
-        from specdash.control.far import FarConsole
-
-        return FarConsole(target.ssh, said_there(settings, SERVICE_SETTINGS), said_there(settings, APPLY_SETTINGS))
+def _console(settings: Mapping[str, Resolved], deployment: Callable[[], Deployment], env: Mapping[str, str]) -> Console:
+    """What changes the services."""
     from specdash.control.console import Console
 
     return Console(

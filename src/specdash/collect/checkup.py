@@ -74,7 +74,9 @@ REMEDIES: dict[str, Remedy] = {
         ("GPU",),
     ),
     "host": Remedy(
-        "the server runs on another machine", "run specdash on the server's machine", ("GPU", "host", "process")
+        "the server runs on another machine",
+        "run specdash on the server's machine (`--on USER@HOST`)",
+        ("GPU", "host", "process"),
     ),
     "process": Remedy(
         "the server's process is not visible",

@@ -21,7 +21,7 @@ from specdash.core.errors import SpecdashError
 from specdash.core.masking import added, flags_of, speculation
 from specdash.core.parameter_catalogue import BY_KEY
 from specdash.core.records import RunRecord
-from specdash.core.target import Target, is_local, is_over_ssh, local_port, normalise_url
+from specdash.core.target import Target, is_local, local_port, normalise_url
 from specdash.llama.server_answers import ParseError, parse_health
 from specdash.system.data import dataclass
 from specdash.system.processes import began, listener_owners
@@ -341,9 +341,7 @@ def _redirected_log(pid: int) -> str | None:
 
 
 def place(url: str) -> tuple[str, int]:
-    """Host and port for comparison; all names of this machine are one, and what is watched over ssh is itself alone."""
-    if is_over_ssh(url):
-        return url, 0
+    """Host and port for comparison; all names of this machine are one."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     local = is_local(host)

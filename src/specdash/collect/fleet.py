@@ -8,7 +8,6 @@ import heapq
 import itertools
 import threading
 import time
-from collections import defaultdict
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -22,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from specdash.collect.logs import LogCollector
-    from specdash.collect.over_ssh import AgentWatch
     from specdash.core.readings import Reading
-    from specdash.core.target import SshHost, Target
+    from specdash.core.target import Target
 
     Sink = Callable[[Reading[Any]], None]
 
@@ -38,19 +36,18 @@ class FleetHub:
     """Hands what is read of each server to the sink that came with it, on one of three threads.
 
     A server is asked for /health, /metrics, /slots, and now and then for /props; a router for its models. Its log is
-    read where it is known, and of one on this machine the GPUs are its own. One behind ssh has its agent, an ssh and a
-    thread each. A sink that raises costs the others nothing.
+    read where it is known, and of one on this machine the GPUs are its own. A sink that raises costs the others
+    nothing.
     """
 
     def __init__(self, watched: Sequence[tuple[Target, Sink]], *, interval_s: float = 1.0) -> None:
         self._watched = tuple(watched)
-        self._asked = [(target, sink) for target, sink in self._watched if target.ssh is None]
         self._interval_s = interval_s
         self._stopping = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="specdash-fleet", daemon=True)
-        self._workers: list[Worker | AgentWatch] = []
+        self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
         self.start()
@@ -61,37 +58,16 @@ class FleetHub:
 
     def start(self) -> None:
         """Begin, without waiting."""
-        _allow_files(len(self._asked) * CONNECTIONS + FILES_LEFT)
+        _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
         self._thread.start()
-        here = [
-            (target, sink)
-            for target, sink in self._watched
-            if local_port(target.url) is not None and target.gpu_host is None
-        ]
+        here = [sink for target, sink in self._watched if local_port(target.url) is not None]
         logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
         if logs:
             self._workers.append(Worker("fleet-logs", _Logs(logs).step, lambda _: None))
         if here:
-            self._workers.append(Worker("fleet-gpu", _Gpus([sink for _, sink in here]).step, lambda _: None))
-        for target, sink in self._watched:
-            if target.ssh is not None:
-                from specdash.collect.over_ssh import AgentWatch
-
-                self._workers.append(AgentWatch(target, partial(_publish, sink), self._interval_s, lambda _: None))
-        self._watch_gpus_elsewhere()
+            self._workers.append(Worker("fleet-gpu", _Gpus(here).step, lambda _: None))
         for worker in self._workers:
             worker.start()
-
-    def _watch_gpus_elsewhere(self) -> None:
-        """An agent for each machine whose GPUs are those of servers that are asked from here."""
-        sinks: defaultdict[SshHost, list[Sink]] = defaultdict(list)
-        for target, sink in self._watched:
-            if target.gpu_host is not None and target.ssh is None:
-                sinks[target.gpu_host].append(sink)
-        for host, own in sinks.items():
-            from specdash.collect.over_ssh import gpu_watch
-
-            self._workers.append(gpu_watch(host, _Gpus(own).publish, self._interval_s))
 
     def stop(self) -> None:
         """End within a second, whatever hangs."""
@@ -120,9 +96,9 @@ class FleetHub:
         scheduling = SchedulingWatch(self._publish_all)
         async with asyncio.TaskGroup() as group:
             group.create_task(scheduling.run())
-            for number, (target, sink) in enumerate(self._asked):
+            for number, (target, sink) in enumerate(self._watched):
                 # Spread over the interval, that no moment has the work of all.
-                begins = self._interval_s * number / len(self._asked)
+                begins = self._interval_s * number / len(self._watched)
                 group.create_task(self._watch_server(target, sink, begins, scheduling))
 
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:

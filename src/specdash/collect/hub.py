@@ -19,10 +19,8 @@ from specdash.core.target import local_port
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from specdash.collect.agent_wire import LogPlace
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
-    from specdash.collect.over_ssh import AgentWatch
     from specdash.collect.own_files import TrialCollector
     from specdash.collect.proxy import ProxyPoller
     from specdash.collect.proxy_log import ProxyEventsCollector
@@ -336,13 +334,9 @@ class Hub:
         host: bool = True,
         on_target: Callable[[Target], None] = lambda _: None,
         env: Mapping[str, str] = os.environ,
-        log_after: LogPlace | None = None,
     ) -> None:
         """`on_target` is told, on another thread, of the target as it is known by now: with a proxy that was found for
-        it, or with the parameters of another engine. `env` says where records are. `log_after` is how far the log was
-        read by whoever watched before.
-
-        A target that is watched over ssh is watched by an agent there, whose readings are published here."""
+        it, or with the parameters of another engine. `env` says where records are."""
         self.bus = Bus([*sinks, self._look_again])
         self._target = target
         self._interval_s = interval_s
@@ -356,10 +350,7 @@ class Hub:
         self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
-        self._log_after = log_after
         self._log_tail: LogTail | None = None
-        self._agent = self._agent_watch() if target.ssh is not None else None
-        self._gpu_agent: AgentWatch | None = None
         self._trials: TrialCollector | None = None
         self._http = _HttpThread(target, self._publish_answer, interval_s, lambda: self._target)
         self._on_target = on_target
@@ -378,9 +369,6 @@ class Hub:
 
     def start(self) -> None:
         """Begin to watch. Raises UsageError when the target's url cannot be meant."""
-        if self._agent is not None:
-            self._agent.start()
-            return
         self._http.start()
         self._watch_log()
         self._watch_own_files()
@@ -399,15 +387,10 @@ class Hub:
         with self._knowing:
             self._stopped = True
         deadline = time.monotonic() + STOP_S
-        agents = [agent for agent in (self._agent, self._gpu_agent) if agent is not None]
-        for agent in agents:
-            agent.stop()
         self._http.stop()
         self._proxy.stop()
         for worker in self._workers:
             worker.stop()
-        for agent in agents:
-            agent.join(deadline - time.monotonic())
         self._http.join(deadline - time.monotonic())
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
@@ -416,24 +399,9 @@ class Hub:
     def set_interval(self, interval_s: float) -> None:
         """Change the seconds between two looks, from now on."""
         self._interval_s = interval_s
-        for agent in (self._agent, self._gpu_agent):
-            if agent is not None:
-                agent.set_interval(interval_s)
         self._http.set_interval(interval_s)
         for worker in self._workers:
             worker.wake()
-
-    @property
-    def log_read(self) -> LogPlace | None:
-        """How far the log was read; of meaning on the thread that publishes its readings."""
-        return self._log_tail.place if self._log_tail is not None else None
-
-    def _agent_watch(self) -> AgentWatch:
-        from specdash.collect.agent_wire import LEARNT_FIELDS
-        from specdash.collect.over_ssh import AgentWatch
-
-        learn = partial(self._learn, LEARNT_FIELDS)
-        return AgentWatch(self._target, self.bus.publish, self._interval_s, learn)
 
     def _watch_log(self) -> None:
         path = self._target.log
@@ -447,7 +415,7 @@ class Hub:
         from specdash.collect.logs import LogCollector
         from specdash.collect.tail import LogTail
 
-        tail = self._log_tail = LogTail(path, after=self._log_after)
+        tail = self._log_tail = LogTail(path)
         return self._work("log", LogCollector(path, self.bus.publish, tail=tail).step, Source.LOG)
 
     def _follow_log(self, path: str) -> None:
@@ -506,8 +474,7 @@ class Hub:
             )
             self._on_target(self._target)
         path = self._target.log
-        # An agent reads the log where it is.
-        if self._agent is None and path is not None and path != before.log:
+        if path is not None and path != before.log:
             self._follow_log(path)
 
     def _watch_host(self) -> None:
@@ -534,12 +501,6 @@ class Hub:
         return min(pause, SOON_S) if self._looks_soon else pause
 
     def _watch_gpu(self) -> None:
-        if self._target.gpu_host is not None:
-            from specdash.collect.over_ssh import gpu_watch
-
-            self._gpu_agent = gpu_watch(self._target.gpu_host, self.bus.publish, self._interval_s)
-            self._gpu_agent.start()
-            return
         from specdash.collect.gpu import GpuCollector
 
         pids = self._host.backend_pids if self._host is not None else frozenset

@@ -53,12 +53,8 @@ class LogTail:
         *,
         whole_below: int = WHOLE_BELOW_BYTES,
         backfill: int = BACKFILL_BYTES,
-        after: tuple[int, int, int] | None = None,
     ) -> None:
-        """`after`: where a reader before this one ended, as its `place` says; a file that took the place of that one is
-        read from its start."""
         self.path = path
-        self._after = after
         self._whole_below = whole_below
         self._backfill = backfill
         self._fd: int | None = None
@@ -103,14 +99,6 @@ class LogTail:
             return None
         return self._seen_mtime / 1e9
 
-    @property
-    def place(self) -> tuple[int, int, int] | None:
-        """Device and inode of the open file, and how far it was read; None while none is open."""
-        if self._fd is None:
-            return None
-        status = os.fstat(self._fd)
-        return status.st_dev, status.st_ino, self._position
-
     def close(self) -> None:
         """Let go of the file; the next `read` opens it anew, from its start."""
         self._suspended = None
@@ -154,11 +142,7 @@ class LogTail:
             self._seen_mtime = 0
             return None
         self._begin()
-        after, self._after = self._after, None
-        if after is not None:
-            self._followed_before = after[:2] != (status.st_dev, status.st_ino) or after[2] > status.st_size
-            self._position = 0 if self._followed_before else after[2]
-        elif self._is_first_look() and status.st_size >= self._whole_below:
+        if self._is_first_look() and status.st_size >= self._whole_below:
             self._position = status.st_size - self._backfill
             self._to_line_start = True
         self._replaced = self._followed_before

@@ -40,7 +40,7 @@ class TargetLook:
 
 
 def look_at(targets: Sequence[Target]) -> list[TargetLook]:
-    """These servers, each looked at; takes at most about two times `LOOK_S`. Nobody goes over ssh for it."""
+    """These servers, each looked at; takes at most about two times `LOOK_S`."""
     return asyncio.run(_look_at_all(targets))
 
 
@@ -51,8 +51,6 @@ async def _look_at_all(targets: Sequence[Target]) -> list[TargetLook]:
 async def _look_at(target: Target) -> TargetLook:
     from specdash.llama.client import LlamaClient
 
-    if target.ssh is not None:
-        return TargetLook(target, "over ssh: not looked at", True)
     client = LlamaClient(target)
     try:
         health, props = await asyncio.gather(client.health(LOOK_S), client.props(LOOK_S))

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING
 
-from specdash.control.services.services import ServiceStatus  # noqa: TC001 - the codec reads the hints
-from specdash.core.changes import Role, shown_value
+from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
 from specdash.system.data import dataclass
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from specdash.control.apply.apply import ApplyPlan
     from specdash.control.profiles import Profile
-    from specdash.control.services.services import Deployment
+    from specdash.control.services.services import Deployment, ServiceStatus
     from specdash.control.slots import SlotChange, SlotPlan
     from specdash.core.changes import ApplyProgress, ApplyRecord, WantedValues
     from specdash.core.target import Target
@@ -30,19 +29,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ServiceView:
     """One service now. `values` is its env file, `last_good` the env before the last apply that is in force: what
-    a rollback goes back to; None when nothing was applied yet. Both hold secrets: mask before showing."""
+    a rollback goes back to; None when nothing was applied yet. Both hold secrets."""
 
     role: Role
     manager: str
     status: ServiceStatus
     values: dict[str, str] = field(repr=False)
     last_good: dict[str, str] | None = field(default=None, repr=False)
-
-    @property
-    def masked(self) -> ServiceView:
-        """Without secrets."""
-        good = self.last_good
-        return replace(self, values=_masked(self.values), last_good=None if good is None else _masked(good))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +49,6 @@ class ServicesView:
     def of(self, role: Role) -> ServiceView | None:
         """The service of a role."""
         return next((service for service in self.services if service.role is role), None)
-
-
-def _masked(values: Mapping[str, str]) -> dict[str, str]:
-    return {key: shown_value(key, value) or "" for key, value in values.items()}
 
 
 class RunningApply:

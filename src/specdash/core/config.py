@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError, UsageError
 from specdash.core.removed import REMOVED_SETTINGS, removed_setting
-from specdash.core.target import is_over_ssh, ssh_host, target_url
+from specdash.core.target import is_over_ssh, machine_and_server, normalise_url
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ _UNIT = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
 NAME_OF_TARGET = re.compile(r"[\w.@-]{1,40}")
 NAMES_OF_TARGET = ("name", "group")
 """What a table [[target]] calls its server, and the group that it is in: names, no settings."""
-KEYS_OF_TABLE = (*NAMES_OF_TARGET, "gpu_host")
-"""What only a table [[target]] may say."""
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
 _MANAGERS = ("auto", "systemd", "supervisor")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
@@ -119,30 +117,6 @@ def _keys(value: object) -> dict[str, object]:
     return chosen
 
 
-SSH_SETTINGS = {"command": "ssh", "program": "specdash"}
-"""What the table [ssh] may say, and what holds where it does not: the user's ssh here, and what the shell of the other
-machine calls specdash."""
-
-
-@_schema(
-    type="object",
-    additionalProperties=False,
-    properties={name: {"type": "string", "minLength": 1} for name in SSH_SETTINGS},
-)
-def _ssh(value: object) -> dict[str, str]:
-    """From a text: `command='ssh -F file' program=/opt/bin/specdash`."""
-    if isinstance(value, str):
-        import shlex
-
-        value = {name: text for name, _, text in (part.partition("=") for part in shlex.split(value))}
-    wanted = 'must be a table: [ssh], and below it command = "ssh" or program = "specdash"'
-    if not isinstance(value, dict) or not value.keys() <= SSH_SETTINGS.keys():
-        raise ValueError(wanted)
-    if not all(isinstance(text, str) and text.strip() for text in value.values()):
-        raise ValueError(wanted)
-    return {**SSH_SETTINGS, **value}
-
-
 @_schema(type="array")
 def _target_tables(value: object) -> tuple[dict[str, Any], ...]:
     """The tables with their values read. An unknown key's value is not repeated: it may be a key that was written
@@ -169,8 +143,8 @@ def _target_table(entry: Mapping[str, object]) -> dict[str, Any]:
     for key in entry:
         if key in ("api_key", "proxy_key"):
             raise ValueError(f"{key}: keys are no part of this file; name the variable that holds it with {key}_env")
-        if key not in (*KEYS_OF_TABLE, *TARGET_KEYS):
-            raise ValueError(f"{key}: no setting of a target; {_near(key, (*KEYS_OF_TABLE, *TARGET_KEYS))}")
+        if key not in (*NAMES_OF_TARGET, *TARGET_KEYS):
+            raise ValueError(f"{key}: no setting of a target; {_near(key, (*NAMES_OF_TARGET, *TARGET_KEYS))}")
     missing = [key for key in ("name", "url") if key not in entry]
     if missing:
         raise ValueError(f'{missing[0]} is missing; write {missing[0]} = "{_EXAMPLE[missing[0]]}"')
@@ -178,23 +152,13 @@ def _target_table(entry: Mapping[str, object]) -> dict[str, Any]:
     for key, name in read.items():
         if not isinstance(name, str) or not NAME_OF_TARGET.fullmatch(name):
             raise ValueError(f"{key} = {name!r}: must be letters, digits and . _ - @, at most 40")
-    if "gpu_host" in entry:
-        read["gpu_host"] = _gpu_host(entry["gpu_host"])
     for key in (key for key in entry if key not in read):
         try:
             read[key] = BY_NAME[key].read(entry[key])
         except ValueError as error:
             raise ValueError(f"{key} = {entry[key]!r}: {error}") from None
-    target_url(read["url"])
+    (machine_and_server if is_over_ssh(read["url"]) else normalise_url)(read["url"])
     return read
-
-
-def _gpu_host(value: object) -> str:
-    """The machine whose GPUs are a server's. Raises UsageError and ValueError."""
-    if not isinstance(value, str) or not is_over_ssh(value.strip()):
-        raise ValueError("gpu_host: must be a machine behind ssh, such as ssh://user@gpu1")
-    ssh_host(value)
-    return value
 
 
 @_schema(type="boolean")
@@ -279,12 +243,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "maximum size of the record, in MB", "MB"),
     Setting("rules", _text, None, "your alert thresholds (default: rules.toml beside config.toml)", "FILE"),
     Setting("keys", _keys, {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
-    Setting(
-        "ssh",
-        _ssh,
-        SSH_SETTINGS,
-        "how to reach ssh:// targets: a table [ssh] with command and program (docs/remote.md)",
-    ),
     Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/targets.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
@@ -382,7 +340,7 @@ def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = Fals
             chosen[key] = Resolved(table[key], origin)
         elif key in TARGET_SETTINGS:
             chosen[key] = Resolved(BY_NAME[key].default, "default")
-    return chosen | {key: Resolved(table.get(key, ""), origin) for key in KEYS_OF_TABLE}
+    return chosen | {key: Resolved(table.get(key, ""), origin) for key in NAMES_OF_TARGET}
 
 
 def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], None]) -> dict[str, Any]:

@@ -31,8 +31,7 @@ def _target() -> dict[str, Any]:
     name = {"type": "string", "pattern": f"^{NAME_OF_TARGET.pattern}$"}
     about = {"name": "What it is called.", "group": "The group that it is in, for `specdash fleet`."}
     names = {key: {**name, "description": about[key]} for key in NAMES_OF_TARGET}
-    gpus = {"type": "string", "pattern": "^ssh://", "description": "The machine whose GPUs are its own, behind ssh."}
-    return _table({**names, "gpu_host": gpus, **keys}) | {"required": ["name", "url"]}
+    return _table({**names, **keys}) | {"required": ["name", "url"]}
 
 
 def _table(properties: dict[str, Any]) -> dict[str, Any]:

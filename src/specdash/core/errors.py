@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 3
     """A file or setting named by the user is missing, unreadable or not what it should be."""
     UNREACHABLE = 4
-    """No llama-server answers where one was expected."""
+    """No llama-server answers where one was expected, or the machine of `--on` cannot be reached or has no specdash."""
     NO_ENGINE = 5
     """No engine is installed that could run the model."""
     PORT_IN_USE = 6

@@ -87,11 +87,6 @@ def apply_journal_file(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "apply.journal"
 
 
-def detached_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """What commands say that a specdash on another machine asked for, a file each (see `control.detached`)."""
-    return state_dir(env) / "detached"
-
-
 def trial_file(env: Mapping[str, str] = os.environ) -> Path:
     """What a service ran before settings were tried on it; there while that lasts (see `control.trial`)."""
     return state_dir(env) / "trial.json"

@@ -29,9 +29,11 @@ _CONTAINERS = (
 
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
+_ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
 REMOVED_COMMANDS: Mapping[str, str] = {
+    "agent": _ON,
     "bench apply-storm": "it tested specdash itself; `specdash apply` verifies each change and undoes it on failure",
     "env set": _ENV_CHANGE,
     "env unset": _ENV_CHANGE,
@@ -61,7 +63,9 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
 
 REMOVED_SETTINGS: Mapping[str, str] = {
     "ascii": _ASCII,
+    "gpu_host": _ON,
     "layout": _LAYOUT,
+    "ssh": "~/.ssh/config says how a machine is reached; specdash there is on the PATH or linked into ~/.local/bin",
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
 }
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""

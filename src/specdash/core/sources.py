@@ -1,5 +1,5 @@
 """Every source of readings, declared once: what its values are, how long they hold, how the record keeps them; and how
-a reading is written as JSON, for the record and for whoever watches from another machine."""
+a reading is written as JSON."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from specdash.core.errors import UsageError
@@ -34,65 +34,35 @@ def is_local(host: str | None) -> bool:
 def local_port(url: str) -> int | None:
     """The port of an address on this machine, None for another machine."""
     parts = urlsplit(url)
-    if not is_local(parts.hostname) or is_over_ssh(url):
+    if not is_local(parts.hostname):
         return None
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 SSH = "ssh://"
-"""How the address of a server begins that is watched from its own machine (docs/remote.md)."""
 
 
 def is_over_ssh(url: str) -> bool:
-    """Whether the address is that of a machine on which `specdash agent` watches the server."""
+    """Whether the address is that of a machine on which commands are run through ssh (docs/remote.md)."""
     return url[: len(SSH)].lower() == SSH
 
 
-def is_seen_whole(url: str) -> bool:
-    """Whether GPUs, processes and memory that are seen are those of the machine where the server runs."""
-    return is_over_ssh(url) or is_local(urlsplit(url).hostname)
+_MACHINE = re.compile(r"((?:\w[\w.+-]*@)?(?:\w[\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::[0-9]{1,5})?)(?:/(.*))?")
+"""None begins with a dash, which ssh would take for an option."""
 
 
-@dataclass(frozen=True, slots=True)
-class SshHost:
-    """The machine where a server runs, as the user's own ssh reaches it, and how the agent is started there."""
+def machine_and_server(url: str) -> tuple[str, str]:
+    """Of `ssh://[USER@]HOST[:PORT][/SERVER]` what ssh takes, and the server's address there, "" for the one that is
+    found. Raises UsageError."""
+    found = _MACHINE.fullmatch(url[len(SSH) :])
+    if found is None:
+        raise UsageError("write a machine as USER@HOST or ssh://USER@HOST[:PORT][/127.0.0.1:8081], without a password")
+    return SSH + found[1], found[2] or ""
 
-    name: str
-    """`user@host` or a name of the user's ssh_config."""
-    port: int | None = None
-    server: str | None = None
-    """Address of the server as it is seen from there; None: the one that is found there."""
-    command: tuple[str, ...] = ("ssh",)
-    """The user's ssh, with options of its own."""
-    program: str = "specdash"
-    """What the shell there calls specdash."""
-    options: tuple[str, ...] = ()
-    """Of `specdash agent`: what the user said of the server, as it holds there."""
 
-    @property
-    def url(self) -> str:
-        """What the target is called."""
-        port = f":{self.port}" if self.port is not None else ""
-        user, at, host = self.name.rpartition("@")
-        shown = f"{user}{at}[{host}]" if ":" in host else self.name
-        server = f"/{self.server.removeprefix('http://')}" if self.server is not None else ""
-        return f"{SSH}{shown}{port}{server}"
-
-    def words(self, command: str) -> str:
-        """A command line that runs a command of specdash there, for people."""
-        import shlex
-
-        port = ("-p", str(self.port)) if self.port is not None else ()
-        return f"{shlex.join((*self.command, *port, self.name))} {self.program} {command}"
-
-    def argv(self, options: tuple[str, ...]) -> tuple[str, ...]:
-        """What starts the agent there, with these options more. ssh asks for nothing that would need a person."""
-        import shlex
-
-        server = ("--url", self.server) if self.server is not None else ()
-        agent = shlex.join((*server, *self.options, *options))
-        port = ("-p", str(self.port)) if self.port is not None else ()
-        return (*self.command, "-o", "BatchMode=yes", "-T", *port, self.name, f"{self.program} agent {agent}")
+def on_words(url: str) -> str:
+    """What to do with such an address: it is no server that is asked from here."""
+    return f"`specdash --on {url[len(SSH) :]}` opens its dashboard, and runs any other command there"
 
 
 def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
@@ -101,31 +71,6 @@ def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
     if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not least <= int(port) <= 65535:
         raise ValueError(text)
     return host, int(port)
-
-
-_SSH_NAME = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])")
-"""None begins with a dash, which ssh would take for an option."""
-
-
-def ssh_host(written: str, **settings: Any) -> SshHost:
-    """The machine of `ssh://[user@]host[:port][/SERVER]`; SERVER is an address as the machine itself writes it, such as
-    127.0.0.1:8081. `settings` are further fields. Raises UsageError."""
-    rest = written.strip()[len(SSH) :]
-    place, _, server = rest.partition("/")
-    name, colon, port = place.rpartition(":") if re.search(r":\d*$", place) else (place, "", "")
-    wanted = "write ssh://user@host, with :PORT and /127.0.0.1:8081 where needed"
-    if not _SSH_NAME.fullmatch(name):
-        if "@" in name and ":" in name.split("@")[0]:
-            raise UsageError(f"the ssh address holds a password; ssh takes keys, not passwords: {wanted}")
-        raise UsageError(f"{written!r} names no host; {wanted}")
-    if colon and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise UsageError(f"{written!r}: {port!r} is no port; {wanted}")
-    return SshHost(
-        name.replace("[", "").replace("]", ""),
-        int(port) if colon else None,
-        normalise_url(server) if server.strip("/") else None,
-        **settings,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +110,10 @@ class Target:
     """How the proxy was found, in words."""
     proxy_found: tuple[str, ...] = ()
     """Which of these come from the run record of a proxy, by name; empty for a proxy that the user named."""
-    ssh: SshHost | None = None
-    """Where an agent watches it; None for one that is asked from here."""
     name: str = ""
     """Its name in config.toml, "" for one that is not there."""
     group: str = ""
     """The group that it is in there."""
-    gpu_host: SshHost | None = None
-    """Whose GPUs are its own, where neither it nor an agent beside it tells."""
 
     @property
     def label(self) -> str:
@@ -192,6 +133,8 @@ def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
     Raises UsageError for what cannot be the base address of a server, also when it holds a user name or password.
     """
     address = written.strip()
+    if is_over_ssh(address):
+        raise UsageError(f"{address} is another machine: {on_words(address)}")
     if "@" in address.split("://")[-1].split("/")[0]:
         raise UsageError(f"the server address holds a user name or password; give a key with {key_option} NAME")
     if not address or _UNPRINTABLE.search(address):
@@ -214,9 +157,3 @@ def normalise_url(written: str, key_option: str = "--api-key-env") -> str:
     path = parts.path.rstrip("/")
     path = path.removesuffix("/v1").rstrip("/")
     return f"{parts.scheme.lower()}://{authority}{path}"
-
-
-def target_url(written: str) -> str:
-    """What a target is called whose address is written so: `normalise_url`, or that of a machine behind ssh. Raises
-    UsageError."""
-    return ssh_host(written).url if is_over_ssh(written.strip()) else normalise_url(written)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from specdash.insight.picture import Picture, RouterModelPicture
 
 
+ELSEWHERE = "elsewhere"
+"""The state of a machine that is not asked from here."""
+
+
 @dataclass(frozen=True, slots=True)
 class FleetRow:
     """One server, or one model of a router. Figures as in `Picture`; None is unknown."""
@@ -26,7 +30,7 @@ class FleetRow:
     url: str
     model: str | None
     state: str
-    """A `BackendState`; of a model that is not looked at the router's word for it."""
+    """A `BackendState`, or `ELSEWHERE`; of a model that is not looked at the router's word for it."""
     reason: str = ""
     verdict: Verdict | None = None
     """None of a model that is not looked at."""
@@ -73,7 +77,7 @@ class FleetRow:
     @property
     def answers(self) -> bool:
         """Whether anybody is there: also one who loads, or wants a key."""
-        return self.state not in (BackendState.DOWN, BackendState.UNKNOWN)
+        return self.state not in (BackendState.DOWN, BackendState.UNKNOWN, ELSEWHERE)
 
     @property
     def alerts(self) -> int:

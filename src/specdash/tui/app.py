@@ -284,7 +284,7 @@ class Dashboard(App[None]):
         """Measure decode without speculation in idle slots, in a thread: what speculation gains is known then."""
         console = self.slot_console
         if console is None:
-            why = self.access.arming.elsewhere or "this dashboard cannot measure; use `specdash baseline record`"
+            why = "this dashboard cannot measure; use `specdash baseline record`"
             self.notify(why, severity="warning", markup=False)
         elif self.access.may_change():
             self.notify("measuring decode without speculation, for some seconds", timeout=4)

@@ -64,8 +64,6 @@ class Arming:
     idle_s: float = 60.0
     locked: bool = False
     until: float | None = None
-    elsewhere: str = ""
-    """Why nothing is changed from here, and where it is; "" where it may be."""
 
     def armed(self, now: float) -> bool:
         """Whether changes are allowed at this moment."""
@@ -132,7 +130,7 @@ class ServiceAccess:
         """Arm or disarm."""
         notify, arming = self._dashboard.notify, self.arming
         if self.console is None or arming.locked:
-            why = "started with --read-only" if arming.locked else arming.elsewhere or "there is no service to change"
+            why = "started with --read-only" if arming.locked else "there is no service to change"
             notify(f"this dashboard stays read-only: {why}", severity="warning", markup=False)
         elif in_the_past:
             notify(

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from specdash.cli.changes.over_ssh import add_far_options
+from specdash.cli.options import add_own_machine, check_own_machine
 from specdash.core.errors import ExitCode
 from specdash.system.text import number, table, timestamp
 
@@ -21,19 +21,17 @@ _HEADER = ("number", "when", "kind", "outcome", "down", "changes and reason")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_far_options(parser)
+    add_own_machine(parser)
     parser.add_argument("-n", type=int, default=_DEFAULT_LINES, metavar="N", help=f"last N (default: {_DEFAULT_LINES})")
     parser.add_argument("--json", action="store_true", help="print a JSON array of records, oldest first")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the last records, oldest first."""
-    from specdash.cli.changes.over_ssh import carry_over, far_machine
     from specdash.control.apply.journal import read_records
     from specdash.core.paths import applies_file
 
-    if (host := far_machine(args)) is not None:
-        return carry_over(host, args)
+    check_own_machine(args)
     records = read_records(applies_file(os.environ))
     shown = records[-args.n :] if args.n > 0 else ()
     if args.json:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service
+from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, check_own_machine
 from specdash.core.changes import Role, parse_assignments
 from specdash.core.errors import UsageError
 
@@ -39,11 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply; see `configure` and docs/apply.md for the exit codes."""
     from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of, settle_unfinished
-    from specdash.cli.changes.over_ssh import carry_over, far_machine
     from specdash.control.apply.apply import plan_apply
 
-    if (host := far_machine(args)) is not None:
-        return carry_over(host, args)
+    check_own_machine(args)
     role = Role(args.service) if args.service is not None else None
     wanted = wanted_values([*args.assignments, *(f"-{key}" for key in args.unset)], role, args.profile)
     if args.from_stdin:
@@ -68,13 +66,21 @@ def _read_settings() -> WantedValues:
     import json
     import sys
 
-    from specdash.control.far import read_wanted
-
     try:
-        return read_wanted(json.loads(sys.stdin.readline()))
+        return _wanted(json.loads(sys.stdin.readline()))
     except ValueError:
         # What was read may be a secret.
         raise UsageError('--from-stdin: must be a line {"backend": {"KEY": "VALUE"}, "proxy": {"KEY": null}}') from None
+
+
+def _wanted(data: Any) -> WantedValues:
+    """Raises ValueError for what is none."""
+    if not isinstance(data, dict) or not all(isinstance(values, dict) for values in data.values()):
+        raise ValueError("must be an object of services, each an object of keys")
+    wanted = {Role(role): dict(values) for role, values in data.items()}
+    if not all(value is None or isinstance(value, str) for values in wanted.values() for value in values.values()):
+        raise ValueError("values must be texts, or null for a key to remove")
+    return wanted
 
 
 def wanted_values(words: list[str], role: Role | None, profile: str | None) -> WantedValues:

@@ -10,15 +10,13 @@ import threading
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
-from specdash.cli.changes.over_ssh import add_far_options
-from specdash.cli.options import add_settings, resolved_settings
+from specdash.cli.options import add_own_machine, add_settings, resolved_settings
 from specdash.cli.signals import cancelled_by_signals, undisturbed
 from specdash.control.apply.apply import Apply, ApplyOptions, restore_abandoned
 from specdash.control.apply.journal import describe
 from specdash.control.apply.plan import preview
 from specdash.control.apply.trial import abandoned
 from specdash.control.apply.undo import recover, unfinished
-from specdash.control.detached import EventStream
 from specdash.control.env_store import read_env
 from specdash.control.services.deployment import find_deployment
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, Role, StepState
@@ -88,9 +86,6 @@ class StepPrinter:
 
     def __call__(self, progress: ApplyProgress) -> None:
         """Take one report."""
-        if isinstance(self._stream, EventStream):
-            self._stream.take_progress(progress)
-            return
         if progress.state is StepState.RUNNING and not self._live:
             return
         text = _step_line(progress)
@@ -188,7 +183,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SERVICE=SHA256",
         help="only change this service's env file if it still has this digest (`env show --json`); may be repeated",
     )
-    add_far_options(parser)
+    add_own_machine(parser)
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
 
 

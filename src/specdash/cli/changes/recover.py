@@ -6,8 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from specdash.cli.changes.over_ssh import add_far_options
-from specdash.cli.options import add_settings
+from specdash.cli.options import add_own_machine, add_settings, check_own_machine
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 
@@ -18,7 +17,7 @@ _NOTHING = '{"outcome": "nothing to recover"}'
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_far_options(parser)
+    add_own_machine(parser)
     way = parser.add_mutually_exclusive_group()
     way.add_argument("--rollback", action="store_true", help="put the old settings back (the default)")
     way.add_argument("--finish", action="store_true", help="complete it; roll it back if that fails")
@@ -30,13 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show what was cut short, ask, recover; 0 when it ended as asked, or there was nothing to recover."""
     from specdash.cli.changes.apply_run import StepPrinter, bring_up, deployment_of, recovered_code, report
-    from specdash.cli.changes.over_ssh import carry_over, far_machine
     from specdash.cli.signals import undisturbed
     from specdash.control.apply.trial import abandoned
     from specdash.control.apply.undo import recover, unfinished
 
-    if (host := far_machine(args)) is not None:
-        return carry_over(host, args)
+    check_own_machine(args)
     deployment, options = deployment_of(args)
     bring_up(deployment)
     journal, trial = unfinished(os.environ), abandoned(os.environ)

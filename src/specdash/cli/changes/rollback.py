@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from specdash.cli.options import check_own_machine
+
 if TYPE_CHECKING:
     import argparse
 
@@ -21,12 +23,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, go back. An apply that was cut short is rolled back first; without N, that is all then."""
     from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of, report, settle_unfinished
-    from specdash.cli.changes.over_ssh import carry_over, far_machine
     from specdash.control.apply.apply import plan_rollback
     from specdash.core.changes import ApplyOutcome
 
-    if (host := far_machine(args)) is not None:
-        return carry_over(host, args)
+    check_own_machine(args)
     deployment, options = deployment_of(args)
     printer = StepPrinter()
     if not args.dry_run:

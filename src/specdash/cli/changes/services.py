@@ -10,8 +10,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.changes.over_ssh import add_far_options, carry_over, far_machine
-from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
+from specdash.cli.options import (
+    add_actions,
+    add_own_machine,
+    add_settings,
+    check_own_machine,
+    one_target,
+    print_answer,
+    resolved_settings,
+)
 from specdash.control.services import installation
 from specdash.control.services.deployment import OTHERS, find_deployment
 from specdash.control.services.services import ServiceState
@@ -51,8 +58,8 @@ _ACTIONS = {
     "logs": "print the last lines of their output",
 }
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "told to read its env file again"}
-OVER_SSH = ("status", "start", "stop", "restart", "reload")
-"""What is done on another machine as well."""
+_OF_TARGET = ("status", "start", "stop", "restart", "reload")
+"""Takes `--target`."""
 _SETTLE_S = 1.0
 _SHOWS_UP_S = 10.0
 """So long, a service of ours may take on a busy machine to read its settings and to leave its record."""
@@ -68,8 +75,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
             argument_parser.add_argument(
                 "role", nargs="?", choices=[str(role) for role in Role], help="only this service"
             )
-        if name in OVER_SSH:
-            add_far_options(argument_parser)
+        if name in _OF_TARGET:
+            add_own_machine(argument_parser)
     parsers["adopt"].add_argument("--env-file", metavar="F", help="the file to write (default: the backend's)")
     setup = parsers["install"]
     for argument_parser in (parsers["adopt"], setup):
@@ -88,8 +95,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action in OVER_SSH and (host := far_machine(args)) is not None:
-        return carry_over(host, args)
+    if args.action in _OF_TARGET:
+        check_own_machine(args)
     by_itself = {"adopt": adopt, "install": install, "uninstall": uninstall}.get(args.action)
     if by_itself is not None:
         return by_itself(args)

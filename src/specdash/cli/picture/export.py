@@ -74,7 +74,7 @@ def _place(text: str) -> tuple[str, int]:
 
 
 def _targets(settings: Mapping[str, Resolved], *, every: bool) -> list[Target]:
-    return all_targets(settings) if every else [one_target(settings, over_ssh=True)]
+    return all_targets(settings) if every else [one_target(settings)]
 
 
 class ExportedServers:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     rules = alert_rules(settings)
     window_s = WINDOWS_S[settings["window"].value]
-    with collecting(one_target(settings, over_ssh=True), rules, interval_s=settings["refresh"].value) as state:
+    with collecting(one_target(settings), rules, interval_s=settings["refresh"].value) as state:
         await_answers([state])
         server_of(lambda: state.picture(time.monotonic(), time.time(), window_s)).run()
     return ExitCode.OK

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     rules = alert_rules(settings)
     if args.all:
         return _print_all(args, settings, rules)
-    picture = look(one_target(settings, over_ssh=True), rules, WINDOWS_S[settings["window"].value], before_s=args.wait)
+    picture = look(one_target(settings), rules, WINDOWS_S[settings["window"].value], before_s=args.wait)
     if args.prometheus:
         from specdash.export.prometheus import to_prometheus
 

@@ -44,23 +44,19 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     named: str | None = settings["url"].value
     if named is not None:
-        from specdash.core.target import target_url
+        from specdash.core.target import normalise_url
 
-        named = target_url(named)
+        named = normalise_url(named)
     note = newest_note(named)
     if note is not None:
         return _say(args.form, note.fields)
     from specdash.cli.options import one_target
 
     try:
-        target = one_target(settings, over_ssh=True)
+        target = one_target(settings)
     except UnreachableError:
         print("NO SERVER found on this machine")
         return ExitCode.UNREACHABLE
-    if target.ssh is not None:
-        raise UnreachableError(
-            f"nothing is watching {target.url}: open its dashboard, or run `specdash record --url {target.url}`"
-        )
     return _say(args.form, asked(target))
 
 

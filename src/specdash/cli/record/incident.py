@@ -265,7 +265,7 @@ class Gathering:
         is_elsewhere: bool = False,
     ) -> None:
         self.target = target
-        self._is_elsewhere = is_elsewhere or target.ssh is not None
+        self._is_elsewhere = is_elsewhere
         self.settings = settings
         self.span = span
         self.env = env
@@ -293,8 +293,7 @@ class Gathering:
 
     def _of_its_file(self, part: str, file: str | None, get: Callable[[], T]) -> T | None:
         """The same of a file of the server that is read here wherever the server is."""
-        is_here = file is not None and self.target.ssh is None
-        return self.attempt(part, get) if is_here else self.of_its_machine(part, get)
+        return self.attempt(part, get) if file is not None else self.of_its_machine(part, get)
 
     def parts(self, picture: Picture | None, columns: Columns | None) -> Parts:
         from specdash.export.incident.bundle import machine, names, run_records, versions

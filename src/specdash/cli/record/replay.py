@@ -142,7 +142,7 @@ def _opened(
 
 
 def _target(store: Store, url: str | None) -> Target:
-    from specdash.core.target import target_url
+    from specdash.core.target import normalise_url
     from specdash.history.replay import recorded_target
 
     names = store.targets()
@@ -150,7 +150,7 @@ def _target(store: Store, url: str | None) -> Target:
         raise InputError(f"{store.path}: nothing is recorded in it")
     if url is None:
         return recorded_target(names[0])
-    wanted = url if url in names else target_url(url.partition(" ")[0])
+    wanted = url if url in names else normalise_url(url.partition(" ")[0])
     found = [name for name in names if name == wanted or name.partition(" ")[0] == wanted]
     if not found:
         raise UsageError(f"--target {url}: not in the record; it has {', '.join(names)}")

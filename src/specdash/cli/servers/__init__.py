@@ -1,1 +1,1 @@
-"""Commands about several servers: which there are, all at once, and those of other machines."""
+"""Commands about several servers: which there are, and all at once."""

@@ -7,11 +7,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
+from specdash.cli import on
 from specdash.cli.options import (
     add_settings,
     alert_rules,
     await_light_answers,
     every_target,
+    machines,
     print_answer,
     resolved_settings,
     settings_for,
@@ -27,7 +29,7 @@ from specdash.core.config import (
     WINDOWS_S,
 )
 from specdash.core.errors import ExitCode, SpecdashError, UnreachableError, UsageError
-from specdash.core.target import normalise_url
+from specdash.core.target import is_over_ssh, machine_and_server, normalise_url, on_words
 
 if TYPE_CHECKING:
     import argparse
@@ -94,13 +96,13 @@ def run(args: argparse.Namespace) -> int:
         url = normalise_url(args.prometheus, KEY_OPTION)
         fleet = PrometheusFleet(url, key, max(settings["refresh"].value, ASKED_EVERY_S))
     else:
-        targets = every_target(settings)
-        if not targets:
+        targets, others = every_target(settings), machines(settings)
+        if not targets and not others:
             raise UnreachableError(
                 'no llama-server on this machine, and no [[target]] in config.toml; write one with name = "gpu1" and '
                 'url = "http://gpu1:8080" (docs/targets.md)'
             )
-        fleet = Fleet(targets, rules, settings["refresh"].value, window_s)
+        fleet = Fleet(targets, rules, settings["refresh"].value, window_s, others)
     if not prints:
         return _show(fleet, settings)
     from specdash.export import fleet as fleet_report
@@ -139,19 +141,47 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> i
             if row is None:
                 return app.return_code or ExitCode.OK
             choice.selected = row.name
+            if is_over_ssh(row.url):
+                _open_there(fleet, row)
+                continue
             target = fleet.target_of(row)
             own = settings_for(target, settings)
             open_dashboard(target, own, of_fleet=True)
 
 
+def _open_there(fleet: Fleet | PrometheusFleet, row: FleetRow) -> None:
+    """The dashboard of another machine, by the specdash there. Its row says why where there is none."""
+    machine, server = machine_and_server(row.url)
+    try:
+        on.run(machine, ["--url", server] if server else [])
+    except UnreachableError as error:
+        if isinstance(fleet, Fleet):
+            fleet.machines[row.name] = replace(row, reason=str(error))
+
+
 class Fleet:
     """The servers that are watched, and their rows."""
 
-    def __init__(self, targets: Sequence[Target], rules: Sequence[Rule], interval_s: float, window_s: float) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        rules: Sequence[Rule],
+        interval_s: float,
+        window_s: float,
+        machines: Sequence[Target] = (),
+    ) -> None:
+        """`machines` have a row each, and are not asked."""
         from specdash.collect.fleet import FleetHub
+        from specdash.insight.fleet import ELSEWHERE, FleetRow
         from specdash.insight.state import TargetState
 
         self.window_s = window_s
+        self.machines = {
+            machine.name: FleetRow(
+                machine.name, machine.url, None, ELSEWHERE, reason=on_words(machine.url), group=machine.group
+            )
+            for machine in machines
+        }
         self.states = [
             TargetState(target, rules=rules, judged_every_s=JUDGED_EVERY_S, kept_s=max(KEPT_S, window_s * 1.2))
             for target in targets
@@ -187,7 +217,7 @@ class Fleet:
                     rows_of(self.picture(state), state.target.label, state.target.group),
                 )
             rows += known[2]
-        return rows
+        return [*rows, *self.machines.values()]
 
     @staticmethod
     def _is_due(

@@ -23,10 +23,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List them; exit 0 when one of them answers, 4 when none does or none is found."""
-    from specdash.cli.options import every_target, no_server, print_answer, resolved_settings
-    from specdash.collect.targets import look_at
+    from specdash.cli.options import every_target, machines, no_server, print_answer, resolved_settings
+    from specdash.collect.targets import TargetLook, look_at
+    from specdash.core.target import on_words
 
-    looks = look_at(every_target(resolved_settings(None)))
+    settings = resolved_settings(None)
+    looks = look_at(every_target(settings))
+    looks += [TargetLook(target, on_words(target.url), answers=False) for target in machines(settings)]
     if not (looks or args.json):
         raise no_server()
     print_answer(to_json(looks), to_text(looks), as_json=args.json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.readings import FailureKind, ReadingStatus, Source, others_share
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.core.target import is_seen_whole
+from specdash.core.target import local_port
 from specdash.system.stats import mean
 from specdash.system.text import MIB, UNKNOWN, duration, number, percent, size, size_pair
 
@@ -193,7 +193,7 @@ def _is_known(scene: RuleScene) -> bool:
 
 def _is_here(scene: RuleScene) -> bool:
     """Whether the server runs on the machine whose GPUs and memory are seen."""
-    return is_seen_whole(scene.picture.backend.url)
+    return local_port(scene.picture.backend.url) is not None
 
 
 def _used(scene: RuleScene) -> Sequence[Gpu]:

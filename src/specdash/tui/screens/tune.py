@@ -125,7 +125,7 @@ class TuneScreen(BoardScreen[TuneBoard]):
     @classmethod
     def refusal(cls, dashboard: Dashboard) -> str:
         """There may be nothing to tune."""
-        why = dashboard.access.arming.elsewhere or "this dashboard has no services to tune"
+        why = "this dashboard has no services to tune"
         return why if dashboard.access.console is None else ""
 
     def on_mount(self) -> None:

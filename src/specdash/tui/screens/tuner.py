@@ -249,7 +249,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
     @classmethod
     def refusal(cls, dashboard: Dashboard) -> str:
         """There may be no tuner."""
-        why = dashboard.access.arming.elsewhere or "this dashboard has no tuner: use `specdash tune`"
+        why = "this dashboard has no tuner: use `specdash tune`"
         return why if dashboard.tuner_console is None else ""
 
     def on_mount(self) -> None:
