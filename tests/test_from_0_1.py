@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from specdash.control.apply.journal import JournalFile, read_records
+from specdash.backend.journal import JournalFile, read_records
 from specdash.control.profiles import find_profile
 from specdash.core.changes import Role
 from specdash.core.config import resolve

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from specdash.control.apply import trial
+from specdash.control.apply.apply import Apply, ApplyOptions, plan_rollback
 
 from specdash.backend import demo
 from specdash.bench.compare.beds import OwnBed, ServiceBed
 from specdash.bench.load.samples import BootFailedError
-from specdash.control.apply import trial
-from specdash.control.apply.apply import Apply, ApplyOptions, plan_rollback
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ConflictError, InputError, UnfinishedApplyError
 from specdash.core.paths import trial_file

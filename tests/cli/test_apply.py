@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.control.apply.journal import append_record
+from specdash.backend.journal import append_record
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
-from specdash.control.apply.steps import CancelledApplyError, Steps
+from specdash.backend.steps import CancelledApplyError, Steps
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import threading
 import time
@@ -11,15 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from specdash.backend.journal import journal_file
 from specdash.backend.launch import free_port
-from specdash.backend.start_check import health
-from specdash.control.apply.apply import Apply
-from specdash.control.apply.journal import journal_file
-from specdash.control.apply.plan import plan_rollback
-from specdash.control.services.services import ServiceState
+from specdash.control.change import Apply
+from specdash.control.plan import plan_rollback
 from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepState
-from specdash.core.errors import ConflictError, ExitCode
-from specdash.core.readings import HealthStatus
+from specdash.core.errors import ExitCode, SpecdashError
 from support import tiny_models
 from support.asking import ask
 from support.certificates import make_certificate
@@ -193,7 +191,7 @@ def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_b
     shutil.copy(models["draft"], draft)
     old = rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = rig.during(ApplyStep.HOLD, lambda: shutil.copy(models["mamba"], draft), *words).run()
+    record = rig.during("hold:before", lambda: shutil.copy(models["mamba"], draft), *words)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "aborts the server at the first rejected token" in record.reason
     rig.assert_settled(version=old)
@@ -205,7 +203,7 @@ def test_a_plan_that_the_runner_refuses_stops_nothing(rig: Rig, models: dict[str
     shutil.copy(models["draft"], draft)
     engine, old = rig.engine(), rig.file().read_bytes()
     words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = rig.during(ApplyStep.HOLD, draft.unlink, *words).run()
+    record = rig.during("hold:before", draft.unlink, *words)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESTART), record.reason
     assert "no such file" in record.reason
     assert rig.engine() == engine
@@ -228,7 +226,7 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
     assert rig.ask()
     assert ask(f"http://127.0.0.1:{port}/health")["status"] == "ok"
     plan = plan_rollback(rig.deployment, env=rig.env)
-    assert Apply(plan, alone.options, lambda _: None, rig.env).run().outcome is ApplyOutcome.APPLIED
+    assert Apply(plan, rig.options, lambda _: None, rig.env).run().outcome is ApplyOutcome.APPLIED
     rig.assert_settled(version=old)
 
 
@@ -264,7 +262,7 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
     folder.mkdir()
     with Clients(rig) as clients:
         words = ("LLAMA_DRAFT_MAX=9", f"PROXY_LOG_FILE={folder / 'proxy.log'}")
-        record = rig.during(ApplyStep.HEALTH, folder.rmdir, *words).run()
+        record = rig.during("health:before", folder.rmdir, *words)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
     assert "No such file" in record.reason
     assert clients.errors == []
@@ -274,6 +272,8 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
 @ON_A_SCRIPTED_ENGINE
 def test_a_backend_that_serves_tls_is_verified_over_tls(rig: Rig, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "backend", "DNS:gpu.example")
+    # The proxy asks over http.
+    rig.service(Role.PROXY).manager.stop(rig.service(Role.PROXY).name)
     alone = replace(rig, deployment=replace(rig.deployment, proxy=None))
     for words in ((f"LLAMA_ARG_SSL_CERT_FILE={certificate}", f"LLAMA_ARG_SSL_KEY_FILE={key}"), ("LLAMA_DRAFT_MAX=9",)):
         record = alone.apply(*words, health_timeout_s=10)
@@ -296,7 +296,7 @@ def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
     old, port = rig.file().read_bytes(), free_port("127.0.0.1")
     with contextlib.ExitStack() as stack:
         steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = rig.during(ApplyStep.WRITE, steal, *moved(port)).run()
+        record = rig.during("write:before", steal, *moved(port))
     assert record.outcome is ApplyOutcome.ROLLED_BACK
     assert record.failed_step in (ApplyStep.RESTART, ApplyStep.HEALTH)
     assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
@@ -309,7 +309,7 @@ def test_a_stranger_who_answers_healthy_in_the_place_of_the_engine_is_not_believ
     words = (*misbehaving(rig.home, "deaf"), *moved(port))
     with contextlib.ExitStack() as stack:
         answer = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = rig.during(ApplyStep.HEALTH, answer, *words, health_timeout_s=2).run()
+        record = rig.during("health:before", answer, *words, health_timeout_s=2)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH), record.reason
     rig.assert_settled(version=old)
 
@@ -376,7 +376,7 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
             ended.extend(stack.enter_context(turn) for turn in turns)
             until(lambda: rig.proxy("/admin/state")["active"] > 1)
 
-        record = rig.during(ApplyStep.BACKUP, begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force).run()
+        record = rig.during("backup:before", begin, "LLAMA_DRAFT_MAX=9", drain_timeout_s=0.01, force=force)
     if force:
         assert record.outcome is ApplyOutcome.APPLIED, record.reason
         assert any("cut off (--force)" in warning for warning in record.warnings)
@@ -412,91 +412,70 @@ def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
     rig.file().write_bytes(theirs)
     record = apply.run()
     assert record.outcome is ApplyOutcome.REFUSED
-    assert isinstance(apply.error, ConflictError)
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.CONFLICT
     assert rig.file().read_bytes() == theirs
 
 
 @ON_A_SCRIPTED_ENGINE
 def test_a_file_that_is_edited_right_before_the_write_is_left_alone(rig: Rig) -> None:
     theirs = rig.file().read_bytes() + b"# an editor was here\n"
-    apply = rig.during(ApplyStep.WRITE, lambda: rig.file().write_bytes(theirs), "LLAMA_DRAFT_MAX=9")
-    record = apply.run()
-    assert record.failed_step is ApplyStep.WRITE
-    assert isinstance(apply.error, ConflictError)
+    apply = rig.prepare("LLAMA_DRAFT_MAX=9")
+    engine = rig.engine()
+    record = rig.run_during(apply, "write:before", lambda: rig.file().write_bytes(theirs))
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.WRITE)
+    assert apply.error is not None
+    assert (apply.error.exit_code, apply.changed) == (ExitCode.CONFLICT, False)
     assert rig.file().read_bytes() == theirs
+    assert rig.engine() == engine
     assert rig.proxy("/admin/state")["held"] is False
 
 
 @ON_A_SCRIPTED_ENGINE
 def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said(rig: Rig) -> None:
+    old = rig.file().read_bytes()
+
     def edit() -> None:
         rig.file().write_bytes(rig.file().read_bytes() + b"# an editor was here\n")
 
-    record = rig.during(ApplyStep.PROBE, edit, *misbehaving(rig.home, "no-tokens")).run()
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLBACK_FAILED, ApplyStep.PROBE)
-    assert "was changed by somebody else" in record.reason
-    assert f"backup {record.backups['backend']}" in record.reason
+    record = rig.during("probe:before", edit, *misbehaving(rig.home, "no-tokens"))
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE)
+    assert any(f"backup {record.backups['backend']}" in warning for warning in record.warnings)
+    assert rig.status()["env_digest"] == hashlib.sha256(old).hexdigest()
     assert rig.file().read_bytes().endswith(b"# an editor was here\n")
     assert rig.proxy("/admin/state")["held"] is False
     assert not journal_file(rig.env).path.exists()
 
 
-def test_a_service_that_did_not_run_is_started_and_stopped_again_when_that_fails(rig: Rig) -> None:
+@ON_A_SCRIPTED_ENGINE
+def test_the_settings_of_a_backend_that_does_not_run_are_written_and_count_at_its_next_start(rig: Rig) -> None:
     service = rig.service(Role.BACKEND)
     service.manager.stop(service.name)
     old = rig.file().read_bytes()
-    record = rig.apply(*misbehaving(rig.home, "no-tokens"))
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE)
-    assert rig.file().read_bytes() == old
-    assert service.status().state in (ServiceState.STOPPED, ServiceState.FAILED)
     record = rig.apply("LLAMA_DRAFT_MAX=6")
     assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert record.downtime_s is None
-    rig.assert_settled()
-
-
-def test_a_service_in_a_crash_loop_is_mended_by_an_apply(rig: Rig) -> None:
-    service = rig.service(Role.BACKEND)
-    rig.file().write_bytes(rig.good[Role.BACKEND] + BROKEN_TEMPLATE.replace("=", "='", 1).encode() + b"'\n")
-    service.manager.restart(service.name)
-    until(lambda: rig.engine() is None)
-    record = rig.apply("-LLAMA_ARG_CHAT_TEMPLATE")
-    assert record.outcome is ApplyOutcome.APPLIED, record.reason
-    rig.assert_settled()
-
-
-@pytest.mark.parametrize("way", ["good", "loading"])
-def test_a_service_that_is_not_well_is_restarted_whole_and_a_healthy_one_swaps_its_engine(rig: Rig, way: str) -> None:
-    """Its engine may end by itself while the runner is asked to swap it, which would then look like a crash."""
-    service = rig.service(Role.BACKEND)
-    words = "".join(f"{word}\n" for word in (*misbehaving(rig.home, way), "LLAMA_START_PROBE=0"))
-    rig.file().write_bytes(rig.good[Role.BACKEND] + words.encode())
-    service.manager.restart(service.name)
-    until(lambda: (serving_engine := rig.engine()) is not None and serving_engine.digest == rig.digest())
-    wanted = HealthStatus.OK if way == "good" else HealthStatus.LOADING
-    until(lambda: (found := health(rig.backend_url)) is not None and found.status is wanted)
-    runner = service.status().pid
-    record = rig.apply("LLAMA_ALIAS=good", "LLAMA_DRAFT_MAX=5")
-    assert record.outcome is ApplyOutcome.APPLIED, record.reason
-    assert (service.status().pid == runner) == (way == "good")
-    engine = rig.engine()
-    assert engine is not None
-    assert engine.digest == rig.digest()
+    assert rig.backups()[record.backups["backend"] - 1] == old
+    assert any(report.step is ApplyStep.RESTART and "next start" in report.detail for report in rig.reports)
+    service.manager.start(service.name)
+    rig.wait_ready()
+    rig.assert_settled(version=old.replace(b'MAX="4"', b"MAX=6"))
 
 
 @ON_A_SCRIPTED_ENGINE
 def test_one_apply_at_a_time_across_processes(rig: Rig) -> None:
     late = rig.prepare("LLAMA_DRAFT_MAX=9")
-    refusals: list[ConflictError] = []
+    refusals: list[SpecdashError] = []
 
     def another() -> None:
         try:
             late.run()
-        except ConflictError as error:
+        except SpecdashError as error:
             refusals.append(error)
 
-    record = rig.during(ApplyStep.HEALTH, another, "LLAMA_DRAFT_MAX=8").run()
+    record = rig.during("health:before", another, "LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.APPLIED
+    assert refusals[0].exit_code is ExitCode.CONFLICT
     assert "LLAMA_DRAFT_MAX 4 -> 8" in str(refusals[0])
     assert rig.values()["LLAMA_DRAFT_MAX"] == "8"
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from specdash.backend import demo
-from specdash.backend.launch import free_port
 from specdash.control.apply import apply as apply_module
 from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply, plan_rollback
-from specdash.control.apply.journal import append_record, journal_file, read_records
-from specdash.control.apply.plan import disagreements, preview
-from specdash.control.env_store import Backups, read_env
+
+from specdash.backend import demo
+from specdash.backend.env_store import Backups, read_env
+from specdash.backend.journal import append_record, journal_file, read_records
+from specdash.backend.launch import free_port
+from specdash.control.plan import disagreements, preview
 from specdash.control.services.services import (
     Deployment,
     ManagedService,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from specdash.control.env_store import EnvSnapshot
+    from specdash.backend.env_store import EnvSnapshot
     from specdash.core.changes import WantedValues
 
 
@@ -335,7 +335,8 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_another_try(
     adopted: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from specdash.control.apply.undo import recover, unfinished
-    from specdash.control.env_store import replace_env
+
+    from specdash.backend.env_store import replace_env
 
     before = adopted.service.env_file.read_bytes()
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.apply.journal import ApplyLock, append_record, next_number, read_records
-from specdash.control.apply.plan import undone_stack
-from specdash.control.env_store import Backups, EnvSnapshot
+from specdash.backend.env_store import Backups, EnvSnapshot
+from specdash.backend.journal import ApplyLock, append_record, next_number, read_records
+from specdash.control.plan import undone_stack
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import apply_lock_file
@@ -67,7 +67,7 @@ def test_a_list_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 def test_the_lock_names_its_holder_and_is_free_when_that_is_killed(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     code = (
-        "import sys, time; from specdash.control.apply.journal import ApplyLock;"
+        "import sys, time; from specdash.backend.journal import ApplyLock;"
         f"ApplyLock('apply LLAMA_DRAFT_MAX 4 -> 8', {env!r}).acquire(); print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

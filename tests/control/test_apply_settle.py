@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-
-from specdash.cli.main import main
 from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
 from specdash.control.apply.forward import ProxyStanding
-from specdash.control.apply.journal import journal_file
-from specdash.control.apply.steps import StepFailedError
+
+from specdash.backend.journal import journal_file
+from specdash.backend.steps import StepFailedError
+from specdash.cli.main import main
 from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.config import resolve

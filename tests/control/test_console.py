@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.apply.journal import append_record
+from specdash.backend.env_store import Backups, read_env
+from specdash.backend.journal import append_record
 from specdash.control.console import Console, RunningApply
-from specdash.control.env_store import Backups, read_env
 from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ServiceError, SpecdashError

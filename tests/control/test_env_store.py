@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.env_store import EnvSnapshot, check_writable, read_env, replace_env
+from specdash.backend.env_store import EnvSnapshot, check_writable, read_env, replace_env
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 
 if TYPE_CHECKING:

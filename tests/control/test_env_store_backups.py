@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.env_store import Backups, read_env
+from specdash.backend.env_store import Backups, read_env
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, NotWrittenError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from specdash.control.env_store import EnvSnapshot
+    from specdash.backend.env_store import EnvSnapshot
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control.env_store import Backups, check_writable, read_env, replace_env
+from specdash.backend.env_store import Backups, check_writable, read_env, replace_env
 from specdash.core.changes import Role
 from specdash.core.errors import NotWrittenError
 
@@ -75,7 +75,7 @@ def in_namespace(script: str, directory: Path) -> str:
 PREPARE = """
 import subprocess, sys
 from pathlib import Path
-from specdash.control.env_store import Backups, check_writable, read_env, replace_env
+from specdash.backend.env_store import Backups, check_writable, read_env, replace_env
 from specdash.core.changes import Role
 from specdash.core.errors import NotWrittenError
 

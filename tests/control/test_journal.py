@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from specdash.control.apply.journal import ApplyPhase, Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
 from specdash.control.apply.transaction import Transaction
+
+from specdash.backend.journal import ApplyPhase, Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
 from specdash.core.changes import STEPS, ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
 

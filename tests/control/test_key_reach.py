@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.apply.engine import service_promise
-from specdash.control.apply.plan import plan_apply, preview
+from specdash.control.plan import plan_apply, preview
+from specdash.control.running import service_promise
 from specdash.control.services.service_command import ServiceCommand, arrived, findings, running_values
 from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import Change, Role, changed_values, parse_assignments

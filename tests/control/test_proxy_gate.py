@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-
 from specdash.control.apply import transaction
-from specdash.control.apply.journal import HeldProxy
 from specdash.control.apply.transaction import ProxyFront, ProxyGate, fronts, resume_all
+
+from specdash.backend.journal import HeldProxy
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from specdash.control.apply.apply import Apply
+from specdash.control.change import Apply
 from specdash.control.services.supervisor_client import SupervisorClient
 from specdash.control.services.supervisor_services import children_file
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, StepState

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from specdash.control.apply import steps
 
 from specdash.backend.start_check import ServerPromise
-from specdash.control.apply import steps
-from specdash.control.apply.engine import promise
-from specdash.control.apply.steps import StepFailedError
+from specdash.backend.steps import StepFailedError
+from specdash.control.running import promise
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control.apply.journal import journal_file
+from specdash.backend.journal import journal_file
 from specdash.core.changes import ApplyKind
 from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file

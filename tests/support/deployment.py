@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend import demo
+from specdash.backend.env_store import Backups
+from specdash.backend.journal import ApplyLock, journal_file, read_records
 from specdash.backend.launch import free_port
 from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
-from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply
-from specdash.control.apply.engine import recorded_engine
-from specdash.control.apply.journal import ApplyLock, journal_file, read_records
-from specdash.control.apply.undo import recover, unfinished
-from specdash.control.env_store import Backups
+from specdash.control.change import Apply, RunnerConnection, runner_of, runners
+from specdash.control.plan import ApplyOptions, plan_apply
+from specdash.control.running import recorded_engine
 from specdash.control.services.services import Deployment, ManagedService
 from specdash.control.services.systemd import SystemdManager
 from specdash.control.services.units import UnitFacts, unit_texts
@@ -39,7 +40,6 @@ from specdash.core.changes import (
     ApplyRecord,
     ApplyStep,
     Role,
-    StepState,
     parse_assignments,
 )
 from specdash.core.env_edit import with_changes
@@ -48,6 +48,7 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
+from support.points import Points
 from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
 from support.waiting import until
@@ -55,7 +56,7 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from specdash.control.apply.engine import ServingEngine
+    from specdash.control.running import ServingEngine
     from specdash.control.services.services import ServiceManager
     from specdash.control.services.supervisor_client import SupervisorClient
 
@@ -122,6 +123,8 @@ class Rig:
     proxy_url: str
     reports: list[ApplyProgress] = field(default_factory=list)
     good: dict[Role, bytes] = field(default_factory=dict)
+    options: ApplyOptions = field(default_factory=ApplyOptions)
+    """Those of the apply that was prepared last."""
 
     def service(self, role: Role) -> ManagedService:
         """The service of a role."""
@@ -155,45 +158,57 @@ class Rig:
         plan = plan_apply(self.deployment, parse_assignments(list(words)), env=self.env)
         chosen: dict[str, Any] = {"drain_timeout_s": 10, "health_timeout_s": 30, "settle_s": 0, **options}
         self.reports = []
-        return Apply(plan, ApplyOptions(**chosen), self.reports.append, self.env)
+        self.options = ApplyOptions(**chosen)
+        return Apply(plan, self.options, self.reports.append, self.env)
 
     def apply(self, *words: str, **options: Any) -> ApplyRecord:
         """Apply KEY=VALUE words."""
         return self.prepare(*words, **options).run()
 
-    def during(self, step: ApplyStep, do: Callable[[], object], *words: str, **options: Any) -> Apply:
-        """An apply that does `do` once, when `step` begins."""
-        planned = self.prepare(*words, **options)
-        reports = self.reports
-        done: list[object] = []
+    @property
+    def points(self) -> Points:
+        """Where the runner waits or dies."""
+        return Points(self.home)
 
-        def report(progress: ApplyProgress) -> None:
-            reports.append(progress)
-            if progress.step is step and progress.state is StepState.RUNNING and not done:
-                done.append(True)
-                do()
+    def during(self, point: str, do: Callable[[], object], *words: str, **options: Any) -> ApplyRecord:
+        """Apply, and `do` something while the runner waits at a point (`support.points`)."""
+        apply = self.prepare(*words, **options)
+        return self.run_during(apply, point, do)
 
-        return Apply(planned.plan, planned.options, report, self.env)
+    def run_during(self, apply: Apply, point: str, do: Callable[[], object]) -> ApplyRecord:
+        """The same with an apply that was prepared."""
+        ended: list[ApplyRecord] = []
+        thread = threading.Thread(target=lambda: ended.append(apply.run()))
+        self.points.pause_at(point)
+        thread.start()
+        try:
+            self.points.wait()
+            do()
+        finally:
+            self.points.go_on()
+            thread.join(120)
+        return ended[0]
+
+    def cancel(self) -> bool:
+        """Ask the runner to cancel what is under way."""
+        path = runner_of(self.file(), self.env)
+        assert path is not None
+        with RunnerConnection(path) as connection:
+            return bool(connection.ask("cancel")["cancelled"])
 
     def cancelled_at(self, step: ApplyStep, *words: str) -> ApplyRecord:
         """Apply, and cancel when `step` begins."""
-        apply: Apply = self.during(step, lambda: apply.cancel(), *words)
-        return apply.run()
+        return self.during(f"{step}:before", self.cancel, *words)
 
-    def recover(self, *, finish: bool) -> ApplyRecord | None:
-        """What `specdash recover` does; None where there is nothing to recover."""
-        journal = unfinished(self.env)
-        if journal is None:
-            return None
-        self.reports = []
-        return recover(self.deployment, journal, finish=finish, on_progress=self.reports.append, env=self.env)
+    def status(self) -> dict[str, Any]:
+        """What the runner says of itself."""
+        return next(status for _, status in runners(self.env))
 
-    def command(self, *words: str, fault: str | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """`specdash WORDS` in a process of its own; `fault` is the point at which it is killed (`support.crash`)."""
-        program = ("specdash",) if fault is None else ("support.crash", fault)
+    def command(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """`specdash WORDS` in a process of its own."""
         return subprocess.run(
-            [sys.executable, "-m", *program, *words],
-            env=self.env if fault is None else {**self.env, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, SOURCES)))},
+            [sys.executable, "-m", "specdash", *words],
+            env=self.env,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -255,6 +270,7 @@ class Rig:
 
     def reset(self) -> None:
         """Back to the settings it began with, whatever a test has left."""
+        self.points.go_on()
         journal_file(self.env).remove()
         for left in (trial_file(self.env), self.home / SIGN):
             left.unlink(missing_ok=True)
@@ -343,7 +359,9 @@ def _clean(home: Path) -> dict[str, str]:
 
 
 def _argv(role: Role, file: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "specdash", str(role), "run", "--env-file", str(file))
+    """A service's command; a backend's passes the points of `support.points`."""
+    program = (sys.executable, "-m", "support.points") if role is Role.BACKEND else (sys.executable, "-m", "specdash")
+    return (*program, str(role), "run", "--env-file", str(file))
 
 
 @contextlib.contextmanager
@@ -369,7 +387,10 @@ def _under_systemd(
             backend_env=str(files[Role.BACKEND]),
             proxy_env=str(files[Role.PROXY]),
             listen=(f"127.0.0.1:{proxy_port}",),
-            environment={key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
+            environment={
+                **{key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
+                "PYTHONPATH": str(TESTS),
+            },
             log_dir=str(home),
         )
         # All managers of this machine share one tree of cgroups: units of one name would be killed with each other.

@@ -101,6 +101,8 @@ def running_daemon(home: Path | None = None) -> Iterator[RunningDaemon]:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sd-sv-")))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPECDASH_"))}
         environment["HOME"] = str(home)
+        # For services that are modules of the tests (`support.points`).
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
         daemon = RunningDaemon(home, environment, SupervisorClient.ensure_running(environment))
         try:
             yield daemon

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli import signals
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
-from specdash.control.apply.steps import CancelledApplyError, Steps
+from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.core.changes import ApplyStep
 from specdash.tune.run import loop as loop_module
 from specdash.tune.run.loop import Texts

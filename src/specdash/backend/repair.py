@@ -184,4 +184,3 @@ def _end_trial(noted: trial.Trial, env: Mapping[str, str]) -> list[str]:
         return [f"{words}: {error}"]
     trial.end(env)
     return [f"{words}: the original is back"]
-

@@ -22,8 +22,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.control_socket import ControlSocket
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
+from specdash.backend.control_socket import ControlSocket
 from specdash.backend.launch import (
     check_port,
     clear_stale_socket,

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from specdash.backend.env_store import EnvSnapshot
     from specdash.backend.journal import Edit, Journal
     from specdash.backend.launch import LaunchPlan
+    from specdash.core.readings import Health
     from specdash.core.records import ProxyRecord, StartCheck
     from specdash.system.http import HttpReply
 
@@ -191,7 +192,7 @@ class Change:
                     lock.acquire()
             return self._locked()
         except CancelledApplyError as error:
-            return self._refused(error)
+            return self.refused(error)
         finally:
             if self._lock is None:
                 lock.release()
@@ -207,7 +208,7 @@ class Change:
             raise
         except SpecdashError as error:
             self._file.remove()
-            return self._refused(error)
+            return self.refused(error)
         try:
             self._forward()
             with self.steps.step(ApplyStep.RECORD):
@@ -321,14 +322,13 @@ class Change:
     def _hold_proxies(self) -> None:
         with self.steps.step(ApplyStep.HOLD):
             self._note(step=ApplyStep.HOLD)
-            self._close()
-            count = self._hold.count if self._hold is not None else 0
+            count = self._close().count
             self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
 
-    def _close(self) -> None:
+    def _close(self) -> ProxyHold:
         """Hold every proxy in front of the backend, and write their names down first."""
         if self._hold is not None:
-            return
+            return self._hold
         plans = [plan for plan in (self._planned, self._last_good) if plan is not None]
         found = fronts({plan.settings.url for plan in plans}, self._env)
         self._note_if_possible(held=tuple(dict.fromkeys((*self.journal.held, *(front.held for front in found)))))
@@ -336,6 +336,7 @@ class Change:
         self._hold = ProxyHold(found, f"specdash {self.journal.kind} {self.journal.number}", longest)
         for warning in self._hold.hold():
             self._warn(warning)
+        return self._hold
 
     def _drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
@@ -440,7 +441,7 @@ class Change:
                 raise StepFailedError(f"the engine ended with {engine.ended}{because(lines)}", lines)
             if found is not None and found.status is HealthStatus.OK:
                 break
-            state = "no answer yet" if found is None else str(found.detail or found.status)
+            state = "no answer yet" if found is None else _state_words(found)
             if now > deadline:
                 raise StepFailedError(f"not healthy within {limit_s:g} s ({state})", explained(engine.lines()))
             if now >= next_say:
@@ -516,6 +517,9 @@ class Change:
         limit = min(_PROXY_RESTART_S if edit.needs_restart else _RELOAD_S, self.journal.health_timeout_s)
         deadline = time.monotonic() + limit
         while not self._proxy_answers(digest):
+            now = self._proxy_record()
+            if now is not None and now.refused_digest == digest:
+                raise StepFailedError(f"the proxy refused its settings: {now.refused}")
             gone = not same_process(record.pid, record.pid_started)
             if gone or time.monotonic() > deadline:
                 lines = explained([line for line in _log_lines(record.log) if line not in seen])
@@ -705,9 +709,9 @@ class Change:
             return
         if self._hold is None:
             # Hold the proxies before restarting again.
-            self._close()
+            hold = self._close()
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
-            while self._hold is not None and self._hold.active() and time.monotonic() < deadline:
+            while hold.active() and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         limit = max(self.journal.health_timeout_s, _PATIENCE_S)
         limit = limit if edit.before.healthy else min(limit, _SICK_BEFORE_S)
@@ -788,7 +792,7 @@ class Change:
             text = text.replace(secret, "***")
         return text
 
-    def _refused(self, error: SpecdashError) -> Outcome:
+    def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
         taken = read_records(applies_file(self._env))
         self.journal = replace(self.journal, number=next_number(taken))
@@ -883,6 +887,10 @@ def restore_edit(edit: Edit) -> bool:
                 raise
             time.sleep(_TRIES_APART_S)
     return False
+
+
+def _state_words(found: Health) -> str:
+    return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
 
 
 def explained(lines: list[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.settings import BackendSettings
     from specdash.bench.compare.beds import Guard
-    from specdash.control.apply.apply import ApplyOptions, ApplyPlan
+    from specdash.control.plan import ApplyOptions, ApplyPlan
     from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress, ApplyRecord
 
@@ -148,7 +148,7 @@ def _ended(child: Child, name: str, plan: LaunchPlan) -> str:
 
 
 def _wait_healthy(child: Child, plan: LaunchPlan, start_s: float, name: str) -> None:
-    from specdash.control.apply.steps import healthy
+    from specdash.backend.start_check import healthy
 
     deadline = time.monotonic() + start_s
     while not healthy(plan.settings.url):
@@ -203,14 +203,14 @@ class InPlace:
     def plan(self) -> ApplyPlan:
         """What would be done. Raises `ServiceError` without a service, `InputError` for an env file that cannot be
         read."""
-        from specdash.control.apply.apply import plan_apply
+        from specdash.control.plan import plan_apply
         from specdash.core.changes import Role
 
         return plan_apply(self._deployment, {Role.BACKEND: {SPEC_TYPE: OFF}}, env=self._env)
 
     def switch_off(self, plan: ApplyPlan) -> EngineAddress:
         """Apply the plan, unless it changes nothing. Raises `SpecdashError` when it fails: all is as before then."""
-        from specdash.control.apply.apply import Apply
+        from specdash.control.change import Apply
         from specdash.core.changes import ApplyOutcome
 
         if not plan.empty:
@@ -226,7 +226,8 @@ class InPlace:
 
     def switch_back(self) -> ApplyRecord | None:
         """Undo what was applied; None when there is nothing to undo. The record tells how that ended."""
-        from specdash.control.apply.apply import Apply, plan_rollback
+        from specdash.control.change import Apply
+        from specdash.control.plan import plan_rollback
 
         if self.applied is None:
             return None
@@ -236,10 +237,10 @@ class InPlace:
         return record
 
     def _place(self) -> EngineAddress:
+        from specdash.backend.env_store import read_env
         from specdash.backend.settings import settings_from_env
         from specdash.backend.start_check import server_key
-        from specdash.control.apply.plan import service_of
-        from specdash.control.env_store import read_env
+        from specdash.control.plan import service_of
         from specdash.core.changes import Role
 
         service = service_of(self._deployment, Role.BACKEND)

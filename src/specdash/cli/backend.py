@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import sys
@@ -56,9 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
     session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     check = _unchecked if args.no_preflight else _refuse
-    return session.run(
-        plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired
-    )
+    return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired)
 
 
 def _repaired(env_file: str | None) -> Repaired:

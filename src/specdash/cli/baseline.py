@@ -113,7 +113,7 @@ def _service_file(args: argparse.Namespace) -> str | None:
 
 def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[], None]) -> int:
     from specdash.bench.engines import InPlace
-    from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, plan_lines, settle_unfinished
+    from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, plan_lines
     from specdash.cli.signals import cancelled_by_signals
     from specdash.core.changes import ApplyOutcome
 
@@ -121,7 +121,6 @@ def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[
         raise UsageError("--in-place measures on the service as it is; leave --env-file and --engine out")
     deployment, options = deployment_of(args)
     printer = StepPrinter()
-    settle_unfinished(deployment, allowed=args.yes, printer=printer)
     in_place = InPlace(deployment, options, printer, guard=cancelled_by_signals)
     plan = in_place.plan()
     if not plan.empty:

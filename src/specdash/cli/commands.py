@@ -39,7 +39,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("apply", "changes.apply", "change settings, restart, verify; roll back by itself when that fails"),
     Command("rollback", "changes.rollback", "go back to the settings before the last apply, or before apply N"),
     Command("applies", "changes.applies", "list the changes that were applied, and how each ended"),
-    Command("recover", "changes.recover", "finish or roll back an apply that was cut short"),
     Command("preflight", "changes.preflight", "check settings before anything stops"),
     Command("env", "changes.env", "show and explain the env files of the services, and their versions"),
     Command("profile", "changes.profile", "named sets of settings: list and show"),

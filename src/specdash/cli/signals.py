@@ -41,7 +41,7 @@ def follow_connection() -> None:
 
 
 class Cancellable(Protocol):
-    """An apply that runs: `control.apply.apply.Apply`."""
+    """An apply that runs: `control.change.Apply`."""
 
     @property
     def undoing(self) -> bool:

@@ -256,7 +256,11 @@ def _end_apply(console: Console) -> None:
     if console.busy:
         print("specdash: an apply was running; it is rolled back", file=sys.stderr, flush=True)
         if not console.close(ROLLBACK_S):
-            print("specdash: the rollback goes on too long; `specdash recover` ends it", file=sys.stderr, flush=True)
+            print(
+                "specdash: the rollback goes on in the backend; `specdash applies` lists its end",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class Collecting:

@@ -5,11 +5,10 @@ Every method may block (systemctl, files, processes): call it from a thread. `st
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
@@ -18,7 +17,7 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.control.apply.apply import ApplyPlan
+    from specdash.control.plan import ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.control.services.services import Deployment, ServiceStatus
     from specdash.control.slots import SlotChange, SlotPlan
@@ -40,11 +39,10 @@ class ServiceView:
 
 @dataclass(frozen=True, slots=True)
 class ServicesView:
-    """All services. `problems` say why one is missing; `unfinished` that an apply was cut short."""
+    """All services. `problems` say why one is missing."""
 
     services: tuple[ServiceView, ...] = ()
     problems: tuple[str, ...] = ()
-    unfinished: str | None = None
 
     def of(self, role: Role) -> ServiceView | None:
         """The service of a role."""
@@ -109,12 +107,12 @@ class Console:
 
     def look(self) -> ServicesView:
         """The services as they are now. Raises nothing: what cannot be read is among the problems."""
-        from specdash.control.env_store import read_env
+        from specdash.backend.env_store import read_env
 
         try:
             deployment = self._find()
         except SpecdashError as error:
-            return ServicesView(problems=(str(error),), unfinished=self.unfinished())
+            return ServicesView(problems=(str(error),))
         found: list[ServiceView] = []
         problems = list(deployment.problems)
         for role in Role:
@@ -128,11 +126,11 @@ class Console:
                 continue
             last_good = self._last_good(role)
             found.append(ServiceView(role, service.manager.kind, status, values, last_good))
-        return ServicesView(tuple(found), tuple(problems), self.unfinished())
+        return ServicesView(tuple(found), tuple(problems))
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> ApplyPlan:
         """What applying would do, with preflight's findings. Raises `SpecdashError`."""
-        from specdash.control.apply.apply import plan_apply
+        from specdash.control.plan import plan_apply
 
         return plan_apply(self._find(), wanted, profile=profile, env=self._env)
 
@@ -142,11 +140,9 @@ class Console:
         from specdash.backend import auto, capabilities
         from specdash.backend.settings import settings_from_env
         from specdash.control.preflight.memory import cached_engine
-        from specdash.control.services.service_command import running_values
 
         try:
-            service = self._find().backend
-            given = running_values(service, values) if service is not None else dict(values)
+            given = dict(values)
             engine = cached_engine(auto.without(settings_from_env(given)))
             return capabilities.missing_values(key, given, capabilities.probe(engine, self._env))
         except (SpecdashError, ValueError, OSError):
@@ -154,13 +150,20 @@ class Console:
 
     def plan_rollback(self) -> ApplyPlan:
         """What going back to before the last good apply would do. Raises `SpecdashError`."""
-        from specdash.control.apply.apply import plan_rollback
+        from specdash.control.plan import plan_rollback
 
         return plan_rollback(self._find(), env=self._env)
 
+    def outlook(self, plan: ApplyPlan) -> dict[str, Any] | None:
+        """What clients would feel of the plan now; see `control.change.outlook`."""
+        from specdash.control.change import outlook
+
+        return outlook(plan, self._env)
+
     def start(self, plan: ApplyPlan) -> RunningApply:
         """Apply in a thread. One at a time: raises `SpecdashError` while another of this dashboard runs."""
-        from specdash.control.apply.apply import Apply, ApplyOptions
+        from specdash.control.change import Apply
+        from specdash.control.plan import ApplyOptions
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
@@ -169,32 +172,6 @@ class Console:
         apply = Apply(plan, options, lambda progress: running.reports.append(progress), self._env)
         self._running = running = RunningApply(lambda _: apply.run(), apply.cancel)
         return running.start()
-
-    def recover(self, *, finish: bool) -> RunningApply:
-        """Finish or roll back the apply that was cut short, in a thread; what was left on trial is put back, whatever
-        `finish` says. Raises `SpecdashError` when there is neither."""
-        from specdash.control.apply.apply import ApplyOptions, restore_abandoned
-        from specdash.control.apply.trial import abandoned
-        from specdash.control.apply.undo import recover, unfinished
-
-        journal, trial = unfinished(self._env), abandoned(self._env)
-        if journal is None and trial is None:
-            raise SpecdashError("no apply was cut short: there is nothing to recover")
-        deployment = self._find()
-
-        def work(report: Callable[[ApplyProgress], None]) -> ApplyRecord:
-            record: ApplyRecord | None = None
-            if journal is not None:
-                go_on = finish and trial is None
-                record = recover(deployment, journal, finish=go_on, on_progress=report, env=self._env)
-            if trial is not None:
-                record = restore_abandoned(trial, deployment, ApplyOptions(), report, self._env) or record
-            if record is None:
-                raise SpecdashError("the settings from before the trial are in force: there is nothing to recover")
-            return record
-
-        self._running = RunningApply(work, lambda: False)
-        return self._running.start()
 
     def profiles(self) -> tuple[Profile, ...]:
         """The named sets, shipped and the user's own."""
@@ -208,34 +185,17 @@ class Console:
         return self._running is not None and self._running.busy
 
     def close(self, timeout: float) -> bool:
-        """Cancel a running apply and wait for its rollback; False when it has not ended in time: its journal stays, and
-        the next start offers to recover."""
+        """Cancel a running apply and wait for its rollback; False when it has not ended in time: the runner goes on with
+        it."""
         if self._running is None or not self._running.busy:
             return True
         self._running.cancel()
         return self._running.join(timeout)
 
-    def unfinished(self) -> str | None:
-        """In words, the apply or the trial that was cut short by the death of its specdash; None when there is none."""
-        from specdash.control.apply.journal import unfinished
-        from specdash.core.paths import trial_file
-
-        with contextlib.suppress(SpecdashError):
-            journal = unfinished(self._env)
-            if journal is not None:
-                return journal.words
-            if trial_file(self._env).exists():
-                # Every dashboard asks; what reads a trial takes 15 MB to import, and hardly ever is there one.
-                from specdash.control.apply.trial import abandoned
-
-                trial = abandoned(self._env)
-                return None if trial is None else trial.words
-        return None
-
     def _last_good(self, role: Role) -> dict[str, str] | None:
-        from specdash.control.apply.journal import read_records
-        from specdash.control.apply.plan import undone_stack
-        from specdash.control.env_store import Backups
+        from specdash.backend.env_store import Backups
+        from specdash.backend.journal import read_records
+        from specdash.control.plan import undone_stack
         from specdash.core.envfile import read_values
         from specdash.core.paths import applies_file, backups_dir
 

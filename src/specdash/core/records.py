@@ -274,6 +274,9 @@ class ProxyRecord(JsonRecord):
     """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
+    refused: str | None = None
+    """Why it did not take over the version of the env file that `refused_digest` names."""
+    refused_digest: str | None = None
     restarts_itself: bool = False
     """Whether SIGUSR2 makes it drain and execute itself again with its listening socket."""
     admin_token_file: str | None = None
@@ -371,7 +374,7 @@ class TrialNote:
     def words(self) -> str:
         """``on trial by `specdash tune`, boot 4 of 12``."""
         if not self.alive:
-            return f"left on trial: `specdash {self.what}` was cut short; `specdash recover` puts its settings back"
+            return f"left on trial: `specdash {self.what}` was cut short; the next start of the backend puts the original back"
         text = f"on trial by `specdash {self.what}`"
         if self.boot is None:
             return text

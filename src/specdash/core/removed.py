@@ -39,6 +39,8 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
     "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
+    "recover": "nothing is left to recover: the backend finishes or undoes what was cut short by itself, at its next "
+    "start at the latest; `specdash applies` lists what became of it",
     "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
     "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
     "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",

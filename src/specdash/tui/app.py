@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from specdash.tune.run.console import TunerConsole
 
 Model = TypeVar("Model")
-UNFINISHED_S = 1.0
 """After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
 
 
@@ -173,7 +172,6 @@ class Dashboard(App[None]):
             self.travel.follow(self.travel.player)
         if self._when_ready is not None:
             self.call_after_refresh(self._when_ready)
-        self.set_timer(UNFINISHED_S, self.access.look_for_unfinished)
 
     def _fatal_error(self) -> None:
         """Textual's own report prints local variables, which may hold what must not be shown in a shared pane. There is
@@ -222,7 +220,6 @@ class Dashboard(App[None]):
             self.demo,
             self.access.arming.left_s(now),
             self.access.arming.locked,
-            self.access.cut_short,
             self._recording() if self._recording is not None else "",
             shown.place is FooterScreen.INCIDENTS,
             shown.place is FooterScreen.SPECULATION,

@@ -94,24 +94,6 @@ class ServiceAccess:
         self.console = console
         self.arming = arming
         self._clock = clock
-        self.cut_short = False
-        """An earlier apply waits to be finished or rolled back."""
-
-    def look_for_unfinished(self) -> None:
-        """Ask whether an apply was cut short: whoever starts a dashboard shall hear of it."""
-        if self.console is not None:
-            in_background(self._dashboard, "unfinished", self.console.unfinished, self._looked)
-
-    def _looked(self, unfinished: str | None) -> None:
-        self.cut_short = unfinished is not None
-        if unfinished is not None:
-            keys = self._dashboard.keys
-            text = (
-                f"An apply was cut short: {unfinished}. Press {keys['tune']}, then {keys['arm']} to arm; "
-                f"{keys['resume']} finishes it, {keys['tune.rollback']} rolls it back."
-            )
-            self._dashboard.notify(text, severity="error", timeout=30, markup=False)
-        self._dashboard.show_now()
 
     def armed(self) -> bool:
         """Whether changes are allowed now."""

@@ -1,7 +1,7 @@
 """Where configurations are tried: the service itself, through applies, or an engine beside it. See `samples.Bed`.
 
-Whatever becomes of a trial, the service ends as it was before the first: `ServiceBed` notes it on the disk before it
-touches anything (`control.trial`), and a process that is killed leaves that note to `specdash recover`.
+Whatever becomes of a trial, the service ends as it was before the first: a trial is a connection to the runner, which
+puts the original back as soon as it ends, also by `kill -9`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ import os
 import time
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
-from specdash.control.apply import trial
-from specdash.control.apply.apply import Apply, ApplyOptions, NotRestoredError, restored
-from specdash.control.apply.engine import recorded_engine, service_promise
-from specdash.control.apply.plan import service_of
-from specdash.control.env_store import read_env
+from specdash.control.change import Apply, Trial
+from specdash.control.plan import ApplyOptions, service_of
+from specdash.control.running import promise, recorded_engine
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
-from specdash.core.errors import ConflictError, ServiceError, SpecdashError, errors
+from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
 from specdash.llama.start_failures import out_of_memory
 
 if TYPE_CHECKING:
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import ServerPromise
-    from specdash.control.apply.plan import ApplyPlan
+    from specdash.control.plan import ApplyPlan
     from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress, ApplyRecord
 
-    Guard = Callable[[Apply], AbstractContextManager[object]]
+    Guard = Callable[[Any], AbstractContextManager[object]]
     """What is around an apply of a trial: signals that cancel it, and end nothing once it undoes."""
 
 _OWN_FAULT = (
@@ -48,6 +47,12 @@ _OWN_FAULT = (
 _START_S = 600.0
 _NOTICED_S = 0.5
 """From the note of a trial to its first restart: dashboards look for it more often than that, and know whose it is."""
+
+
+class NotRestoredError(SpecdashError):
+    """The service could not be brought back: a person is needed."""
+
+    exit_code = ExitCode.ROLLBACK_FAILED
 
 
 class ServiceBed:
@@ -75,8 +80,7 @@ class ServiceBed:
         self._what = what
         self._guard = guard
         self._restore_guard = restore_guard
-        self._trial: trial.Trial | None = None
-        self._begins = False
+        self._trial: Trial | None = None
         self._step: tuple[int | None, int | None] = (None, None)
         self.records: list[ApplyRecord] = []
         """The applies so far, those that failed and the one that restored too."""
@@ -105,39 +109,23 @@ class ServiceBed:
                 f"{service.name} does not run, so it could not be put back as it is; start it with `specdash services "
                 "start backend`, or leave --service out"
             )
-        if self._trial is not None:
-            return
-        trial.refuse_during_trial(self._env)
-        engine = recorded_engine(service, self._env)
-        if engine is not None and engine.digest not in (None, read_env(service.env_file).digest):
-            raise ConflictError(
-                f"{service.env_file} was edited since {service.name} was started, so what runs now could not be put "
-                f"back; bring the edits into force first, with `specdash services restart backend`"
-            )
 
     @contextmanager
     def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         """See `samples.Bed`. What was booted goes on serving until the next boot, or until `restore`."""
         if self._trial is None:
             self.check()
-            self._begins = True
-            self._trial = trial.begin(service_of(self._deployment, Role.BACKEND), self._what, self._env)
+            self._trial = Trial(self._deployment, self._what, self._env)
             time.sleep(_NOTICED_S)
-        try:
-            number, planned = self._step
-            self._trial, plan = trial.plan_trial(
-                self._trial, self._deployment, configuration, self._env, boot=number, planned=planned
-            )
-        except ConflictError:
-            self._give_up()
-            raise
+        self._trial.boot, self._trial.planned = self._step
+        plan = self._trial.plan(configuration)
         if plan.refused:
             from specdash.control.preflight.memory import RULES as MEMORY_RULES
 
             refusals = errors(plan.findings)
             short = any(refusal.rule in MEMORY_RULES for refusal in refusals)
             raise BootFailedError("; ".join(refusal.line for refusal in refusals), out_of_memory=short)
-        self._judge(*self._run(plan, self._guard))
+        self._judge(*self._run(plan))
         yield self._place()
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
@@ -146,23 +134,23 @@ class ServiceBed:
 
     def restore(self) -> None:
         """Put the original back, and verify it. Raises `NotRestoredError` when it does not come back, `ConflictError`
-        when somebody else changed the env file, which is left as it is then."""
-        if self._trial is None and self._begins:
-            # A Ctrl-C just after the note was made has kept us from remembering it.
-            noted = trial.read_trial(self._env)
-            self._trial = noted if noted is not None and noted.ours else None
-        if self._trial is None:
+        when the env file was edited meanwhile, which is left as it is then."""
+        on_trial, self._trial = self._trial, None
+        if on_trial is None:
             return
-        try:
-            restored(self._trial, self._deployment, lambda plan: self._run(plan, self._restore_guard)[0], self._env)
-        except ConflictError:
-            self._trial = None
-            raise
-        self._trial = None
+        with self._restore_guard(None):
+            record = on_trial.end()
+        if record is None:
+            return
+        self.records.append(record)
+        if record.outcome is not ApplyOutcome.APPLIED:
+            raise NotRestoredError(
+                f"the service does not run the settings from before: {record.reason}; mend that, and restart it"
+            )
 
-    def _run(self, plan: ApplyPlan, guard: Guard) -> tuple[ApplyRecord, Apply]:
-        apply = Apply(plan, self._options, self._on_progress, self._env)
-        with guard(apply):
+    def _run(self, plan: ApplyPlan) -> tuple[ApplyRecord, Apply]:
+        apply = Apply(plan, self._options, self._on_progress, self._env, trial=self._trial)
+        with self._guard(apply):
             record = apply.run()
             self.records.append(record)
         return record, apply
@@ -182,14 +170,9 @@ class ServiceBed:
             raise BootFailedError(f"{record.reason}{lines}", out_of_memory=out_of_memory(record.log_lines))
         raise error or SpecdashError(record.reason)
 
-    def _give_up(self) -> None:
-        """Somebody else's version is in the file: it stays, and nothing is to be put back."""
-        trial.end(self._env)
-        self._trial = None
-
     def _place(self) -> EngineAddress:
         service = service_of(self._deployment, Role.BACKEND)
-        promised = service_promise(service, read_env(service.env_file).values, self._env)
+        promised = promise(read_env(service.env_file).values, self._env)
         engine = recorded_engine(service, self._env)
         url = engine.url if engine is not None else promised.url
         return EngineAddress(url, promised.key, log=engine.log if engine is not None else promised.log)
@@ -227,8 +210,8 @@ class OwnBed:
     @contextmanager
     def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         """See `samples.Bed`. The engine ends with the context; one that crashes meanwhile is a `BootFailedError`."""
+        from specdash.backend.steps import StepFailedError, check_speculation
         from specdash.bench.engines import last_words, own_engine
-        from specdash.control.apply.steps import StepFailedError, check_speculation
 
         self._boots += 1
         plan = self._planned(configuration)

@@ -428,7 +428,7 @@ class Trials:
 
 
 def _why(place: EngineAddress) -> str:
-    from specdash.control.apply.steps import healthy
+    from specdash.backend.start_check import healthy
 
     return "" if healthy(place.url) else last_said(place.log)
 

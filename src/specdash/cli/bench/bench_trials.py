@@ -106,7 +106,7 @@ def options_of(args: argparse.Namespace) -> MeasureOptions:
 def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]:
     """Where it boots: the service with `--service`, else engines of our own. Restored at the end, whatever happens."""
     from specdash.bench.compare.beds import OwnBed, ServiceBed
-    from specdash.cli.changes.apply_run import StepPrinter, deployment_of, settle_unfinished
+    from specdash.cli.changes.apply_run import deployment_of
     from specdash.cli.demo import private_directory
     from specdash.cli.signals import cancelled_by_signals, undisturbed
     from specdash.core.paths import backend_env_file
@@ -116,7 +116,6 @@ def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]
     deployment, options = deployment_of(args)
     with stopped_by_signals() as run:
         if args.service:
-            settle_unfinished(deployment, allowed=args.yes, printer=StepPrinter())
             bed = ServiceBed(
                 deployment, options, what=what, guard=cancelled_by_signals, restore_guard=lambda _: undisturbed()
             )

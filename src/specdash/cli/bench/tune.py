@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.bench.report import StepProgress
-from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, exit_code, report, settle_unfinished
+from specdash.cli.changes.apply_run import confirm, deployment_of, exit_code, report
 from specdash.cli.options import MOST_SEED, add_settings, within
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
 from specdash.core.changes import Role
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.bench.load.samples import EngineAddress
     from specdash.collect.gpu import GpuLooks
-    from specdash.control.apply.apply import ApplyOptions
+    from specdash.control.plan import ApplyOptions
     from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress
     from specdash.core.flag import Flag
@@ -259,7 +259,7 @@ def tune(args: argparse.Namespace, options: TuneOptions, directory: Path | None,
         setup = read_setup(Path(earlier.directory))
         options = options_of(setup.options)
     printer = TunePrinter(quiet=args.json)
-    with _ground(args, options, printer, env, may_settle=args.yes or earlier is not None) as ground:
+    with _ground(args, options, printer, env) as ground:
         gpus = GpuLooks()
         try:
             prepared = _prepared(options, ground, gpus, env)
@@ -333,17 +333,15 @@ def _check_same(before: Mapping[str, str], prepared: PreparedRun, earlier: TuneR
 
 @contextmanager
 def _ground(
-    args: argparse.Namespace, options: TuneOptions, printer: TunePrinter, env: Mapping[str, str], *, may_settle: bool
+    args: argparse.Namespace, options: TuneOptions, printer: TunePrinter, env: Mapping[str, str]
 ) -> Iterator[TuneTarget]:
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.cli.demo import private_directory
-    from specdash.control.apply.engine import promise
-    from specdash.control.apply.plan import service_of
+    from specdash.control.plan import service_of
+    from specdash.control.running import promise
 
     deployment, apply_options = deployment_of(args)
     if not options.beside:
-        if not args.dry_run:
-            settle_unfinished(deployment, allowed=may_settle, printer=StepPrinter())
         bed = ServiceBed(
             deployment,
             apply_options,
@@ -372,8 +370,8 @@ def _service_env(deployment: Deployment, env: Mapping[str, str]) -> str:
 
 def _place(promised: Any) -> EngineAddress | None:
     """Where the service answers, if it does."""
+    from specdash.backend.start_check import healthy
     from specdash.bench.load.samples import EngineAddress
-    from specdash.control.apply.steps import healthy
 
     return EngineAddress(promised.url, promised.key, log=promised.log) if healthy(promised.url) else None
 
@@ -532,7 +530,8 @@ def _applied(
     args: argparse.Namespace, ground: TuneTarget, end: RunEnd, printer: TunePrinter, env: Mapping[str, str]
 ) -> ExitCode:
     """An ordinary apply of what was found."""
-    from specdash.control.apply.apply import Apply, plan_apply
+    from specdash.control.change import Apply
+    from specdash.control.plan import plan_apply
     from specdash.tune.run.knobs import configuration
 
     assert end.outcome is not None  # noqa: S101 - something was found
@@ -560,8 +559,6 @@ def abort(args: argparse.Namespace) -> int:
         raise ConflictError(
             f"the run in {run.directory} goes on (pid {run.head.pid}); stop it with Ctrl-C, or kill {run.head.pid}"
         )
-    deployment, _ = deployment_of(args)
-    settle_unfinished(deployment, allowed=True, printer=StepPrinter())
     if run is None or run.end is not None:
         print("no run was cut short; the service runs its own settings")
         return ExitCode.OK

@@ -1,1 +1,1 @@
-"""Changing settings: preflight, profile, apply, applies, rollback, recover."""
+"""Changing settings: preflight, profile, apply, applies, rollback."""

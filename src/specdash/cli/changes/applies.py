@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the last records, oldest first."""
-    from specdash.control.apply.journal import read_records
+    from specdash.backend.journal import read_records
     from specdash.core.paths import applies_file
 
     check_own_machine(args)
@@ -38,27 +38,14 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(apply_record) for apply_record in shown], indent=1, sort_keys=True))
     else:
         print("\n".join(table([_HEADER, *map(_row, shown)])) if shown else "nothing was applied yet")
-        _tell_unfinished()
     return ExitCode.OK
 
 
 def _row(record: ApplyRecord) -> tuple[str, ...]:
-    from specdash.control.apply.journal import describe
+    from specdash.backend.journal import describe
 
     down = number(record.downtime_s, 2, "s")
     profile = f"profile {record.profile}: " if record.profile is not None else ""
     failed = f" [{record.failed_step}: {record.reason}]" if record.failed_step is not None else ""
     words = f"{profile}{describe(record.changes)}{failed}"
     return (str(record.number), timestamp(record.at), str(record.kind), str(record.outcome), down, words)
-
-
-def _tell_unfinished() -> None:
-    from specdash.control.apply.trial import abandoned
-    from specdash.control.apply.undo import unfinished
-
-    journal = unfinished(os.environ)
-    if journal is not None:
-        print(f"\n{journal.words}; `specdash recover` rolls it back, `specdash recover --finish` completes it")
-    trial = abandoned(os.environ)
-    if trial is not None:
-        print(f"\n{trial.words}; `specdash recover` restores the previous settings")

@@ -38,8 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply; see `configure` and docs/apply.md for the exit codes."""
-    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of, settle_unfinished
-    from specdash.control.apply.apply import plan_apply
+    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of
+    from specdash.control.plan import plan_apply
 
     check_own_machine(args)
     role = Role(args.service) if args.service is not None else None
@@ -56,8 +56,6 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing to apply; write KEY=VALUE, --unset KEY or --profile NAME")
     deployment, options = deployment_of(args)
     printer = StepPrinter()
-    if not args.dry_run:
-        settle_unfinished(deployment, allowed=args.yes, printer=printer)
     plan = plan_apply(deployment, wanted, profile=args.profile, env=os.environ)
     return carry_out(args, plan, options, printer)
 

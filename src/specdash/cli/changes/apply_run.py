@@ -1,4 +1,4 @@
-"""What apply and rollback do alike: an unfinished one first, then plan, show, ask, run, report."""
+"""What apply and rollback do alike: plan, show, ask, run, report."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ import threading
 from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
+from specdash.backend.env_store import read_env
+from specdash.backend.journal import describe
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings
-from specdash.cli.signals import cancelled_by_signals, undisturbed
-from specdash.control.apply.apply import Apply, ApplyOptions, restore_abandoned
-from specdash.control.apply.journal import describe
-from specdash.control.apply.plan import preview
-from specdash.control.apply.trial import abandoned
-from specdash.control.apply.undo import recover, unfinished
-from specdash.control.env_store import read_env
+from specdash.cli.signals import cancelled_by_signals
+from specdash.control.change import Apply
+from specdash.control.plan import ApplyOptions, preview
 from specdash.control.services.deployment import find_deployment
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, Role, StepState
+from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
-from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UnfinishedApplyError, UsageError
+from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UsageError
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from specdash.control.apply.apply import ApplyPlan
+    from specdash.control.plan import ApplyPlan
     from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyRecord
 
@@ -157,15 +155,6 @@ def exit_code(record: ApplyRecord, error: SpecdashError | None, *, changed: bool
     return ExitCode.ROLLED_BACK
 
 
-def recovered_code(record: ApplyRecord, *, finish: bool) -> ExitCode:
-    """The exit code of a recovery: 0 when it ended as asked."""
-    if record.outcome is ApplyOutcome.ROLLBACK_FAILED:
-        return ExitCode.ROLLBACK_FAILED
-    if record.outcome is ApplyOutcome.ROLLED_BACK and finish and record.kind is ApplyKind.RECOVER:
-        return ExitCode.ROLLED_BACK
-    return ExitCode.OK
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that apply and rollback share."""
     parser.add_argument(
@@ -197,53 +186,6 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
         force=bool(getattr(args, "force", False)),
     )
     return find_deployment(settings), options
-
-
-def settle_unfinished(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
-    """Roll an apply back that was cut short, and put back what was left on trial, saying so; None when there is none.
-
-    Raises `UnfinishedApplyError` where that is not `allowed`, and when it cannot be undone. Signals do not cut it
-    short: KeyboardInterrupt comes afterwards.
-    """
-    with undisturbed() as asked:
-        record = _settled(deployment, allowed=allowed, printer=printer)
-    if asked.is_set():
-        raise KeyboardInterrupt
-    return record
-
-
-def bring_up(deployment: Deployment) -> None:
-    """Make sure that whoever runs the services can be asked, before something is done with them."""
-    for service in (deployment.backend, deployment.proxy):
-        if service is not None:
-            service.manager.bring_up()
-
-
-def _settled(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
-    bring_up(deployment)
-    record = _settle_apply(deployment, allowed=allowed, printer=printer)
-    trial = abandoned(os.environ)
-    if trial is None:
-        return record
-    if not allowed:
-        raise UnfinishedApplyError(f"{trial.words}; `specdash recover` restores the previous settings")
-    printer.say(f"specdash: {trial.words}: restoring the previous settings first")
-    return restore_abandoned(trial, deployment, ApplyOptions(), printer, os.environ) or record
-
-
-def _settle_apply(deployment: Deployment, *, allowed: bool, printer: StepPrinter) -> ApplyRecord | None:
-    journal = unfinished(os.environ)
-    if journal is None:
-        return None
-    if not allowed:
-        raise UnfinishedApplyError(
-            f"{journal.words}; `specdash recover` rolls it back, `specdash recover --finish` completes it"
-        )
-    printer.say(f"specdash: {journal.words}: rolling it back first")
-    record = recover(deployment, journal, finish=False, on_progress=printer, env=os.environ)
-    if recovered_code(record, finish=False) is not ExitCode.OK:
-        raise UnfinishedApplyError(f"it could not be rolled back: {record.reason}")
-    return record
 
 
 def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, printer: StepPrinter) -> int:

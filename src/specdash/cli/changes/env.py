@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping
 
-    from specdash.control.env_store import Backup, Backups, EnvSnapshot
+    from specdash.backend.env_store import Backup, Backups, EnvSnapshot
     from specdash.control.services.services import ManagedService
     from specdash.core.changes import Change
     from specdash.core.env_edit import KeyHelp
@@ -105,13 +105,13 @@ def no_env_file(subjects: Iterable[EnvSubject]) -> InputError:
 
 def backups() -> Backups:
     """The versions that are kept."""
-    from specdash.control.env_store import Backups
+    from specdash.backend.env_store import Backups
 
     return Backups(backups_dir())
 
 
 def _named(path: Path, wanted: list[Role]) -> EnvSubject:
-    from specdash.control.env_store import read_env
+    from specdash.backend.env_store import read_env
 
     snapshot = read_env(path)
     if len(wanted) > 1:
@@ -134,7 +134,7 @@ def _role_by_keys(snapshot: EnvSnapshot) -> Role:
 
 def subjects_of_services(args: argparse.Namespace, roles: list[Role]) -> list[EnvSubject]:
     """The files that the services read or would read, whether they are there or not."""
-    from specdash.control.env_store import read_env
+    from specdash.backend.env_store import read_env
     from specdash.control.services.deployment import find_deployment
 
     settings = resolved_settings(args)

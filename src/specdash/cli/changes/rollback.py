@@ -21,18 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, show, ask, go back. An apply that was cut short is rolled back first; without N, that is all then."""
-    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of, report, settle_unfinished
-    from specdash.control.apply.apply import plan_rollback
-    from specdash.core.changes import ApplyOutcome
+    """Plan, show, ask, go back."""
+    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of
+    from specdash.control.plan import plan_rollback
 
     check_own_machine(args)
     deployment, options = deployment_of(args)
     printer = StepPrinter()
-    if not args.dry_run:
-        settled = settle_unfinished(deployment, allowed=True, printer=printer)
-        if settled is not None and args.number is None and settled.outcome is ApplyOutcome.ROLLED_BACK:
-            report(settled, as_json=args.json)
-            return 0
     plan = plan_rollback(deployment, args.number, env=os.environ)
     return carry_out(args, plan, options, printer)

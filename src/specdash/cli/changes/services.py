@@ -123,7 +123,7 @@ def chosen(deployment: Deployment, role: str | None) -> list[ManagedService]:
 
 def refuse_strangers(services: list[ManagedService], deployment: Deployment) -> None:
     """Raise `RefusedError` where backend and proxy, both running or about to, would not find or not take each other."""
-    from specdash.control.apply.plan import disagreements
+    from specdash.control.plan import disagreements
 
     both = [service for role in Role if (service := deployment.service(role)) is not None]
     if len(both) < len(Role) or not all(service in services or service.status().alive for service in both):
@@ -175,13 +175,13 @@ def _failed_at_once(service: ManagedService) -> ServiceStatus | None:
 
 def _shows_up(service: ManagedService, status: ServiceStatus) -> bool:
     """Whether it has got as far as to leave its record; one of others leaves none."""
-    from specdash.control.apply.engine import recorded_engine, recorded_proxy
+    from specdash.control.running import recorded_engine, recorded_proxy
 
     if not service.reloads:
         return True
     if service.role is Role.PROXY:
         return recorded_proxy(service, os.environ) is not None
-    return recorded_engine(service, os.environ, status.pid) is not None
+    return recorded_engine(service, os.environ) is not None
 
 
 def _status(deployment: Deployment, *, as_json: bool) -> int:
@@ -237,7 +237,7 @@ _HEAD = "# Written by `specdash services adopt` from a llama-server that was sta
 def adopt(args: argparse.Namespace) -> int:
     """Write the env file, and say how the service takes over. Raises `RefusedError` where the server cannot be adopted,
     `ConflictError` where there is an env file already."""
-    from specdash.control.env_store import read_env, replace_env
+    from specdash.backend.env_store import read_env, replace_env
     from specdash.control.preflight import PreflightContext, check
     from specdash.core.env_edit import shown_text, with_changes
     from specdash.core.envfile import encode

@@ -339,7 +339,7 @@ class Gathering:
 
     def _applies(self) -> tuple[ApplyRecord, ...]:
         """All of them: what is told of earlier ones must not show what they hid either."""
-        from specdash.control.apply.journal import read_records
+        from specdash.backend.journal import read_records
 
         return read_records(paths.applies_file(self.env))
 
@@ -350,7 +350,7 @@ class Gathering:
         return self.of_its_machine(f"env/{role}.env", lambda: self._env(role, service))
 
     def _env(self, role: Role, service: ManagedService | None) -> EnvPart:
-        from specdash.control.env_store import Backups, read_env
+        from specdash.backend.env_store import Backups, read_env
         from specdash.core.envfile import decode
         from specdash.core.errors import InputError
 

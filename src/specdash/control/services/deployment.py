@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.control.services.by_hand import ByHand, running_env_files
 from specdash.control.services.service_command import ServiceCommand, is_ours, option_of
 from specdash.control.services.services import Deployment, ManagedService, ServiceProblem
 from specdash.control.services.systemd import Systemctl, SystemdManager
@@ -68,6 +69,8 @@ class _Search:
         missing = [role for role in Role if found[role] is None]
         if missing and self.wanted in ("auto", "supervisor"):
             found |= self._in_supervisor(missing)
+        missing = [role for role in Role if found[role] is None]
+        found |= {role: self._by_hand(role) for role in missing}
         unsaid = [role for role in Role if found[role] is None and not self._told(role)]
         for role in unsaid:
             self._say(role, f"no service found{self._where()}; {_INSTALL[role]}")
@@ -197,6 +200,32 @@ class _Search:
                 f"{socket} listens on {', '.join(listening)}, but {env_file} says {', '.join(wanted)}; "
                 "run `specdash services install`, then stop and start the proxy",
             )
+
+    def _by_hand(self, role: Role) -> ManagedService | None:
+        """What runs without a manager, by the note that it leaves; else the env file that is named, or stands where
+        it is looked for."""
+        if self.settings[f"{role}_service"].value is not None or self.wanted != "auto":
+            return None
+        default = paths.backend_env_file(self.env) if role is Role.BACKEND else paths.proxy_env_file(self.env)
+        chosen = self._chosen(role)
+        running = list(dict.fromkeys(Path(os.path.realpath(file)) for file in running_env_files(role, self.env)))
+        files = [chosen] if chosen is not None else [default] if default in running else running
+        if len(files) > 1:
+            named = ", ".join(map(str, files))
+            self._say(role, f"several run ({named}); name one with --{role}-env-file")
+            return None
+        if not files and default.exists():
+            files = [default]
+        if not files:
+            return None
+        return ManagedService(
+            role=role,
+            name=f"{role} of {files[0].name}",
+            manager=ByHand(role, files[0], self.env),
+            env_file=files[0],
+            reloads=True,
+            origin="its run record" if files[0] in running else "its env file",
+        )
 
     def _in_supervisor(self, roles: list[Role]) -> dict[Role, ManagedService | None]:
         from specdash.control.services.supervisor_client import SupervisorClient

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import fcntl
 import gc
+import hashlib
 import logging
 import os
 import signal
 import socket
+import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import uvicorn
 import uvloop
@@ -187,10 +190,23 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     settings = configuration.settings
     sockets = listening_sockets(settings)
     log_lines_lost = set_up_log(settings)
+    # Copies outlive the server's own, so that a restart refuses no connection.
+    listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         early = reloads if reloads is not None else []
-        runner.run(_serve(configuration, sockets, early, log_lines_lost))
+        restarts = runner.run(_serve(configuration, sockets, early, log_lines_lost))
+    if restarts:
+        execute_again(listening)
     return ExitCode.OK
+
+
+def execute_again(listening: Sequence[int]) -> NoReturn:
+    """Become a new process image of the same command, with the same id and the listening sockets (sd_listen_fds(3))."""
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _FIRST_FD + len(listening)) for descriptor in listening]
+    for number, descriptor in enumerate(high):
+        os.dup2(descriptor, _FIRST_FD + number, inheritable=True)
+    passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(listening))}
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})
 
 
 def set_up_log(settings: ProxySettings) -> Callable[[], int]:
@@ -220,7 +236,8 @@ async def _serve(
     sockets: list[socket.socket],
     reloads: list[int],
     log_lines_lost: Callable[[], int],
-) -> None:
+) -> bool:
+    """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
     proxy.telemetry.log_lines_lost = log_lines_lost
     record = record_of(configuration, client_url(sockets[0]))
@@ -230,6 +247,7 @@ async def _serve(
     try:
         await server.serve(sockets)
         await server.end_requests()
+        return server.restarts
     finally:
         file.unlink(missing_ok=True)
         token_file.unlink(missing_ok=True)
@@ -267,21 +285,28 @@ class _Server(uvicorn.Server):
         self._configuration = configuration
         self._record = record
         self._reloads = reloads
+        self.restarts = False
+        """Whether it ends to start again."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """End on the first SIGTERM or SIGINT once requests are done, on the second at once; reload on SIGHUP."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._reload if number is signal.SIGHUP else self._stop)
+        handlers = {
+            signal.SIGTERM: self._stop,
+            signal.SIGINT: self._stop,
+            signal.SIGHUP: self._reload,
+            signal.SIGUSR2: self._restart,
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
         if self._reloads:
             loop.call_soon(self._reload)
         try:
             yield
         finally:
-            for number in numbers:
+            for number in handlers:
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -348,6 +373,19 @@ class _Server(uvicorn.Server):
         self._proxy.leaving = True
         asyncio.get_running_loop().call_later(_LEAVING_S, self._leave)
 
+    def _restart(self) -> None:
+        """Drain, and start again with the listening sockets, if the env file can be started with."""
+        try:
+            result = reread(self._configuration)
+            if (path := result.configuration.settings.log_file) is not None:
+                Path(path).expanduser().parent.stat()
+        except (SpecdashError, OSError) as error:
+            _LOG.error("restart: %s; nothing was changed", error)
+            self._refused(str(error))
+            return
+        self.restarts = True
+        self._stop()
+
     def _leave(self) -> None:
         self.should_exit = True
 
@@ -360,6 +398,7 @@ class _Server(uvicorn.Server):
             result = reread(self._configuration)
         except SpecdashError as error:
             _LOG.error("reload: %s; nothing was changed", error)
+            self._refused(str(error))
         else:
             self._configuration = result.configuration
             settings = result.configuration.settings
@@ -379,7 +418,17 @@ class _Server(uvicorn.Server):
 
     def _tell_version(self) -> None:
         """Say in the record which version of the env file is in force now."""
-        self._record = dataclasses.replace(self._record, env_digest=self._configuration.digest)
+        self._write(dataclasses.replace(self._record, env_digest=self._configuration.digest))
+
+    def _refused(self, why: str) -> None:
+        """Say in the record which version of the env file was not taken over, and why."""
+        digest = None
+        with contextlib.suppress(OSError, TypeError):
+            digest = hashlib.sha256(Path(self._configuration.env_file or "").read_bytes()).hexdigest()
+        self._write(dataclasses.replace(self._record, refused=why, refused_digest=digest))
+
+    def _write(self, record: ProxyRecord) -> None:
+        self._record = record
         try:
             write_record(self._record)
         except OSError as error:
@@ -427,6 +476,7 @@ def record_of(configuration: Configuration, url: str) -> ProxyRecord:
         env_file=str(configuration.env_file) if configuration.env_file is not None else None,
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
         env_digest=configuration.digest,
+        restarts_itself=True,
         admin_token_file=str(proxy_records_dir().absolute() / f"{os.getpid()}{_TOKEN_SUFFIX}"),
     )
 

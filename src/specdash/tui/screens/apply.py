@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from textual.binding import BindingType
 
-    from specdash.control.apply.apply import ApplyPlan
     from specdash.control.console import RunningApply
+    from specdash.control.plan import ApplyPlan
     from specdash.core.changes import ApplyRecord, Change
     from specdash.tui.app import Dashboard
 
@@ -149,7 +149,7 @@ class ApplyScreen(PageScreen[None]):
         lines: list[Line] = []
         for edit in self._plan.edits:
             how = "restarts" if edit.needs_restart else "takes over while it runs"
-            lines.append(((f"  {edit.service} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
+            lines.append(((f"  {edit.role} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
         said = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
         if said:
             lines += [BLANK, *finding_lines(said, width, max(height - len(lines) - 1, 1), GLYPHS.alert)]

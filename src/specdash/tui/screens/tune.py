@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from textual.binding import BindingType
 
-    from specdash.control.apply.apply import ApplyPlan
     from specdash.control.console import Console, RunningApply, ServicesView
+    from specdash.control.plan import ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.core.changes import ApplyRecord
     from specdash.tui.app import Dashboard
@@ -174,7 +174,6 @@ class TuneScreen(BoardScreen[TuneBoard]):
             self.look(again=True)
 
     def _looked(self, services: ServicesView) -> None:
-        self._access.cut_short = services.unfinished is not None
         changed = self.model.services != services
         self.model.looked(services)
         if changed:
@@ -348,12 +347,9 @@ class TuneScreen(BoardScreen[TuneBoard]):
         self._show_apply(f"Apply {counted(len(model.changes), 'change')}", plan, lambda: console.start(plan))
 
     def action_roll_back(self) -> None:
-        """Show what going back would do; enter there does it. A cut-short apply comes first."""
+        """Show what going back would do; enter there does it."""
         console = self.console
         if not self._access.may_change():
-            return
-        if self._access.cut_short:
-            self._show_apply("Roll back the apply that was cut short", None, lambda: console.recover(finish=False))
             return
         in_background(
             self.dashboard,
@@ -361,14 +357,6 @@ class TuneScreen(BoardScreen[TuneBoard]):
             console.plan_rollback,
             lambda plan: self._show_apply("Roll back the last apply", plan, lambda: console.start(plan)),
         )
-
-    def action_resume(self) -> None:
-        """Finish what was cut short."""
-        console = self.console
-        if not self._access.cut_short:
-            self.notify("no apply was cut short", severity="warning")
-        elif self._access.may_change():
-            self._show_apply("Finish the apply that was cut short", None, lambda: console.recover(finish=True))
 
     def _show_apply(self, title: str, plan: ApplyPlan | None, start: Callable[[], RunningApply]) -> None:
         from specdash.tui.screens.apply import ApplyScreen

@@ -263,8 +263,6 @@ class HeaderSituation:
     demo: bool = False
     armed_left_s: float | None = None
     locked: bool = False
-    cut_short: bool = False
-    """An apply was cut short, and waits to be finished or rolled back."""
     recording_trouble: str = ""
     """What is wrong with the recording, empty when nothing is."""
     on_incidents: bool = False
@@ -455,8 +453,6 @@ def _short(key: str) -> str:
 
 def _tags(view: View, situation: HeaderSituation, width: int) -> list[Span]:
     spans: list[Span] = []
-    if situation.cut_short:
-        spans += [(" APPLY CUT SHORT: e ", "banner.bad"), ("  ", "text")]
     if situation.armed_left_s is not None:
         spans += [(f" ARMED {situation.armed_left_s:.0f}s ", "banner.bad"), ("  ", "text")]
     if situation.demo:

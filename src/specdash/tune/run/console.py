@@ -138,7 +138,7 @@ class TunerConsole:
             raise SpecdashError(f"`specdash {name}` cannot be run: {error.strerror or error}") from None
 
     def _on_trial(self) -> bool | None:
-        from specdash.control.apply.trial import read_trial
+        from specdash.backend.trial import read_trial
 
         try:
             return read_trial(self._env) is not None

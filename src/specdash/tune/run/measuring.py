@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from specdash.backend.proxy_hold import fronts
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
 from specdash.bench.load.figures import usable
-from specdash.control.apply.engine import port_of
-from specdash.control.apply.transaction import fronts
+from specdash.control.running import port_of
 from specdash.core.errors import SpecdashError
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault

@@ -202,7 +202,7 @@ def down_seconds(files: Iterable[str | None], env: Mapping[str, str] = os.enviro
 
 
 def _applied(env: Mapping[str, str]) -> list[ApplyRecord]:
-    from specdash.control.apply.journal import read_records
+    from specdash.backend.journal import read_records
 
     records = read_records(applies_file(env))[-_APPLIES:]
     return [record for record in records if record.outcome is ApplyOutcome.APPLIED and record.downtime_s is not None]

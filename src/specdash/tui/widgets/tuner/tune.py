@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from textual import events
 
-    from specdash.control.apply.apply import ApplyPlan
     from specdash.control.console import ServicesView
+    from specdash.control.plan import ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.tui.layout import Rect
     from specdash.tui.view import View
@@ -400,12 +400,6 @@ class ChecksPanel(TitledPanel):
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The findings, worst first; without any, how to go on."""
         keys = view.keys
-        if self.model.services is not None and self.model.services.unfinished is not None:
-            text = (
-                f"An apply was cut short: {self.model.services.unfinished}. "
-                f"Armed, {keys['resume']} finishes it and {keys['tune.rollback']} rolls it back."
-            )
-            return [((f"  {part}", "bad bold"),) for part in wrap(text, width - 3, height)]
         if self.model.plan_error is not None:
             return [((f"  {part}", "bad"),) for part in wrap(clean(self.model.plan_error, 600), width - 3, height)]
         plan = self.model.plan

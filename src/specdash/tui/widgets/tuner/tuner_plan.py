@@ -137,7 +137,7 @@ def _outcome_state(run: TuneRun) -> tuple[str, str, str]:
     if outcome is None:
         return "FINISHED, but left no result", "warn", GLYPHS.unknown
     if run.end is not None and run.end.restored is False:
-        return "FINISHED, BUT YOUR SETTINGS MAY NOT BE BACK: run `specdash recover`", "bad", GLYPHS.alert
+        return "FINISHED, BUT YOUR SETTINGS MAY NOT BE BACK: restart the backend", "bad", GLYPHS.alert
     if outcome.improved:
         gain = gain_text(outcome.gain, outcome.low, outcome.high)
         return f"IMPROVED {gain}: {point_words(outcome.chosen, 80)}", "good", GLYPHS.live
@@ -383,13 +383,17 @@ def outcome_lines(run: TuneRun, gains: Mapping[int, Gain], on_trial: bool | None
         if outcome.improved and end is not None:
             lines += _setting_lines(run, end.settings, width)
     if end is not None and end.restored is False:
-        lines += labelled("in force", f"{clean(end.in_force, 200) or 'not known'}: `specdash recover`", "bad", width, 2)
+        lines += labelled(
+            "in force", f"{clean(end.in_force, 200) or 'not known'}: restart the backend", "bad", width, 2
+        )
     elif end is not None and end.in_force:
         lines += labelled("in force", clean(end.in_force, 200), "text", width, 2)
     elif end is None and on_trial is False:
         lines += labelled("in force", "the original", "text", width, 1)
     elif end is None:
-        lines += labelled("in force", "may be what was tried: x or `specdash recover` puts it back", "bad", width, 2)
+        lines += labelled(
+            "in force", "may be what was tried: x, or a restart of the backend, puts it back", "bad", width, 2
+        )
     if end is not None and end.texts:
         lines += labelled("texts", clean(end.texts, 200), "text", width, 2)
     lines += _evidence_lines(run, gains, outcome, width)

@@ -7,20 +7,17 @@ import difflib
 import os
 from typing import TYPE_CHECKING, Any
 
+from specdash.backend.env_store import Backups, read_env
+from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
-from specdash.control.apply.engine import recorded_engine, recorded_proxy, service_promise
-from specdash.control.apply.journal import Edit, read_records
-from specdash.control.env_store import Backups, read_env
 from specdash.control.preflight import PreflightContext, check
 from specdash.control.preflight.context import Findings
 from specdash.control.preflight.proxy import check_pair
 from specdash.control.profiles import means_the_same
-from specdash.control.services import service_command
-from specdash.control.services.service_command import Program, running_values, started
-from specdash.control.services.services import ServiceState
-from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences, shown_value
+from specdash.control.running import promise, recorded_engine, recorded_proxy
+from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
 from specdash.core.envfile import read_values
 from specdash.core.errors import Finding, InputError, ServiceError, Severity, SpecdashError, errors
@@ -33,7 +30,7 @@ from specdash.system.processes import family
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.control.env_store import EnvSnapshot
+    from specdash.backend.env_store import EnvSnapshot
     from specdash.control.services.services import Deployment, ManagedService
     from specdash.core.changes import ApplyRecord, Change, WantedValues
 
@@ -129,23 +126,18 @@ def plan_rollback(
 
 def edit_of(service: ManagedService, snapshot: EnvSnapshot, data: bytes, changed: tuple[Change, ...]) -> Edit:
     """`data` in the place of what the env file of a service holds."""
-    restart = service.role is Role.BACKEND or not service.reloads
-    return Edit(
-        role=service.role,
-        service=service.name,
-        manager=service.manager.kind,
-        env_file=str(service.env_file),
-        old=snapshot.data,
-        new=data,
-        existed=snapshot.exists,
-        changes=changed,
-        needs_restart=restart or any(change.key in NEEDS_RESTART for change in changed),
-    )
+    restart = service.role is Role.BACKEND or any(change.key in NEEDS_RESTART for change in changed)
+    return Edit(service.role, str(service.env_file), snapshot.data, data, snapshot.exists, changed, restart)
 
 
 def service_of(deployment: Deployment, role: Role) -> ManagedService:
     """The service of a role. Raises `ServiceError` saying why there is none."""
     service = deployment.service(role)
+    if service is not None and service.command is not None:
+        raise ServiceError(
+            f"{service.name} runs a command that is not specdash's, so its settings cannot be applied; `specdash "
+            "services adopt` writes them into an env file and says how a service of specdash takes over"
+        )
     if service is not None:
         return service
     why = "; ".join(deployment.about(role) or deployment.problems)
@@ -170,13 +162,10 @@ def findings(
             service=service,
             own_pids=own_pids(service, env),
             base=env,
-            other=_running(beside, other if other is not None else _values_of(beside)),
-            running=running_values(service, values) if service.command is not None else None,
+            other=other if other is not None else _values_of(beside),
             other_pids=own_pids(beside, env) if beside is not None else frozenset(),
         )
         found += check(edit.role, values, context)
-        if not back:
-            found += service_command.findings(service, edit.values(new=False), values, edit.changes)
     # What two services do not agree on is found from both sides.
     found = list(dict.fromkeys(found))
     refusals = errors(found)
@@ -185,7 +174,7 @@ def findings(
 
 def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
     """What speaks against running backend and proxy together as their env files are now."""
-    backend = _running(deployment.backend, _values_of(deployment.backend))
+    backend = _values_of(deployment.backend)
     proxy = _values_of(deployment.proxy)
     if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
         return ()
@@ -199,10 +188,6 @@ def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Findi
     out = Findings({**proxy, **backend})
     check_pair(backend, proxy, context, out)
     return out.sorted()
-
-
-def _running(service: ManagedService | None, values: dict[str, str] | None) -> dict[str, str] | None:
-    return running_values(service, values) if service is not None and values is not None else values
 
 
 def _values_of(service: ManagedService | None) -> dict[str, str] | None:
@@ -220,8 +205,7 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
     edit = next((edit for edit in edits if edit.role is Role.BACKEND), None)
     if edit is None:
         return []
-    service = service_of(deployment, Role.BACKEND)
-    old, new = (service_promise(service, edit.values(new=which), env).url for which in (False, True))
+    old, new = (promise(edit.values(new=which), env).url for which in (False, True))
     if place(old) == place(new):
         return []
     proxy = next((edit for edit in edits if edit.role is Role.PROXY), None)
@@ -251,7 +235,7 @@ def own_pids(service: ManagedService, env: Mapping[str, str]) -> frozenset[int]:
         main = service.status().pid
     except SpecdashError:
         main = None
-    engine = recorded_engine(service, env, main) if service.role is Role.BACKEND else None
+    engine = recorded_engine(service, env) if service.role is Role.BACKEND else None
     pids = {process.pid for process in family(main)} if main is not None else set()
     return frozenset(pids | ({engine.pid} if engine is not None else set()))
 
@@ -329,62 +313,29 @@ def _edit(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> EditPr
     backend = edit.role is Role.BACKEND
     return EditPreview(
         role=edit.role,
-        service=edit.service,
+        service=service.name,
         env_file=edit.env_file,
         diff=tuple(masked_diff(before, after, edit.env_file)),
         action=_action(edit, service, env),
-        arguments=_arguments(edit, service, env) if backend else (),
+        arguments=_arguments(edit, env) if backend else (),
         readers=tuple((change.key, _readers(change.key)) for change in edit.changes) if backend else (),
     )
 
 
 def _action(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> str:
-    try:
-        status = service.status()
-    except SpecdashError as error:
-        return f"cannot be told: {error}"
-    if not status.alive:
-        return f"start {service.name}, which does not run now"
+    """What happens to the service, in words."""
     if edit.role is Role.PROXY:
-        if not edit.needs_restart:
-            return f"reload {service.name}, without dropping a stream"
-        kept = "; its listening socket stays open" if service.socket else ""
-        return f"restart {service.name}{kept}"
-    engine = recorded_engine(service, env, status.pid)
-    if service.reloads and status.state is ServiceState.RUNNING and engine is not None and engine.digest:
-        return f"swap the engine of {service.name}, while the proxies hold their clients"
-    return f"restart {service.name}, while the proxies hold their clients"
+        if recorded_proxy(service, env) is None:
+            return f"write {edit.env_file}; the proxy does not run: it counts at its next start"
+        if edit.needs_restart:
+            return "restart the proxy, which lets its streams end and keeps its listening socket"
+        return "reload the proxy, without dropping a stream"
+    if recorded_engine(service, env) is None:
+        return f"write {edit.env_file}; no backend runs with it: it counts at its next start"
+    return "swap the engine of the backend, while the proxies hold their clients"
 
 
-def _of_the_unit(edit: Edit, service: ManagedService) -> tuple[str, ...]:
-    """What changes in the command line and the environment of a unit that is not ours."""
-    command = service.command
-    assert command is not None  # noqa: S101 - asked before
-    before, after = (
-        {
-            key: shown_value(key, value) or ""
-            for key, value in command.variables(service.env_file, edit.values(new=new)).items()
-        }
-        for new in (False, True)
-    )
-    sides = [
-        [*_lines(command.argv(entry)), *(f"environment {key}={entry[key]}" for key in changed if key in entry)]
-        for changed in [[change.key for change in edit.changes]]
-        for entry in (before, after)
-    ]
-    lines = [line for line in difflib.ndiff(sides[0], sides[1]) if line.startswith(("- ", "+ "))]
-    argv = command.argv(after)
-    program = started(argv)
-    if not lines:
-        lines.append(f"! nothing changes in what {service.name} runs: {' '.join(argv)}")
-    elif program.program is not Program.SERVER:
-        lines.append(f"! {program.path} decides what its server gets of it: that is seen after the restart")
-    return tuple(without_secrets(line) for line in lines)
-
-
-def _arguments(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> tuple[str, ...]:
-    if service.command is not None:
-        return _of_the_unit(edit, service)
+def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
     try:
         after = _rendered(edit, env, new=True)
     except SpecdashError as error:

@@ -1,1 +1,0 @@
-"""The apply transaction: plan, journal, forward, undo, recover."""

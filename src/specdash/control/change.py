@@ -1,0 +1,347 @@
+"""A change of settings, asked of the runner that owns the engine, through its control socket.
+
+Where no backend runs, the change is made in this process: the files are written and backed up, and count at the next
+start; a proxy that runs takes its settings over at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.backend.env_store import read_env
+from specdash.backend.journal import Journal
+from specdash.backend.repair import repair
+from specdash.backend.steps import Steps
+from specdash.backend.transaction import Change
+from specdash.collect.run_records import live_backends
+from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
+from specdash.core.changes import ApplyProgress, ApplyRecord, ApplyStep, Role, differences
+from specdash.core.env_edit import with_changes
+from specdash.core.envfile import decode, parse
+from specdash.core.errors import (
+    ConflictError,
+    ExitCode,
+    RefusedError,
+    ServiceError,
+    Severity,
+    SpecdashError,
+    errors,
+)
+from specdash.core.paths import run_records_dir, runtime_dir
+from specdash.core.records import read
+from specdash.system.processes import own_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from specdash.backend.transaction import Outcome
+    from specdash.control.plan import ApplyOptions
+    from specdash.core.errors import Finding
+
+_CONNECT_S = 5.0
+_ANSWER_S = 10.0
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class RemoteError(SpecdashError):
+    """An error that the runner sent, with its own exit code."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.exit_code = ExitCode(code)
+
+
+class RunnerConnection:
+    """One connection to a runner's control socket."""
+
+    def __init__(self, path: str) -> None:
+        """Raises `ServiceError` where nothing listens."""
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(_CONNECT_S)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            raise ServiceError(
+                f"the backend's control socket {path} does not answer ({error.strerror or error})"
+            ) from None
+        self._lines = self._socket.makefile("rb")
+
+    def ask(
+        self,
+        do: str,
+        on_progress: Callable[[ApplyProgress], None] = lambda _: None,
+        *,
+        timeout: float | None = _ANSWER_S,
+        **words: Any,
+    ) -> dict[str, Any]:
+        """The runner's answer. Raises `RemoteError` for what it refuses, `ServiceError` when it goes away."""
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.sendall(json.dumps({"do": do, **words}).encode() + b"\n")
+            for line in self._lines:
+                answer = json.loads(line)
+                if "progress" in answer and "runner_pid" not in answer:
+                    on_progress(read(ApplyProgress, answer["progress"]))
+                elif (error := answer.get("error")) is not None:
+                    raise RemoteError(error["reason"], error["code"])
+                else:
+                    return dict(answer)
+        except (OSError, ValueError) as error:
+            raise ServiceError(f"the backend's runner does not answer ({error})") from None
+        raise ServiceError(
+            "the backend's runner ended during the change; at its next start it puts the old settings back and serves: "
+            "see `specdash applies`"
+        )
+
+    def close(self) -> None:
+        """Hang up. A trial ends with that."""
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def runners(env: Mapping[str, str] = os.environ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Control socket and status of every runner of this user that answers."""
+    for directory in (runtime_dir(env), run_records_dir(env)):
+        for path in sorted(directory.glob("backend-*.sock")) if directory is not None else ():
+            with contextlib.suppress(SpecdashError), RunnerConnection(str(path)) as connection:
+                yield str(path), connection.ask("status")
+
+
+def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str | None:
+    """The control socket of the runner that reads this env file; None where none does.
+
+    Raises `ServiceError` for a backend that runs without one.
+    """
+    wanted = os.path.realpath(env_file)
+    for path, status in runners(env):
+        if status["env_file"] is not None and os.path.realpath(status["env_file"]) == wanted:
+            return path
+    for record in live_backends(env):
+        if record.env_file is not None and os.path.realpath(record.env_file) == wanted:
+            raise ServiceError(
+                f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another "
+                "version of specdash; restart it once, with `specdash services restart backend` or by hand"
+            )
+    return None
+
+
+class Apply:
+    """One change. `error` is what stood in the way, for its exit code; None when it went well."""
+
+    def __init__(
+        self,
+        plan: ApplyPlan,
+        options: ApplyOptions,
+        on_progress: Callable[[ApplyProgress], None],
+        env: Mapping[str, str] = os.environ,
+        *,
+        trial: Trial | None = None,
+    ) -> None:
+        self.plan = plan
+        self.error: SpecdashError | None = None
+        self.changed = False
+        """Whether anything was touched, undone or not."""
+        self.cancelled = False
+        """Whether the end was asked for, in time or not."""
+        self.undoing = False
+        """Whether it is rolling back, which nothing stops."""
+        self._options = options
+        self._on_progress = on_progress
+        self._env = env
+        self._trial = trial
+        self._cancel: Callable[[], object] = lambda: None
+        self._kept = False
+
+    def cancel(self) -> bool:
+        """Ask for the end. Safe from any thread and from a signal handler; returns at once: False when the change is
+        kept already."""
+        self.cancelled = True
+        if not self._kept:
+            threading.Thread(target=self._cancel, name="cancel", daemon=True).start()
+        return not self._kept
+
+    def run(self) -> ApplyRecord:
+        """Make the change, and return its record however it ends.
+
+        Raises `ConflictError` when another change runs, `ServiceError` when the runner cannot be asked or dies:
+        nothing is recorded then, or by the runner's next start.
+        """
+        wanted = Journal(
+            number=0,
+            kind=self.plan.kind,
+            at=time.time(),
+            pid=os.getpid(),
+            pid_started=own_start(),
+            step=ApplyStep.LOCK,
+            edits=self.plan.edits,
+            profile=self.plan.profile,
+            drain_timeout_s=self._options.drain_timeout_s,
+            health_timeout_s=self._options.health_timeout_s,
+            settle_s=self._options.settle_s,
+            trial=self._trial is not None,
+            force=self._options.force,
+            warnings=tuple(finding.line for finding in self.plan.findings if finding.severity is Severity.WARNING),
+        )
+        refusals = errors(self.plan.findings)
+        if refusals:
+            steps = Steps(lambda _: None)
+            steps.current = ApplyStep.PREFLIGHT
+            reason = "; ".join(finding.line for finding in refusals)
+            return self._take(Change(wanted, None, steps, self._env).refused(RefusedError(reason)))
+        path = self._runner()
+        if path is None:
+            return self._here(wanted)
+        with contextlib.ExitStack() as stack:
+            if self._trial is not None:
+                connection = self._trial.connection
+            else:
+                connection = stack.enter_context(RunnerConnection(path))
+            self._cancel = lambda: _cancel(path)
+            words = {"boot": self._trial.boot, "planned": self._trial.planned} if self._trial is not None else {}
+            # The journal's own form, with its bytes: the socket is this user's alone.
+            answer = connection.ask("apply", self._report, timeout=None, change=json.loads(wanted.to_json()), **words)
+        return self._answered(answer)
+
+    def _answered(self, answer: Mapping[str, Any]) -> ApplyRecord:
+        problem = answer["problem"]
+        self.error = RemoteError(problem["reason"], problem["code"]) if problem is not None else None
+        self.changed = bool(answer["changed"])
+        return read(ApplyRecord, answer["record"])
+
+    def _runner(self) -> str | None:
+        backend = self.plan.deployment.backend
+        if backend is None or backend.command is not None:
+            return None
+        return runner_of(backend.env_file, self._env)
+
+    def _here(self, wanted: Journal) -> ApplyRecord:
+        """Without a backend that runs: by this process."""
+        for line in repair(None, self._env).said:
+            wanted = replace(wanted, warnings=(*wanted.warnings, line))
+        steps = Steps(self._report)
+        self._cancel = steps.cancel
+        return self._take(Change(wanted, None, steps, self._env).run())
+
+    def _take(self, outcome: Outcome) -> ApplyRecord:
+        self.error, self.changed = outcome.error, outcome.changed
+        return outcome.record
+
+    def _report(self, progress: ApplyProgress) -> None:
+        self.undoing = self.undoing or progress.step is ApplyStep.ROLLBACK
+        self._kept = self._kept or progress.step is ApplyStep.RECORD
+        self._on_progress(progress)
+
+
+def _cancel(path: str) -> None:
+    with contextlib.suppress(SpecdashError), RunnerConnection(path) as connection:
+        connection.ask("cancel")
+
+
+def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+    """What clients would feel of the change now, as its runner sees it; None where the engine is not touched."""
+    backend = next((edit for edit in plan.edits if edit.role is Role.BACKEND), None)
+    if backend is None:
+        return None
+    with contextlib.suppress(SpecdashError):
+        path = runner_of(backend.env_file, env)
+        if path is not None:
+            with RunnerConnection(path) as connection:
+                return connection.ask("outlook")
+    return None
+
+
+class Trial:
+    """Settings on trial on a service: the original goes back when it ends, and when this process dies."""
+
+    def __init__(
+        self,
+        plan_deployment: Any,
+        what: str,
+        env: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`what` is the command. Raises `ServiceError` where no backend runs, `ConflictError` where its env file was
+        edited since its start, or another change or trial is under way."""
+        service = service_of(plan_deployment, Role.BACKEND)
+        path = runner_of(service.env_file, env)
+        if path is None:
+            raise ServiceError(
+                f"no backend runs with {service.env_file}, so it could not be put back as it is; start it, or leave "
+                "--service out"
+            )
+        self.path = path
+        self.boot: int | None = None
+        self.planned: int | None = None
+        self.original = read_env(service.env_file).data
+        self._deployment = plan_deployment
+        self._what = what
+        self._env = env
+        self._count = 0
+        self.connection = RunnerConnection(path)
+        try:
+            self._backup = self.connection.ask("trial", what=what)["backup"]
+        except SpecdashError:
+            self.connection.close()
+            raise
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Key to value of the original. Holds secrets."""
+        return parse(decode(self.original)).values
+
+    def plan(self, configuration: Mapping[str, str]) -> ApplyPlan:
+        """The change that puts `configuration` over the original; an empty value unsets a key.
+
+        Always a change, so that the same configuration twice is two starts. Raises `EnvFileError` for what an env file
+        cannot hold.
+        """
+        service = service_of(self._deployment, Role.BACKEND)
+        snapshot = read_env(service.env_file)
+        wanted = {key: value or None for key, value in configuration.items()}
+        data = self._marked(with_changes(parse(decode(self.original)), wanted).encode())
+        changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
+        edit = edit_of(service, snapshot, data, changed)
+        found: tuple[Finding, ...] = findings((edit,), self._deployment, self._env)
+        return ApplyPlan(self._deployment, (edit,), found, trial=True)
+
+    def end(self) -> ApplyRecord | None:
+        """Put the original back; the record of that, None where it was in force.
+
+        Raises `ConflictError` when the env file was edited meanwhile: that version stays.
+        """
+        try:
+            answer = self.connection.ask("end", timeout=None)
+        except RemoteError as error:
+            if error.exit_code is ExitCode.CONFLICT:
+                raise ConflictError(str(error)) from None
+            raise
+        finally:
+            self.connection.close()
+        return None if answer["record"] is None else read(ApplyRecord, answer["record"])
+
+    def _marked(self, data: bytes) -> bytes:
+        """With a first line that says so, and that makes every trial a version of its own."""
+        self._count += 1
+        mark, rest = (data[:3], data[3:]) if data.startswith(_BYTE_ORDER_MARK) else (b"", data)
+        line = (
+            f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
+            "before, which go back when it ends.\n"
+        )
+        return mark + line.encode() + rest
+
+
+__all__ = ["Apply", "RunnerConnection", "Trial", "outlook", "runner_of", "runners"]

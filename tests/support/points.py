@@ -1,0 +1,137 @@
+"""A backend's runner that a test stops, or kills as by `kill -9`, at one point of a change.
+
+`python -m support.points backend run ...` is `specdash backend run ...`; at each point it looks into the file `POINT` of
+its home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows
+nothing of it: the points are calls of its functions, and the renames of env files that audit events announce.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdash.backend import repair, transaction
+from specdash.backend.env_store import Backups
+from specdash.backend.journal import JournalFile
+from specdash.backend.session import BackendSession
+from specdash.backend.steps import Steps
+from specdash.cli.main import entry
+from specdash.core.changes import STEPS, ApplyStep
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+POINT, REACHED = ".point", ".point-reached"
+FORWARD = (
+    *(f"{step}:before" for step in STEPS),
+    *("backup:saved", "backup:journal", "write:temp", "write:renamed", "restart:asked", "record:appended"),
+    "record:after",
+)
+"""Those of a change that goes well. After a step nothing more was done than before the next."""
+ROLLBACK = tuple(f"rollback:{point}" for point in ("before", "temp", "written", "restarted", "after", "recorded"))
+"""Those of undoing one."""
+REPAIR = ("repair:before", "repair:written", "repair:recorded")
+"""Those of a runner that finds a journal at its start."""
+_PAUSE_S = 60.0
+_undoing = False
+
+
+class Points:
+    """A test's hand on the runners of one home."""
+
+    def __init__(self, home: Path) -> None:
+        self._file, self._reached = home / POINT, home / REACHED
+
+    def kill_at(self, name: str) -> None:
+        """The runner dies there, the next time it comes by."""
+        self._reached.unlink(missing_ok=True)
+        self._file.write_text(f"kill {name}", encoding="utf-8")
+
+    def pause_at(self, name: str) -> None:
+        """The runner waits there."""
+        self._reached.unlink(missing_ok=True)
+        self._file.write_text(f"pause {name}", encoding="utf-8")
+
+    def wait(self, seconds: float = 60.0) -> None:
+        """Until it was there."""
+        until(self._reached.exists, seconds)
+
+    def go_on(self) -> None:
+        """Let it go, and pass everywhere from now on."""
+        self._file.unlink(missing_ok=True)
+
+
+def at(name: str) -> None:
+    """The runner is here."""
+    home = Path(os.environ["HOME"])
+    try:
+        what, _, wanted = (home / POINT).read_text(encoding="utf-8").partition(" ")
+    except OSError:
+        return
+    if wanted != name:
+        return
+    (home / REACHED).touch()
+    if what == "kill":
+        (home / POINT).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    deadline = time.monotonic() + _PAUSE_S
+    while (home / POINT).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _after(owner: Any, name: str, point: Callable[[], str | None]) -> None:
+    call = getattr(owner, name)
+
+    def passing(*arguments: Any, **named: Any) -> Any:
+        result = call(*arguments, **named)
+        where = point()
+        if where is not None:
+            at(where)
+        return result
+
+    setattr(owner, name, passing)
+
+
+def _watch_steps() -> None:
+    original = Steps.step
+
+    @contextmanager
+    def watched(self: Steps, step: ApplyStep, detail: str = "") -> Iterator[None]:
+        global _undoing
+        with original(self, step, detail):
+            _undoing = step is ApplyStep.ROLLBACK
+            at(f"{step}:before")
+            yield
+            at(f"{step}:after")
+
+    Steps.step = watched  # type: ignore[method-assign]
+
+
+def _at_rename(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "os.rename" and Path(os.fsdecode(arguments[1])).suffix == ".env":
+        at("rollback:temp" if _undoing else "write:temp")
+
+
+def arm() -> None:
+    """Put the points into this process."""
+    _watch_steps()
+    sys.addaudithook(_at_rename)
+    _after(Backups, "save", lambda: "backup:saved")
+    _after(JournalFile, "write", lambda: "backup:journal")
+    _after(transaction, "replace_env", lambda: "rollback:written" if _undoing else "write:renamed")
+    _after(BackendSession, "swap", lambda: "rollback:restarted" if _undoing else "restart:asked")
+    _after(transaction, "append_record", lambda: "rollback:recorded" if _undoing else "record:appended")
+    _after(repair, "read_records", lambda: "repair:before")
+    _after(repair, "restore_edit", lambda: "repair:written")
+    _after(repair, "append_record", lambda: "repair:recorded")
+
+
+if __name__ == "__main__":
+    arm()
+    entry()
