@@ -99,6 +99,7 @@ class Steps:
         try:
             self.check()
             yield
+            self.check()
         except BaseException as error:
             self._took(step, began)
             self._report(step, StepState.FAILED, str(error) or type(error).__name__)

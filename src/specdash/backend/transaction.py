@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import psutil
+
 from specdash.backend import start_check
 from specdash.backend.env_store import Backups, check_writable, read_env, replace_env
 from specdash.backend.journal import (
@@ -26,6 +28,7 @@ from specdash.backend.journal import (
     next_number,
     read_records,
 )
+from specdash.backend.launch import check_port
 from specdash.backend.proxy_hold import ProxyHold, fronts
 from specdash.backend.start_check import busy, health, healthy, promise_of
 from specdash.backend.steps import (
@@ -43,13 +46,13 @@ from specdash.backend.steps import (
 from specdash.collect.discover import place, recorded_key
 from specdash.collect.run_records import live_proxies
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role, is_secret
-from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
+from specdash.core.errors import ConflictError, NotWrittenError, PortInUseError, SpecdashError
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.readings import HealthStatus
 from specdash.llama.server_answers import error_message
 from specdash.system.data import dataclass
 from specdash.system.http import ask
-from specdash.system.processes import own_start, same_process
+from specdash.system.processes import family, own_start, same_process
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
@@ -438,10 +441,16 @@ class Change:
             now = time.monotonic()
             if engine.ended is not None:
                 lines = explained(engine.lines())
+                try:
+                    check_port(engine.plan.settings)
+                except PortInUseError as error:
+                    raise StepFailedError(str(error), lines) from None
                 raise StepFailedError(f"the engine ended with {engine.ended}{because(lines)}", lines)
-            if found is not None and found.status is HealthStatus.OK:
+            answers = found is not None and found.status is HealthStatus.OK
+            settings = engine.plan.settings
+            if answers and (settings.host.endswith(".sock") or owns_port(engine.pid, settings.port) is not False):
                 break
-            state = "no answer yet" if found is None else _state_words(found)
+            state = "answered by another process" if answers else _state_words(found)
             if now > deadline:
                 raise StepFailedError(f"not healthy within {limit_s:g} s ({state})", explained(engine.lines()))
             if now >= next_say:
@@ -889,7 +898,25 @@ def restore_edit(edit: Edit) -> bool:
     return False
 
 
-def _state_words(found: Health) -> str:
+def owns_port(pid: int, port: int) -> bool | None:
+    """Whether this process or one that it started listens on the port; None where the system does not say."""
+    hidden = False
+    for process in family(pid):
+        try:
+            connections = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        except (psutil.Error, OSError):
+            hidden = True
+            continue
+        if any(found.status == psutil.CONN_LISTEN and found.laddr.port == port for found in connections):
+            return True
+    return None if hidden else False
+
+
+def _state_words(found: Health | None) -> str:
+    if found is None:
+        return "no answer yet"
     return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
 
 

@@ -28,7 +28,7 @@ from specdash.core.records import ProxyRecord
 from specdash.proxy.http.access import is_local
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.http.connection import Connection
-from specdash.proxy.settings import reread
+from specdash.proxy.settings import load, reread
 from specdash.proxy.telemetry import RotatedFile, events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
@@ -376,9 +376,10 @@ class _Server(uvicorn.Server):
     def _restart(self) -> None:
         """Drain, and start again with the listening sockets, if the env file can be started with."""
         try:
-            result = reread(self._configuration)
-            if (path := result.configuration.settings.log_file) is not None:
-                Path(path).expanduser().parent.stat()
+            file = self._configuration.env_file
+            found = load(str(file) if file is not None else None, overrides=self._configuration.overrides)
+            if found.settings.log_file is not None:
+                Path(found.settings.log_file).expanduser().parent.stat()
         except (SpecdashError, OSError) as error:
             _LOG.error("restart: %s; nothing was changed", error)
             self._refused(str(error))
