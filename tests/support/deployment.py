@@ -48,7 +48,7 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
-from support.points import Points
+from support.points import WITH_POINTS, Points
 from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
 from support.waiting import until
@@ -359,16 +359,14 @@ def _clean(home: Path) -> dict[str, str]:
 
 
 def _argv(role: Role, file: Path) -> tuple[str, ...]:
-    """A service's command; a backend's passes the points of `support.points`."""
-    program = (sys.executable, "-m", "support.points") if role is Role.BACKEND else (sys.executable, "-m", "specdash")
-    return (*program, str(role), "run", "--env-file", str(file))
+    return (sys.executable, "-m", "specdash", str(role), "run", "--env-file", str(file))
 
 
 @contextlib.contextmanager
 def _under_daemon(
     home: Path, files: Mapping[Role, Path], proxy_port: int
 ) -> Iterator[tuple[dict[str, str], SupervisorClient, dict[Role, str]]]:
-    with running_daemon(home) as daemon:
+    with running_daemon(home, PYTHONPATH=WITH_POINTS) as daemon:
         for role, file in files.items():
             listen = None if role is Role.BACKEND else f"127.0.0.1:{proxy_port}"
             daemon.add(_NAMES[role], _argv(role, file), role=role, listen=listen, stop_timeout=_STOP_S)
@@ -389,7 +387,7 @@ def _under_systemd(
             listen=(f"127.0.0.1:{proxy_port}",),
             environment={
                 **{key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
-                "PYTHONPATH": str(TESTS),
+                "PYTHONPATH": WITH_POINTS,
             },
             log_dir=str(home),
         )

@@ -1,8 +1,8 @@
 """A backend's runner that a test stops, or kills as by `kill -9`, at one point of a change.
 
-`python -m support.points backend run ...` is `specdash backend run ...`; at each point it looks into the file `POINT` of
-its home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows
-nothing of it: the points are calls of its functions, and the renames of env files that audit events announce.
+`with_points/sitecustomize.py` puts the points into a runner, which looks at each of them into the file `POINT` of its
+home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows nothing
+of it: the points are calls of its functions, and the renames of env files that audit events announce.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from specdash.backend.env_store import Backups
 from specdash.backend.journal import JournalFile
 from specdash.backend.session import BackendSession
 from specdash.backend.steps import Steps
-from specdash.cli.main import entry
 from specdash.core.changes import STEPS, ApplyStep
 from support.waiting import until
+
+WITH_POINTS = os.pathsep.join(map(str, (Path(__file__).parent / "with_points", Path(__file__).parents[1])))
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,6 +59,11 @@ class Points:
         """The runner waits there."""
         self._reached.unlink(missing_ok=True)
         self._file.write_text(f"pause {name}", encoding="utf-8")
+
+    @property
+    def was_reached(self) -> bool:
+        """Whether the runner came by."""
+        return self._reached.exists()
 
     def wait(self, seconds: float = 60.0) -> None:
         """Until it was there."""
@@ -114,7 +121,10 @@ def _watch_steps() -> None:
 
 
 def _at_rename(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "os.rename" and Path(os.fsdecode(arguments[1])).suffix == ".env":
+    if event != "os.rename":
+        return
+    file = Path(os.fsdecode(arguments[1]))
+    if file.suffix == ".env" and not file.stem.isdecimal():  # no backup
         at("rollback:temp" if _undoing else "write:temp")
 
 
@@ -130,8 +140,3 @@ def arm() -> None:
     _after(repair, "read_records", lambda: "repair:before")
     _after(repair, "restore_edit", lambda: "repair:written")
     _after(repair, "append_record", lambda: "repair:recorded")
-
-
-if __name__ == "__main__":
-    arm()
-    entry()

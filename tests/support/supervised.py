@@ -94,15 +94,14 @@ class RunningDaemon:
 
 
 @contextlib.contextmanager
-def running_daemon(home: Path | None = None) -> Iterator[RunningDaemon]:
+def running_daemon(home: Path | None = None, **variables: str) -> Iterator[RunningDaemon]:
     """Start one whose home is `home`, by default a new directory with a short name; it ends with its services."""
     with contextlib.ExitStack() as stack:
         if home is None:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sd-sv-")))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("XDG_", "SPECDASH_"))}
         environment["HOME"] = str(home)
-        # For services that are modules of the tests (`support.points`).
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")])
+        environment |= variables
         daemon = RunningDaemon(home, environment, SupervisorClient.ensure_running(environment))
         try:
             yield daemon
