@@ -180,12 +180,8 @@ def test_a_draft_that_tells_its_type_needs_none_named(
 
 FAILS = [
     ("plain", "small-recurrent", "draft-simple"),
-    ("plain", "small-hybrid", "draft-simple"),
     ("plain", "small", "draft-eagle3"),
-    ("plain", "dflash", "draft-eagle3"),
-    ("recurrent", "eagle3", "draft-eagle3"),
     ("recurrent", "dspark", "draft-dspark"),
-    ("hybrid", "eagle3", "draft-dflash"),
     ("hybrid", None, "draft-mtp"),
     ("heads", "small", "draft-mtp"),
 ]

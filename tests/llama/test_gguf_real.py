@@ -96,7 +96,7 @@ def test_what_is_said_of_a_model_is_what_the_server_says(name: str, tmp_path: Pa
     assert found.chat_template == bool(answers["/props"]["chat_template"])
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 10, 15, 17, 18, 21, 22, 26, 29, 30, 31, 32, 38, 39, 40, 41])
+@pytest.mark.parametrize("number", [0, 1, 7, 15, 31, 38])
 def test_a_file_type_is_what_the_server_calls_it(number: int, tmp_path: Path) -> None:
     path = tiny.write_llama(tmp_path / "m.gguf")
     data = bytearray(path.read_bytes())
