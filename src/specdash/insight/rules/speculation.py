@@ -16,7 +16,7 @@ from specdash.insight.picture import BackendState
 from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
-from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, faster_settings, kind_of
+from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
 from specdash.system.data import dataclass
 from specdash.system.stats import wilson
 from specdash.system.text import UNKNOWN, number, percent
@@ -207,7 +207,7 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
     )
     speculation = scene.picture.backend.speculation
-    _, _, fix = faster_settings(scene.picture)
+    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
     yield Symptom(
         f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
         (
