@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from specdash.core.errors import NotWrittenError
 from specdash.core.paths import apply_journal_file, baselines_file
 from specdash.core.records import Baseline
 from specdash.system import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

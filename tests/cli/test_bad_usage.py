@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
 from support.outside import ran
-
-if TYPE_CHECKING:
-    import subprocess
 
 
 def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,10 +25,8 @@ from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.outside import say
 from support.over_ssh import AGENT, local_ssh, started
 from support.router import running_router
+from support.scripted_server import Behaviour
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from support.scripted_server import Behaviour
 
 CANARY = "sk-canary-of-fleet"
 GPU_THERE = """

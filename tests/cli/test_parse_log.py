@@ -10,17 +10,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from specdash.cli.main import main
 from specdash.llama.log_grammar import WARNING_CLASSES
 from support.outside import say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.collect.gpu import GpuCollector, GpuLooks, look
-from specdash.core.readings import Reading, ReadingStatus
+from specdash.core.readings import Gpus, Reading, ReadingStatus
 from specdash.insight.picture import GpuPicture
 from specdash.system.text import percent, size_pair
 from specdash.tui.widgets.board import gpu_lines
 from support.recorded_nvml import RecordedNvml, phases, play
-
-if TYPE_CHECKING:
-    from specdash.core.readings import Gpus
 
 RECORDS = sorted((Path(__file__).parents[1] / "data" / "nvml").glob("*.json"))
 PHASES = [(file, phase) for file in RECORDS for phase in phases(file)]

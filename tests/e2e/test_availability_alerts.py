@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.collect.hub import Hub
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import shipped, with_user_limits
+from specdash.insight.rules.catalogue import Rule, shipped, with_user_limits
 from specdash.insight.state import TargetState
 from support.fault_server import hangs, says
 from support.faults import DRAFTING, BreakableServer, Watched, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.insight.rules.catalogue import Rule
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 

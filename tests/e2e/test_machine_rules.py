@@ -10,7 +10,9 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pynvml
@@ -22,10 +24,6 @@ from specdash.insight.rules.catalogue import shipped, with_user_limits
 from support.faults import BreakableServer, Watched, watched
 from support.faulty_nvml import FaultyNvml
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,9 +13,6 @@ from specdash.core.target import Target
 from specdash.insight.picture import BackendPicture, BackendState
 from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, floods, free_port, full_backlog, hangs, resets, says, writes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from support import tiny_models as tiny
 from support.engines import llama_server_binary
 from support.native_server import bodies, try_out
 from support.tiny_models import automaton, hybrids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 COMMON = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "1", "LLAMA_ARG_FIT": "off"}
