@@ -179,11 +179,6 @@ class TestInput:
         assert code == 3
         assert "Permission denied" in err
 
-    def test_an_unknown_option_is_a_usage_error(self) -> None:
-        code, _, err = say("parse-log", "x.log", "--jsn")
-        assert code == 2
-        assert "--jsn" in err
-
     def test_a_reader_that_goes_away_is_no_error(self) -> None:
         command = f"{sys.executable} -m specdash parse-log {LOGS / 'http_misc.log'} --json | head -c 100"
         done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, timeout=60, check=False)
