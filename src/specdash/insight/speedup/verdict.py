@@ -140,7 +140,7 @@ def verdict(picture: Picture) -> Verdict:
 
 
 def kind_of(speedup: SpeedUpPicture) -> VerdictKind:
-    """What can be said of this speed-up: nothing while it is not known well enough."""
+    """The kind of verdict on this speed-up; unclear while it is not known well enough."""
     if speedup.verdict is Paying.UNKNOWN:
         return VerdictKind.UNCLEAR
     return judged(speedup.low, speedup.high)
