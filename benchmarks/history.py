@@ -3,7 +3,7 @@
     python benchmarks/history.py [--seconds N] [--days N] [--readings FILE]
 
 1. A real demo (llama.cpp, its proxy, agents and chat traffic, `LLAMA_TRACE=1`) is recorded for N seconds, as the
-   dashboard does: bytes a day, and CPU time of the recorder's thread and of its callers.
+   dashboard does: bytes a day, and CPU time of the recorder's thread.
 2. An hour made of those readings goes through the writer second by second: bytes a day with tiers and pages.
 3. A record of N days is made of those blocks, each at its own time, then opened and searched by fresh processes.
 
@@ -80,17 +80,6 @@ class Seen:
     points: list[tuple[float, str, float]] = field(default_factory=list)
 
 
-class _Timed(Recorder):
-    """A recorder that adds up the CPU time that its callers spend in it."""
-
-    spent_s = 0.0
-
-    def _put(self, what: Any) -> None:
-        before = time.thread_time()
-        super()._put(what)
-        self.spent_s += time.thread_time() - before
-
-
 def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
     """Record a demo at work."""
     with demo.private_directory() as directory, Supervisor() as supervisor:
@@ -99,7 +88,7 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         demo.start_traffic(supervisor, target, None)
         seen = Seen(target)
         env = demo.demo_environment(directory)
-        recorder = _Timed(target, env=env)
+        recorder = Recorder(target, env=env)
         offset = time.time() - time.monotonic()
         keep = recorder.on_point
 
@@ -117,10 +106,10 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         recorder.start()
         with Hub(target, [state.apply, recorder.on_reading, sink], env=env):
             time.sleep(10.0)
-            cpu, callers, began = _cpu_s(recorder), recorder.spent_s, time.monotonic()
+            cpu, began = _cpu_s(recorder), time.monotonic()
             time.sleep(seconds)
             elapsed = time.monotonic() - began
-            cpu, callers = _cpu_s(recorder) - cpu, recorder.spent_s - callers
+            cpu = _cpu_s(recorder) - cpu
         recorder.close()
         with Store(recorder.path) as store:
             (stats,) = store.stats().targets
@@ -130,7 +119,6 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         return seen, {
             "seconds": round(elapsed, 1),
             "recorder_thread_percent_of_a_core": round(100 * cpu / elapsed, 3),
-            "callers_percent_of_a_core": round(100 * callers / elapsed, 3),
             "readings_per_s": round(stats.readings / span, 1),
             "block_mb_per_day": round(stats.block_bytes / span * DAY_S / 1e6, 2),
             "lost": recorder.lost,

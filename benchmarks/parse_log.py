@@ -1,10 +1,10 @@
 """Speed and memory of `specdash parse-log`, on a storm and on ordinary logs, beside what one would use instead.
 
-    python benchmarks/parse_log.py [--lines N] [--dir DIR]
+    python benchmarks/parse_log.py [--lines N]
 
 Every row is a process of its own, interpreter start included: wall and CPU seconds, lines per second of wall time, and
-the peak of its memory (never below this program's own, about 17 MiB). The peers are `grep -c`, which only counts, and a
-plain Python loop with one compiled regex per kind of line, as a script for the purpose would be written.
+the peak of its memory (never below this program's own, about 17 MiB). The peer is a plain Python loop with one compiled
+regex per kind of line, as a script for the purpose would be written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -88,7 +87,6 @@ def measured(log: Path, name: str, tool: str, command: list[str]) -> dict[str, A
     with log.open("rb") as file:
         lines = sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
     start = time.perf_counter()
-    # A file, since grep stops at its first match when its output goes to /dev/null.
     output = (os.POSIX_SPAWN_OPEN, 1, f"{log}.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     child = os.posix_spawn(command[0], command, os.environ, file_actions=[output])
     _, status, usage = os.wait4(child, 0)
@@ -109,21 +107,17 @@ def measure(folder: Path, lines: int) -> Iterator[dict[str, Any]]:
     for name, parts in ORDINARY.items():
         logs.append((name, write(folder / f"{name.replace(' ', '_')}.log", repeated(parts, lines))))
     loop = write(folder / "plain_loop.py", iter([PLAIN_LOOP.encode()]))
-    grep = shutil.which("grep")
     for name, log in logs:
         yield measured(log, name, "specdash parse-log", [sys.executable, "-m", "specdash", "parse-log", str(log)])
         yield measured(log, name, "plain Python loop", [sys.executable, str(loop), str(log)])
-        if grep:
-            yield measured(log, name, "grep -c", [grep, "-c", "n", str(log)])
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lines", type=int, default=500_000, help="lines of each ordinary log (default 500000)")
-    parser.add_argument("--dir", type=Path, default=None, help="where to write the logs (default: a temporary folder)")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=args.dir) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(list(measure(Path(folder), args.lines)), indent=1))
 
 

@@ -1,6 +1,6 @@
 """Whether the speed-up that is shown is the true one: against a direct A/B of the same prompts on two real servers.
 
-`python benchmarks/speedup_ab.py [--cell KIND:LENGTH] [--seconds S] [--engine E] [--rows FILE]` prints JSON, a row each.
+`python benchmarks/speedup_ab.py [--cell KIND:LENGTH] [--seconds S] [--engine E]` prints JSON, a row each.
 A cell is a way to draft and a draft length; all twelve are run where none is named. In each, `specdash backend run`
 serves the demo's target, whose token takes some 5 ms, with speculation, and measures its own baseline after the start;
 beside it the same engine serves the same file without. Then every prompt goes to both, in the order off, on, on, off.
@@ -8,8 +8,7 @@ The direct figure is decode time without over decode time with, of the same toke
 snapshot` of the speculating server prints after that, from its log and its baseline. Nothing watches meanwhile.
 
 The measure of the machine is `on_cpu` and `off_cpu`, CPU time over wall time of either engine as it decoded: where they
-differ, or are far from 1, others had the CPUs. `--rows` keeps each row as a line of JSON as soon as it is known, and
-leaves out the cells that the file has already, so that a run can be cut into pieces.
+differ, or are far from 1, others had the CPUs.
 """
 
 from __future__ import annotations
@@ -243,21 +242,12 @@ def main() -> int:
     parser.add_argument("--cell", action="append", metavar="KIND:LENGTH", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--seconds", type=float, default=45.0, help="of traffic a cell")
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--rows", type=Path, help="a JSONL file that each row is kept in; its cells are left out")
     args = parser.parse_args()
-    names = args.cell or [f"{kind}:{length}" for kind, length in itertools.product(KINDS, LENGTHS)]
     rows = []
-    if args.rows is not None and args.rows.exists():
-        rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines()]
-    for name in names:
+    for name in args.cell or [f"{kind}:{length}" for kind, length in itertools.product(KINDS, LENGTHS)]:
         kind, _, length = name.partition(":")
-        if any((entry["kind"], entry["length"]) == (kind, int(length)) for entry in rows):
-            continue
         rows.append(run_cell(kind, int(length), args.engine, args.seconds))
         print(json.dumps(rows[-1]), flush=True)
-        if args.rows is not None:
-            with args.rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
     missed = sum(not entry["covered"] for entry in rows)
     off = [entry for entry in rows if entry["error_percent"] is None or abs(entry["error_percent"]) > TARGET_ERROR]
     return int(missed > 1 or bool(off))
