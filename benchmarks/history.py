@@ -3,7 +3,7 @@
     python benchmarks/history.py [--seconds N] [--days N] [--readings FILE]
 
 1. A real demo (llama.cpp, its proxy, agents and chat traffic, `LLAMA_TRACE=1`) is recorded for N seconds, as the
-   dashboard does: bytes a day, and CPU time of the recorder's thread and of its callers.
+   dashboard does: bytes a day, and CPU time of the recorder's thread.
 2. An hour made of those readings goes through the writer second by second: bytes a day with tiers and pages.
 3. A record of N days is made of those blocks, each at its own time, then opened and searched by fresh processes.
 
@@ -29,7 +29,6 @@ from specdash.backend import demo as demo_models
 from specdash.cli import demo
 from specdash.collect.hub import Hub
 from specdash.control.services.supervisor import Supervisor
-from specdash.core.readings import Reading, Source
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, encode
 from specdash.history import block
@@ -39,6 +38,7 @@ from specdash.history.writer import BLOCK_S, Batch, Bounds, Writer, to_keep
 from specdash.insight.state import TargetState
 
 if TYPE_CHECKING:
+    from specdash.core.readings import Reading
     from specdash.core.target import Target
 
 DAY_S = 86400.0
@@ -54,9 +54,7 @@ from specdash.history.store import Store
 from specdash.history.replay import ReplaySession
 from specdash.core.target import Target
 imported = time.perf_counter()
-store = Store(Path(sys.argv[1]))
-opened = time.perf_counter()
-session = ReplaySession(store, Target(sys.argv[2]))
+session = ReplaySession(Store(Path(sys.argv[1])), Target(sys.argv[2]))
 shown = time.perf_counter()
 first, last = session.span
 random.seed(int(sys.argv[3]))
@@ -68,36 +66,18 @@ for _ in range(4):
     session.picture()
     took.append(1000 * (time.perf_counter() - before))
     cpu.append(1000 * (time.process_time() - spent))
-readings = []
-for _ in range(4):
-    wall = random.uniform(first + 3600, last)
-    before = time.perf_counter()
-    store.latest(sys.argv[2], wall - 75)
-    n = len(list(store.readings(sys.argv[2], wall - 75, wall)))
-    readings.append(1000 * (time.perf_counter() - before))
-print(json.dumps({"import_ms": 1000 * (imported - started), "open_ms": 1000 * (opened - imported),
-    "first_picture_ms": 1000 * (shown - opened), "seek_ms": took, "seek_cpu_ms": cpu, "readings_ms": readings}))
+print(json.dumps({"import_ms": [1000 * (imported - started)], "open_and_first_picture_ms": [1000 * (shown - imported)],
+    "seek_ms": took, "seek_cpu_ms": cpu}))
 """
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a recorder is told: readings with their Unix time, points likewise."""
+    """What a recorder gets: readings with their Unix time, points likewise."""
 
     target: Target
     readings: list[Reading[Any]] = field(default_factory=list)
     points: list[tuple[float, str, float]] = field(default_factory=list)
-
-
-class _Timed(Recorder):
-    """A recorder that adds up the CPU time that its callers spend in it."""
-
-    spent_s = 0.0
-
-    def _put(self, what: Any) -> None:
-        before = time.thread_time()
-        super()._put(what)
-        self.spent_s += time.thread_time() - before
 
 
 def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
@@ -108,14 +88,14 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         demo.start_traffic(supervisor, target, None)
         seen = Seen(target)
         env = demo.demo_environment(directory)
-        recorder = _Timed(target, env=env)
+        recorder = Recorder(target, env=env)
         offset = time.time() - time.monotonic()
-        told = recorder.on_point
+        keep = recorder.on_point
 
         def on_point(metric: Any, at: float, value: float | None) -> None:
             if value is not None:
                 seen.points.append((at + offset, metric.value, value))
-            told(metric, at, value)
+            keep(metric, at, value)
 
         recorder.on_point = on_point  # type: ignore[method-assign]
         state = TargetState(target, observer=recorder)
@@ -126,27 +106,20 @@ def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
         recorder.start()
         with Hub(target, [state.apply, recorder.on_reading, sink], env=env):
             time.sleep(10.0)
-            cpu, callers, began = _cpu_s(recorder), recorder.spent_s, time.monotonic()
+            cpu, began = _cpu_s(recorder), time.monotonic()
             time.sleep(seconds)
             elapsed = time.monotonic() - began
-            cpu, callers = _cpu_s(recorder) - cpu, recorder.spent_s - callers
+            cpu = _cpu_s(recorder) - cpu
         recorder.close()
         with Store(recorder.path) as store:
             (stats,) = store.stats().targets
         assert stats.first is not None
         assert stats.last is not None
         span = stats.last - stats.first
-        requests = sum(
-            len(reading.value.events)
-            for reading in seen.readings
-            if reading.source is Source.PROXY_EVENTS and reading.value
-        )
         return seen, {
             "seconds": round(elapsed, 1),
             "recorder_thread_percent_of_a_core": round(100 * cpu / elapsed, 3),
-            "callers_percent_of_a_core": round(100 * callers / elapsed, 3),
             "readings_per_s": round(stats.readings / span, 1),
-            "proxy_events_per_s": round(requests / span, 2),
             "block_mb_per_day": round(stats.block_bytes / span * DAY_S / 1e6, 2),
             "lost": recorder.lost,
         }
@@ -240,17 +213,10 @@ def search(path: Path, target: str) -> dict[str, Any]:
             capture_output=True, text=True, check=True, timeout=120, env=os.environ,
         )  # fmt: skip
         runs.append(json.loads(done.stdout))
-    seeks = [entry for run in runs for entry in run["seek_ms"]]
-    spent = [entry for run in runs for entry in run["seek_cpu_ms"]]
-    readings = [entry for run in runs for entry in run["readings_ms"]]
-    opens = [run["open_ms"] + run["first_picture_ms"] for run in runs]
+    found = {name: [entry for run in runs for entry in run[name]] for name in runs[0]}
     return {
-        "import_ms_median": round(statistics.median(run["import_ms"] for run in runs), 1),
-        "open_store_ms_median": round(statistics.median(run["open_ms"] for run in runs), 1),
-        "open_and_first_seek_ms": {"median": round(statistics.median(opens), 1), "worst": round(max(opens), 1)},
-        "seek_ms": {"median": round(statistics.median(seeks), 1), "worst": round(max(seeks), 1)},
-        "seek_cpu_ms": {"median": round(statistics.median(spent), 1), "worst": round(max(spent), 1)},
-        "read_75_s_of_readings_ms": {"median": round(statistics.median(readings), 1), "worst": round(max(readings), 1)},
+        name: {"median": round(statistics.median(values), 1), "worst": round(max(values), 1)}
+        for name, values in found.items()
     }
 
 
@@ -261,19 +227,19 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=7)
     parser.add_argument("--readings", type=Path)
     args = parser.parse_args()
-    told: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if args.readings is not None and args.readings.exists():
         seen = pickle.loads(args.readings.read_bytes())  # noqa: S301 - our own file
     else:
-        seen, told["recorded demo"] = record_demo(args.seconds)
+        seen, found["recorded demo"] = record_demo(args.seconds)
         if args.readings is not None:
             args.readings.write_bytes(pickle.dumps(seen))
     with tempfile.TemporaryDirectory() as directory:
-        told["an hour, second by second"] = write_hour(seen, Path(directory) / "hour.db")
+        found["an hour, second by second"] = write_hour(seen, Path(directory) / "hour.db")
         path = Path(directory) / "week.db"
-        told["a long record"] = write_days(seen, path, args.days)
-        told["search"] = search(path, target_name(seen.target))
-    print(json.dumps(told, indent=1))
+        found["a long record"] = write_days(seen, path, args.days)
+        found["search"] = search(path, target_name(seen.target))
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

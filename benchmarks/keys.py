@@ -3,9 +3,9 @@ work.
 
     python benchmarks/keys.py [PRESSES]
 
-A bare pseudo-terminal reads what the program writes. Keys switch the window, which draws every panel anew; what comes
-within the second before them is the screen's own. The peer is a bare Textual app that draws one word anew, in the same
-run. Prints JSON: milliseconds from the press to the first byte, and the bytes a second while nobody presses anything.
+A bare pseudo-terminal reads what the program writes. Keys switch the window, which draws every panel; what comes
+within the second before them is the screen's own. The peer is a bare Textual app that draws one word, in the same
+run. Prints JSON: milliseconds from the press to the first byte, and the bytes a second while no key is pressed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
     with PseudoTerminal([sys.executable, "-c", BARE], size=SIZE) as terminal:
         terminal.wait_for("READY")
         terminal.read(2.0)
-        told: dict[str, object] = {"bare": figures(presses(terminal, b"ab", count))}
+        found: dict[str, object] = {"bare": figures(presses(terminal, b"ab", count))}
     with private_directory() as directory, Supervisor() as supervisor, tempfile.TemporaryDirectory() as home:
         target = start_backend(supervisor, directory, (DRAFT_TYPE,), "auto")
         start_traffic(supervisor, target, None)
@@ -80,11 +80,11 @@ def main() -> None:
             terminal.read(SETTLE_S)
             before = len(terminal.written)
             terminal.read(COUNTED_S)
-            told["bytes_per_second_live"] = round((len(terminal.written) - before) / COUNTED_S)
-            told["specdash"] = figures(presses(terminal, b"w", count))
+            found["bytes_per_second_live"] = round((len(terminal.written) - before) / COUNTED_S)
+            found["specdash"] = figures(presses(terminal, b"w", count))
         supervisor.stop(TRAFFIC)
-    told["load"] = round(os.getloadavg()[0], 1)
-    json.dump(told, sys.stdout, indent=1)
+    found["load"] = round(os.getloadavg()[0], 1)
+    json.dump(found, sys.stdout, indent=1)
     print()
 
 

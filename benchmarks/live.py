@@ -1,4 +1,4 @@
-"""The whole program against a real llama.cpp server: first paint, CPU and memory in tmux at 120x36 and 1 Hz, snapshot.
+"""The whole program against a real llama.cpp server: first paint, CPU and memory in tmux at 120x36, commands.
 
 `python benchmarks/live.py [SECONDS]` prints JSON. The peer for first paint and idle cost is a bare Textual app, in the
 same run; what the server and its traffic cost is not counted.
@@ -47,8 +47,8 @@ def cost(command: list[str], mark: str, settle_s: float, seconds: float) -> dict
         return {"cpu_percent": round(cpu, 2), "rss_mb": round(screen.rss_mb(), 1)}
 
 
-def snapshot_seconds(command: list[str]) -> float:
-    """Median wall time of one snapshot command."""
+def command_seconds(command: list[str]) -> float:
+    """Median wall time of one command, interpreter start included."""
     seen = []
     for _ in range(RUNS):
         started = time.perf_counter()
@@ -72,7 +72,14 @@ def main() -> None:
             "bare": cost(bare, "READY", 2.0, seconds),
             "idle_server": cost(named, "LIVE", SETTLE_S, seconds),
         }
-        figures["snapshot_s"] = round(snapshot_seconds([*specdash, "snapshot", "--json", "--url", target.url]), 3)
+        program = str(Path(sys.executable).with_name("specdash"))
+        for name, command in {
+            "interpreter_s": [sys.executable, "-c", "pass"],
+            "version_s": [program, "--version"],
+            "status_s": [program, "status", "--url", target.url],
+            "snapshot_s": [program, "snapshot", "--json", "--url", target.url],
+        }.items():
+            figures[name] = round(command_seconds(command), 3)
         start_traffic(supervisor, target, None)
         figures["busy_server"] = cost(named, "LIVE", SETTLE_S, seconds)
         supervisor.stop(TRAFFIC)

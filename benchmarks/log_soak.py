@@ -4,7 +4,7 @@
     python benchmarks/log_soak.py --hours HOURS [LINES_PER_SECOND]
 
 With `--hours` nothing waits and there is no screen: tail, parser, state with its rules, and recorder are given
-simulated hours as quickly as they take them, in this process, and what each costs is CPU time of a simulated second.
+simulated hours as quickly as they take them, in this process, at so much CPU time a simulated second.
 
 The lines are those of a real server with every step traced, time stamps and task numbers going on, and a find_slot
 storm between them. At 5,000 lines a second, 20 minutes are what a busy server writes in a day. Prints a line of JSON
@@ -14,7 +14,6 @@ for each twentieth; 2 minutes by default.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import tempfile
@@ -23,6 +22,8 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
@@ -55,42 +56,28 @@ STORM_EVERY = 10
 """So many lines of the log for one of the storm."""
 
 
-def rss_mb() -> float:
-    """Resident memory of this process."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024
-
-
 def lines() -> Iterator[str]:
     """The log again and again, as one server that goes on would write it."""
-    text = LOG.read_text(encoding="utf-8").splitlines(keepends=True)
-    first = next(number for number, line in enumerate(text) if _TASK.search(line))
-    text = [line for line in text[first:] if _STAMP.match(line)]
-    micros = [_micros(line) for line in text]
-    # Between the numbers of tasks, which are every other part: 144 million lines are as many substitutions otherwise.
-    parts = [_TASK.split(_STAMP.sub("", line)) for line in text]
-    tasks = max(int(number) for line in parts for number in line[1::2]) + 1
-    span, turn = micros[-1] - micros[0] + 1000, 0
+    found = [(_STAMP.match(line), line) for line in LOG.read_text(encoding="utf-8").splitlines(keepends=True)]
+    text = [(stamp, line) for stamp, line in found if stamp]
+    first = next(number for number, (_, line) in enumerate(text) if _TASK.search(line))
+    parts = []
+    for stamp, line in text[first:]:
+        minutes, seconds, millis, micros = map(int, stamp.groups())
+        # Between the numbers of tasks, every other part: a substitution in each of millions of lines is slow.
+        parts.append((((minutes * 60 + seconds) * 1000 + millis) * 1000 + micros, _TASK.split(line[stamp.end() :])))
+    tasks = max(int(number) for _, line in parts for number in line[1::2]) + 1
+    span, turn = parts[-1][0] - parts[0][0] + 1000, 0
     while True:
-        for number, line in enumerate(parts):
-            at, task = micros[number] + turn * span, turn * tasks
-            stamp = f"{at // 60_000_000}.{at // 1_000_000 % 60:02d}.{at // 1000 % 1000:03d}.{at % 1000:03d}"
-            if len(line) > 1:
-                line = [str(int(part) + task) if place % 2 else part for place, part in enumerate(line)]
-            yield stamp + "".join(line)
+        for number, (micros, pieces) in enumerate(parts):
+            at = micros + turn * span
+            stamp_text = f"{at // 60_000_000}.{at // 1_000_000 % 60:02d}.{at // 1000 % 1000:03d}.{at % 1000:03d}"
+            own = [str(int(part) + turn * tasks) if place % 2 else part for place, part in enumerate(pieces)]
+            yield stamp_text + "".join(own)
             if number % STORM_EVERY == 0:
-                yield (
-                    f"{stamp} W find_slot: non-consecutive token position {number} after {number - 1} for sequence 0 "
-                    f"with {number % 500} new tokens\n"
-                )
+                storm = f"non-consecutive token position {number} after {number - 1} for sequence 0 with {number % 500}"
+                yield f"{stamp_text} W find_slot: {storm} new tokens\n"
         turn += 1
-
-
-def _micros(line: str) -> int:
-    found = _STAMP.match(line)
-    assert found is not None  # lines without were left out
-    minutes, seconds, millis, micros = map(int, found.groups())
-    return ((minutes * 60 + seconds) * 1000 + millis) * 1000 + micros
 
 
 def pour(path: Path, lines_per_second: float, stop: threading.Event) -> None:
@@ -112,37 +99,29 @@ def accelerated(hours: float, lines_per_second: float, folder: Path) -> None:
     state = TargetState(TARGET, observer=recorder, wall_offset=lambda: START)
     read: list[Reading[Any]] = []
     collector = LogCollector(str(log_file), read.append, clock=lambda: now[0], wall=lambda: START + now[0])
-    seconds, spent = round(hours * 3600), dict.fromkeys(("tail and parser", "state and rules", "recorder"), 0.0)
+    part, spent = max(1, round(hours * 3600) // 20), 0.0
     with log_file.open("ab", buffering=0) as log:
-        for second in range(1, seconds + 1):
+        for second in range(1, round(hours * 3600) + 1):
             for _ in range(LOOKS_PER_SECOND):
                 log.write("".join(islice(source, round(lines_per_second / LOOKS_PER_SECOND))).encode())
                 now[0] += 1 / LOOKS_PER_SECOND
                 begin = time.process_time()
                 collector.step()
-                parsed = time.process_time()
                 for reading in read:
                     state.apply(reading)
-                applied = time.process_time()
-                for reading in read:
                     recorder.on_reading(reading)
                 read.clear()
-                for name, took in zip(
-                    spent, (parsed - begin, applied - parsed, time.process_time() - applied), strict=True
-                ):
-                    spent[name] += took
+                spent += time.process_time() - begin
             begin = time.process_time()
             recorder._guarded(recorder._work)  # noqa: SLF001 - its thread keeps the time of the machine
-            spent["recorder"] += time.process_time() - begin
-            if second % max(1, seconds // 20) == 0:
-                ms = {name: round(1000 * took / (seconds // 20), 2) for name, took in spent.items()}
-                figures = {"hours": round(second / 3600, 2), "rss_mb": round(rss_mb(), 1), "ms_of_cpu_a_second": ms}
-                record = sum(path.stat().st_size for path in folder.rglob("history*"))
-                print(
-                    json.dumps({**figures, "record_mb": round(record / 1e6, 1), "trouble": recorder.trouble}),
-                    flush=True,
-                )
-                spent = dict.fromkeys(spent, 0.0)
+            spent += time.process_time() - begin
+            if second % part == 0:
+                record = sum(path.stat().st_size for path in folder.rglob("history*")) / 1e6
+                memory = psutil.Process().memory_info().rss / 2**20
+                figures = {"hours": second / 3600, "rss_mb": memory, "ms_of_cpu_a_second": 1000 * spent / part}
+                rounded = {name: round(value, 2) for name, value in {**figures, "record_mb": record}.items()}
+                print(json.dumps({**rounded, "trouble": recorder.trouble}), flush=True)
+                spent = 0.0
     collector.close()
 
 
@@ -164,14 +143,8 @@ def main() -> None:
             writer.start()
             for number in range(1, 21):
                 cpu = running.cpu_percent(minutes * 3)
-                told = {
-                    "minutes": round(number * minutes / 20, 2),
-                    "rss_mb": round(running.rss_mb(), 1),
-                    "cpu_percent": round(cpu, 1),
-                    "log_mb": round(log.stat().st_size / 1e6),
-                    "load": round(os.getloadavg()[0], 1),
-                }
-                print(json.dumps(told), flush=True)
+                size = {"rss_mb": round(running.rss_mb(), 1), "log_mb": round(log.stat().st_size / 1e6)}
+                print(json.dumps({"minutes": round(number * minutes / 20, 2), **size, "cpu_percent": round(cpu, 1)}))
             stop.set()
             writer.join()
 

@@ -1,27 +1,24 @@
 """What the proxy costs: the upstream asked directly and through it, in one run on one machine.
 
-    python benchmarks/proxy_cost.py [--rounds N] [--json]
+    python benchmarks/proxy_cost.py [ROUNDS]
 
-Figures, each the median of the rounds: time to the first text of one stream at a time; events a second with 8 streams
-at once, as fast as they go; memory after that; how long the last of 64 paced streams (512 tokens, 100 a second) takes;
-the time to the refusal of a body that is not JSON; and the memory of ours after 500 clients and bodies of 30 MB.
-Ours asks the upstream for `timings` on every token, as it does with llama.cpp, and is measured once more without them.
+Prints JSON, each figure the median of the rounds: time to the first text of one stream at a time, events a second with
+8 streams at once as fast as they go, the proxy's memory after that, and after 500 clients and bodies of 30 MB.
 """
 
 from __future__ import annotations
 
-import argparse
+import asyncio
 import contextlib
-import http.client
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -31,263 +28,172 @@ import psutil
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.messages_load import Endpoint, Load, load, quantile  # noqa: E402
 from specdash.backend.launch import free_port  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-DIRECT = "direct"
-OURS = "specdash"
-BARE = "specdash, no timings"
-ONE_STREAM = {"streams": 300, "concurrency": 1, "tokens": 16}
-FAST = {"streams": 64, "concurrency": 8, "tokens": 1000}
-PACED = {"streams": 64, "concurrency": 64, "tokens": 512}
-CROWD = {"streams": 500, "concurrency": 500, "tokens": 32}
-LARGE_BODIES = 4
-LARGE_WORDS = 6_000_000
+QUESTION = "Write a quicksort in Python."
+LARGE = "word " * 6_000_000
 PACE_S = 0.01
-BAD_BODIES = 100
-START_S = 90.0
-
-
-@dataclass(slots=True)
-class Figures:
-    """One way to the upstream; None where it does not apply."""
-
-    name: str
-    ttft_p50_ms: float | None = None
-    ttft_p99_ms: float | None = None
-    events_per_s: float | None = None
-    rss_mb: float | None = None
-    paced_p50_s: float | None = None
-    paced_last_s: float | None = None
-    together_ttft_p50_ms: float | None = None
-    """Of the paced streams, which all begin at the same instant."""
-    bad_body_p99_ms: float | None = None
-    crowd_mb: float | None = None
-    """Resident after 500 clients at once and bodies of 30 MB, and at most until then."""
-    peak_mb: float | None = None
-    failed: int = 0
+START_S, STREAM_S = 90.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A proxy that answers."""
+class Stream:
+    """One stream: seconds to its first text, and its events."""
 
-    url: str
-    pid: int
+    ttft_s: float
+    events: int
 
-    def rss_mb(self) -> float:
-        """Resident memory of the process and its children, in MB."""
-        process = psutil.Process(self.pid)
-        return sum(child.memory_info().rss for child in (process, *process.children(recursive=True))) / 1e6
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """All streams of a load, and the seconds they took together. `failed` ones are in no figure."""
+
+    streams: tuple[Stream, ...]
+    failed: int
+    wall_s: float
+
+    def ttft_ms(self, share: float) -> float:
+        """Quantile of the time to the first text, in milliseconds."""
+        ordered = sorted(stream.ttft_s for stream in self.streams)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1e3
+
+
+def request(url: str, path: str, tokens: int, text: str = QUESTION) -> bytes:
+    """A whole HTTP request for a stream of `tokens` tokens, on a connection of its own."""
+    message = {"model": "m", "max_tokens": tokens, "stream": True, "messages": [{"role": "user", "content": text}]}
+    body = json.dumps(message).encode()
+    head = [f"POST {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}", "Content-Type: application/json"]
+    head += ["anthropic-version: 2023-06-01", "Connection: close", f"Content-Length: {len(body)}"]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
+
+
+async def one(url: str, data: bytes) -> Stream | None:
+    """Ask once; None where it did not come to its end."""
+    address = urlsplit(url)
+    try:
+        async with asyncio.timeout(STREAM_S):
+            started = time.perf_counter()
+            reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=1 << 20)
+            with contextlib.closing(writer):
+                writer.write(data)
+                ttft, events, tail = None, 0, b""
+                while piece := await reader.read(1 << 16):
+                    seen = tail + piece
+                    if ttft is None and b" tok0" in seen:
+                        ttft = time.perf_counter() - started
+                    events += seen.count(b"data: ") - tail.count(b"data: ")
+                    tail = seen[-200:]
+                    if ttft is not None and (b"message_stop" in tail or b"[DONE]" in tail):
+                        return Stream(ttft, events)
+    except (OSError, TimeoutError):
+        pass
+    return None
+
+
+def load(url: str, path: str, *, streams: int, at_once: int, tokens: int) -> Load:
+    """Run that many streams, some at once, after a few that do not count."""
+    data = request(url, path, tokens)
+
+    async def work(done: list[Stream | None], left: list[int]) -> None:
+        while left:
+            left.pop()
+            done.append(await one(url, data))
+
+    async def all_of() -> Load:
+        await work([], [0] * 5)
+        done: list[Stream | None] = []
+        left, started = [0] * streams, time.perf_counter()
+        await asyncio.gather(*(work(done, left) for _ in range(at_once)))
+        good = tuple(stream for stream in done if stream is not None)
+        return Load(good, len(done) - len(good), time.perf_counter() - started)
+
+    return asyncio.run(all_of())
 
 
 @contextlib.contextmanager
-def running(upstream: str, folder: Path) -> Iterator[Running]:
-    """The proxy in front of `upstream`; ended afterwards."""
-    port = free_port("127.0.0.1")
-    env_file = folder / f"proxy-{port}.env"
-    env_file.write_text(
-        f"LLAMA_CPP_BASE={upstream}/v1\nPROXY_PORT={port}\nPROXY_EVENTS_FILE={folder}/events.jsonl\n", encoding="utf-8"
-    )
-    command = [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file)]
-    with started(command, {"XDG_STATE_HOME": str(folder)}, folder / f"proxy-{port}.log", port) as process:
-        yield Running(f"http://127.0.0.1:{port}", process.pid)
-
-
-@contextlib.contextmanager
-def started(command: list[str], env: dict[str, str], log: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that listens on `port`; ended afterwards."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **env})
+def started(command: list[str], port: int, folder: Path) -> Iterator[psutil.Process]:
+    """A process that answers on `port`; ended afterwards."""
+    with (folder / f"{port}.log").open("wb") as output:
+        env = {**os.environ, "XDG_STATE_HOME": str(folder)}
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=env)
     try:
         deadline = time.monotonic() + START_S
-        while not _answers(port):
+        while not answers(port):
             if process.poll() is not None or time.monotonic() > deadline:
-                tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-                raise RuntimeError(f"did not start: {' '.join(tail)[:200]}")
+                raise RuntimeError(f"did not start: {(folder / f'{port}.log').read_text()[-200:]}")
             time.sleep(0.05)
-        yield process
+        yield psutil.Process(process.pid)
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(5)
+        process.kill()
+        process.wait(5)
 
 
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            return True
-    except urllib.error.HTTPError:
+def answers(port: int) -> bool:
+    """Whether a server listens there."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
         return True
-    except OSError:
-        return False
+    return False
 
 
 @contextlib.contextmanager
-def upstream(folder: Path, *options: str) -> Iterator[str]:
+def upstream(folder: Path, *pace: str) -> Iterator[str]:
     """The scripted upstream in a process of its own."""
     port = free_port("127.0.0.1")
-    command = [sys.executable, str(HERE / "scripted_upstream.py"), str(port), *options]
-    with started(command, {}, folder / f"upstream-{port}.log", port):
+    with started([sys.executable, str(HERE / "scripted_upstream.py"), str(port), *pace], port, folder):
         yield f"http://127.0.0.1:{port}"
 
 
-def measured(name: str, folder: Path) -> Figures:
-    """One round for one way."""
-    figures = Figures(name)
-    options = ("--bare",) if name == BARE else ()
-    with upstream(folder, *options) as url, _way(name, url, folder) as (endpoint, rss):
-        item, fast = load(endpoint, **ONE_STREAM), load(endpoint, **FAST)
-        figures.rss_mb = rss()
-        figures.bad_body_p99_ms = None if name == DIRECT else bad_body_ms(endpoint)
-        figures.ttft_p50_ms, figures.ttft_p99_ms = item.ttft_ms(0.5), item.ttft_ms(0.99)
-        figures.events_per_s = fast.events_per_s
-    with upstream(folder, "--pace", str(PACE_S), *options) as url, _way(name, url, folder) as (endpoint, _):
-        paced = load(endpoint, **PACED)
-        figures.paced_p50_s, figures.paced_last_s = paced.total_s(0.5), paced.total_s(1.0)
-        figures.together_ttft_p50_ms = paced.ttft_ms(0.5)
-    if name == OURS:
-        figures.crowd_mb, figures.peak_mb = memory(folder)
-    figures.failed = _failed(item, fast, paced)
-    return figures
-
-
-def memory(folder: Path) -> tuple[float, float]:
-    """Megabytes of ours after a crowd of clients and large bodies, and the most it ever had."""
-    words = "word " * LARGE_WORDS
-    message = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": words}]}
-    body = json.dumps(message).encode()
-    with upstream(folder, "--pace", str(PACE_S)) as url, running(url, folder) as proxy:
-        load(Endpoint(OURS, proxy.url), **CROWD)
-        address = urlsplit(proxy.url)
-        for _ in range(LARGE_BODIES):
-            connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
-            with contextlib.closing(connection):
-                connection.request("POST", "/v1/messages", body, {"content-type": "application/json"})
-                connection.getresponse().read()
-        lines = Path(f"/proc/{proxy.pid}/status").read_text(encoding="utf-8").splitlines()
-        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-        return proxy.rss_mb(), peak * 1024 / 1e6
-
-
 @contextlib.contextmanager
-def _way(name: str, url: str, folder: Path) -> Iterator[tuple[Endpoint, Callable[[], float | None]]]:
-    if name == DIRECT:
-        yield Endpoint(name, url, openai=True), lambda: None
-        return
-    with running(url, folder) as proxy:
-        yield Endpoint(name, proxy.url), proxy.rss_mb
+def proxy(upstream_url: str, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """The proxy in front of it."""
+    port = free_port("127.0.0.1")
+    file = folder / f"proxy-{port}.env"
+    keys = {"LLAMA_CPP_BASE": f"{upstream_url}/v1", "PROXY_PORT": port, "PROXY_EVENTS_FILE": folder / "events.jsonl"}
+    file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()), encoding="utf-8")
+    command = [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(file)]
+    with started(command, port, folder) as process:
+        yield f"http://127.0.0.1:{port}", process
 
 
-def bad_body_ms(endpoint: Endpoint) -> float:
-    """99th percentile of the time to the answer to a body that is not JSON."""
-    address = urlsplit(endpoint.url)
-    found = []
-    for _ in range(BAD_BODIES):
-        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
-        begun = time.perf_counter()
-        with contextlib.closing(connection):
-            connection.request("POST", "/v1/messages", b"{bad", {"content-type": "application/json"})
-            connection.getresponse().read()
-        found.append((time.perf_counter() - begun) * 1e3)
-    return quantile(found, 0.99)
+def figures(name: str, url: str, path: str) -> dict[str, float]:
+    """Of one way to the upstream."""
+    single = load(url, path, streams=300, at_once=1, tokens=16)
+    fast = load(url, path, streams=64, at_once=8, tokens=1000)
+    return {
+        f"{name}_ttft_p50_ms": single.ttft_ms(0.5),
+        f"{name}_ttft_p99_ms": single.ttft_ms(0.99),
+        f"{name}_events_per_s": sum(stream.events for stream in fast.streams) / fast.wall_s,
+        f"{name}_failed": single.failed + fast.failed,
+    }
 
 
-def _failed(*loads: Load) -> int:
-    return sum(item.failed for item in loads)
-
-
-def median(rounds: list[Figures]) -> Figures:
-    """The middle of each figure."""
-    found = rounds[0]
-    for name in (
-        "ttft_p50_ms",
-        "ttft_p99_ms",
-        "events_per_s",
-        "rss_mb",
-        "paced_p50_s",
-        "paced_last_s",
-        "together_ttft_p50_ms",
-        "bad_body_p99_ms",
-        "crowd_mb",
-        "peak_mb",
-    ):
-        values = [value for figures in rounds if (value := getattr(figures, name)) is not None]
-        setattr(found, name, statistics.median(values) if values else None)
-    found.failed = sum(figures.failed for figures in rounds)
+def measured(folder: Path) -> dict[str, float]:
+    """One round."""
+    with upstream(folder) as url, proxy(url, folder) as (ours, process):
+        found = figures("direct", url, "/v1/chat/completions") | figures("proxy", ours, "/v1/messages")
+        found["added_ttft_p50_ms"] = found["proxy_ttft_p50_ms"] - found["direct_ttft_p50_ms"]
+        found["rss_mb"] = process.memory_info().rss / 1e6
+    with upstream(folder, str(PACE_S)) as url, proxy(url, folder) as (ours, process):
+        crowd = load(ours, "/v1/messages", streams=500, at_once=500, tokens=32)
+        for _ in range(4):
+            asyncio.run(one(ours, request(ours, "/v1/messages", 8, LARGE)))
+        found |= {"crowd_rss_mb": process.memory_info().rss / 1e6, "crowd_failed": crowd.failed}
     return found
-
-
-COLUMNS = (
-    "TTFT p50",
-    "p99",
-    "added p50",
-    "added p99",
-    "events/s",
-    "RSS MB",
-    "64 paced s",
-    "slower %",
-    "bad p99",
-    "crowd MB",
-    "peak MB",
-    "failed",
-)
-
-
-def shown(rows: list[Figures]) -> str:
-    """A table, times in ms unless said; what a proxy adds is its figure less the direct one."""
-    base = rows[0]
-    lines = [f"{'':<22}" + "".join(f"{name:>11}" for name in COLUMNS)]
-    for row in rows:
-        slower = None
-        if row.paced_last_s and base.paced_last_s:
-            slower = (row.paced_last_s / base.paced_last_s - 1) * 100
-        cells = (
-            _number(row.ttft_p50_ms, 2),
-            _number(row.ttft_p99_ms, 2),
-            _number(_less(row.ttft_p50_ms, base.ttft_p50_ms), 2),
-            _number(_less(row.ttft_p99_ms, base.ttft_p99_ms), 2),
-            _number(row.events_per_s, 0),
-            _number(row.rss_mb, 0),
-            _number(row.paced_last_s, 3),
-            _number(slower, 1),
-            _number(row.bad_body_p99_ms, 1),
-            _number(row.crowd_mb, 0),
-            _number(row.peak_mb, 0),
-            str(row.failed),
-        )
-        lines.append(f"{row.name:<22}" + "".join(f"{cell:>11}" for cell in cells))
-    return "\n".join(lines)
-
-
-def _less(value: float | None, other: float | None) -> float | None:
-    return None if value is None or other is None else value - other
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "--" if value is None else f"{value:,.{digits}f}"
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    names = [DIRECT, OURS, BARE]
-    rounds: dict[str, list[Figures]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(args.rounds):
-            for name in names:
-                rounds[name].append(measured(name, Path(folder)))
-    rows = [median(rounds[name]) for name in names]
-    print(json.dumps([asdict(row) for row in rows], indent=1) if args.json else shown(rows))
+        rounds = [measured(Path(folder)) for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 2)]
+    print(
+        json.dumps({name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}, indent=1)
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether the speed-up that is shown is the true one: against a direct A/B of the same prompts on two real servers.
 
-`python benchmarks/speedup_ab.py [--cell KIND:LENGTH] [--seconds S] [--engine E] [--rows FILE]` prints a table and JSON.
+`python benchmarks/speedup_ab.py [--cell KIND:LENGTH] [--seconds S] [--engine E]` prints JSON, a row each.
 A cell is a way to draft and a draft length; all twelve are run where none is named. In each, `specdash backend run`
 serves the demo's target, whose token takes some 5 ms, with speculation, and measures its own baseline after the start;
 beside it the same engine serves the same file without. Then every prompt goes to both, in the order off, on, on, off.
@@ -8,8 +8,7 @@ The direct figure is decode time without over decode time with, of the same toke
 snapshot` of the speculating server prints after that, from its log and its baseline. Nothing watches meanwhile.
 
 The measure of the machine is `on_cpu` and `off_cpu`, CPU time over wall time of either engine as it decoded: where they
-differ, or are far from 1, others had the CPUs. `--rows` keeps each row as a line of JSON as soon as it is known, and
-leaves out the cells that the file has already, so that a run can be cut into pieces.
+differ, or are far from 1, others had the CPUs.
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ from specdash.llama.gguf import GgufHeader  # noqa: E402
 from specdash.llama.widening import Dimensions, resize  # noqa: E402
 from specdash.system.http import ask  # noqa: E402
 from specdash.system.stats import interval, ratio_of  # noqa: E402
-from specdash.system.text import markdown_table  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,47 +236,18 @@ def cell_row(kind: str, length: int, off: Arm, on: Arm, shown: dict[str, Any]) -
     }  # fmt: skip
 
 
-def table_of(rows: list[dict[str, Any]]) -> str:
-    """The cells in a table."""
-    lines = [("cell", "verdict", "shown", "interval", "direct A/B", "interval", "error", "covered",
-              "ms a token, off and on", "CPU, off and on")]  # fmt: skip
-    for entry in rows:
-        value, error = entry["value"], entry["error_percent"]
-        lines.append((
-            f"{entry['kind']}, {entry['length']}", entry["verdict"] or "--",
-            "--" if value is None else f"{value:.2f} ({entry['basis']})",
-            "--" if entry["low"] is None else f"{entry['low']:.2f} to {entry['high']:.2f}",
-            f"{entry['direct']:.2f}", f"{entry['direct_low']:.2f} to {entry['direct_high']:.2f}",
-            "--" if error is None else f"{error:+.1f} %", "yes" if entry["covered"] else "no",
-            f"{entry['off_ms']:.2f}, {entry['on_ms']:.2f}", f"{entry['off_cpu']:.2f}, {entry['on_cpu']:.2f}",
-        ))  # fmt: skip
-    return markdown_table(lines)
-
-
 def main() -> int:
     """Print the cells; the exit code is 1 where fewer than 11 of 12 are covered, or one is off by more than 10 %."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cell", action="append", metavar="KIND:LENGTH", help=f"of {', '.join(KINDS)}")
     parser.add_argument("--seconds", type=float, default=45.0, help="of traffic a cell")
     parser.add_argument("--engine", default="auto")
-    parser.add_argument("--rows", type=Path, help="a JSONL file that each row is kept in; its cells are left out")
     args = parser.parse_args()
-    names = args.cell or [f"{kind}:{length}" for kind, length in itertools.product(KINDS, LENGTHS)]
     rows = []
-    if args.rows is not None and args.rows.exists():
-        rows = [json.loads(line) for line in args.rows.read_text(encoding="utf-8").splitlines()]
-    for name in names:
+    for name in args.cell or [f"{kind}:{length}" for kind, length in itertools.product(KINDS, LENGTHS)]:
         kind, _, length = name.partition(":")
-        if any((entry["kind"], entry["length"]) == (kind, int(length)) for entry in rows):
-            continue
         rows.append(run_cell(kind, int(length), args.engine, args.seconds))
-        print(table_of(rows[-1:]).splitlines()[-1], flush=True)
-        if args.rows is not None:
-            with args.rows.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-    print(table_of(rows))
-    json.dump(rows, sys.stdout, indent=1)
-    print()
+        print(json.dumps(rows[-1]), flush=True)
     missed = sum(not entry["covered"] for entry in rows)
     off = [entry for entry in rows if entry["error_percent"] is None or abs(entry["error_percent"]) > TARGET_ERROR]
     return int(missed > 1 or bool(off))

@@ -1,6 +1,6 @@
 """What a swap of the engine costs: downtime as a client sees it, against the engine's own time to start.
 
-`python benchmarks/swap.py [SWAPS]` prints a table and JSON. `specdash backend run` serves the bundled model; a client
+`python benchmarks/swap.py [SWAPS]` prints JSON. `specdash backend run` serves the bundled model; a client
 connects and asks /health every 5 ms. For each swap the env file is changed and SIGUSR1 sent; downtime is the time from
 the last good answer to the first good one after it. Before each swap the same engine is started by itself, with the
 same command on another port, and asked in the same way: its own time from the start of its process to healthy, and from
@@ -85,29 +85,22 @@ class Client:
 class Figures:
     """Seconds, one of each a swap."""
 
-    engine: str
     downtime: list[float] = field(default_factory=list)
     own_start: list[float] = field(default_factory=list)
     own_stop: list[float] = field(default_factory=list)
 
-    def row(self) -> dict[str, object]:
+    def row(self) -> dict[str, float]:
         """Medians in milliseconds, and the worst."""
-        down, start = statistics.median(self.downtime), statistics.median(self.own_start)
-        return {
-            "engine": self.engine,
-            "swaps": len(self.downtime),
-            "downtime_ms": ms(down),
-            "downtime_max_ms": ms(max(self.downtime)),
-            "own_start_ms": ms(start),
-            "own_stop_ms": ms(statistics.median(self.own_stop)),
-            "overhead_ms": ms(down - start),
-            "overhead_max_ms": ms(max(a - b for a, b in zip(self.downtime, self.own_start, strict=True))),
+        beyond = [down - own for down, own in zip(self.downtime, self.own_start, strict=True)]
+        columns = {
+            "downtime": self.downtime,
+            "own_start": self.own_start,
+            "own_stop": self.own_stop,
+            "overhead": beyond,
         }
-
-
-def ms(seconds: float) -> float:
-    """Milliseconds."""
-    return round(seconds * 1000, 1)
+        medians = {f"{name}_ms": statistics.median(values) for name, values in columns.items()}
+        worst = {f"{name}_max_ms": max(columns[name]) for name in ("downtime", "overhead")}
+        return {name: round(seconds * 1000, 1) for name, seconds in {**medians, **worst}.items()}
 
 
 def alone(env_file: Path, figures: Figures) -> None:
@@ -126,7 +119,7 @@ def alone(env_file: Path, figures: Figures) -> None:
 
 def measure(engine: str, swaps: int, directory: Path) -> Figures:
     """Swap that often."""
-    figures = Figures(engine)
+    figures = Figures()
     directory.mkdir()
     file, other = directory / "backend.env", directory / "alone.env"
     port = free_port("127.0.0.1")
@@ -177,13 +170,8 @@ def main() -> None:
     """Print the figures."""
     swaps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with tempfile.TemporaryDirectory() as directory:
-        rows = [measure(engine, swaps, Path(directory) / engine).row() for engine in ENGINES]
-    names = list(rows[0])
-    print("  ".join(f"{name:>16}" for name in names))
-    for row in rows:
-        print("  ".join(f"{row[name]!s:>16}" for name in names))
-    json.dump(rows, sys.stdout, indent=1)
-    print()
+        rows = {engine: measure(engine, swaps, Path(directory) / engine).row() for engine in ENGINES}
+    print(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ import contextlib
 import os
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Pane:
@@ -42,13 +41,11 @@ class Pane:
 
     def cpu_seconds(self) -> float:
         """User and system time of the program so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rsplit(") ", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+        return sum(psutil.Process(self.pid).cpu_times()[:2])
 
     def rss_mb(self) -> float:
         """Resident memory."""
-        status = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines()
-        return int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024
+        return psutil.Process(self.pid).memory_info().rss / 2**20
 
     def cpu_percent(self, seconds: float) -> float:
         """Share of one core over the next `seconds`."""

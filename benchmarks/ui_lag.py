@@ -17,25 +17,10 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
+from benchmarks.log_soak import pour  # noqa: E402
 from benchmarks.tmux import pane  # noqa: E402
 
 BEAT_S = 0.01
-
-
-def pour(path: Path, lines_per_second: float, stop: threading.Event) -> None:
-    """Append a storm to a log file, in the benchmark's own process, until told to stop."""
-    start, written = time.monotonic(), 0
-    with path.open("ab", buffering=0) as log:
-        while not stop.wait(0.02):
-            due = int((time.monotonic() - start) * lines_per_second) - written
-            stamp = time.monotonic() - start
-            batch = "".join(
-                f"{int(stamp // 60)}.{stamp % 60:06.3f}.{n % 1000:03d} W find_slot: non-consecutive token position "
-                f"{300 + n % 900} after {299 + n % 700} for sequence {n % 4} with {n % 500 + 1} new tokens\n"
-                for n in range(written, written + due)
-            )
-            log.write(batch.encode())
-            written += due
 
 
 def inner(seconds: float, log: Path, out: Path) -> None:
@@ -87,19 +72,9 @@ def main() -> None:
         stop.set()
         writer.join()
         lags = sorted(json.loads(out.read_text(encoding="utf-8")))
-    at = {f"p{p}": round(lags[min(int(len(lags) * p / 100), len(lags) - 1)], 1) for p in (50, 95, 99)}
-    print(
-        json.dumps(
-            {
-                "lines_per_second": rate,
-                "beats": len(lags),
-                "lag_ms": {**at, "max": round(lags[-1], 1)},
-                "cpu_percent": round(cpu, 1),
-                "rss_mb": round(rss, 1),
-            },
-            indent=2,
-        )
-    )
+    lag = {f"p{p}": round(lags[min(int(len(lags) * p / 100), len(lags) - 1)], 1) for p in (50, 95, 99)}
+    found = {"lines_per_second": rate, "beats": len(lags), "lag_ms": {**lag, "max": round(lags[-1], 1)}}
+    print(json.dumps({**found, "cpu_percent": round(cpu, 1), "rss_mb": round(rss, 1)}, indent=1))
 
 
 if __name__ == "__main__":

@@ -12,16 +12,13 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-    from pathlib import Path
-
-    from support.deployment import Rig
+from support.deployment import Rig
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,2 +1,1 @@
-"""The tuner's laboratory: made-up machines whose best setting is known, recorded sweeps, and the harness that judges on
-them."""
+"""Made-up machines whose best setting is known, and the harness that judges the tuner on them."""

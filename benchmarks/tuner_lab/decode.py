@@ -39,13 +39,13 @@ class Decoded:
 
 
 class Prompts:
-    """Streams drawn from a text, and the chances of each token, drawn once."""
+    """Streams of a text, and the chances of each token, drawn once; `levels` are those of each class in turn."""
 
-    def __init__(self, text: Text, random: np.random.Generator, each: int, tokens: int) -> None:
+    def __init__(self, text: Text, random: np.random.Generator, levels: Ints, tokens: int) -> None:
         self._text = text
+        count = len(levels)
+        each = count // len(KINDS)
         self.kinds = tuple(kind for kind in KINDS for _ in range(each))
-        count = len(self.kinds)
-        levels = random.choice(len(LEVELS), size=count, p=LEVELS)
         self.chains = np.repeat(np.arange(len(KINDS)), each) * len(LEVELS) + levels
         self._count, self._tokens = count, tokens
         states = self._walk(random)

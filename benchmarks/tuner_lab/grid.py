@@ -10,7 +10,7 @@ from functools import cache
 
 from specdash.tune.model.problem import Point
 
-GENERATOR = 2
+GENERATOR = 3
 """Raised by every change that lets one seed mean another environment, or another noise."""
 
 MTP, NGRAM = "draft-mtp", "ngram-mod"
@@ -26,15 +26,6 @@ class Noise(StrEnum):
 
     QUIET = "quiet"
     NOISY = "noisy"
-
-
-class Equal(StrEnum):
-    """What is made equal, class by class: nothing, all points on the prompts that are measured, or on the text in the
-    long run, of which the prompts are a sample that favours some points."""
-
-    NOTHING = "nothing"
-    PROMPTS = "prompts"
-    TEXT = "text"
 
 
 def mtp(longest: int, gate: float) -> Point:

@@ -1,9 +1,9 @@
-"""Judges the tuner on grounds whose true speeds are known: how much it leaves on the table, and how often it harms.
+"""Judges the tuner on machines whose true speeds are known, against random search on the same ones.
 
-    python -m benchmarks.tuner_lab.harness [--seeds N] [--noise quiet|noisy] [--restarts N]
+    python -m benchmarks.tuner_lab.harness [--seeds N] [--first SEED] [--noise quiet|noisy] [--restarts N]
 
 *Regret* is what the chosen point's true speed lacks to the best point's; *harm* is a choice whose true speed is below
-99 % of the start's.
+99 % of the start's. Nothing was tuned on seeds from 1000 on, with which it begins.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.tuner_lab.grid import Noise
 from benchmarks.tuner_lab.simulator import Environment
 from specdash.core.errors import UsageError
+from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed
 from specdash.tune.model.tuner import SpecTuner
 
 if TYPE_CHECKING:
@@ -26,22 +27,31 @@ if TYPE_CHECKING:
     from specdash.tune.model.problem import BootResult, Point, Task, Tuner
 
 HARMED = 0.99
+HELD_OUT = 1000
 
 
-class Ground(Protocol):
-    """What a tuner can be judged on."""
+class RandomSearch:
+    """Boots points by chance, the start first, and takes the fastest."""
 
-    def task(self, budget: int) -> Task:
-        """What it is given."""
+    def __init__(self, task: Task, seed: int) -> None:
+        others = [point for point in task.points if point != task.start]
+        order = np.random.default_rng(seed).permutation(len(others))
+        self._task, self._wanted = task, [task.start, *(others[at] for at in order)][: task.budget.restarts]
+        self._speeds: dict[Point, float] = {}
 
-    def boot(self, point: Point, number: int) -> BootResult:
-        """What boot `number` measures."""
+    def ask(self) -> NextBoot | None:
+        """The next one."""
+        at = len(self._speeds)
+        return NextBoot(self._wanted[at], Stage.EXPLORE, "by chance") if at < len(self._wanted) else None
 
-    def true_speed(self, point: Point) -> float:
-        """Tokens per second without any disturbance."""
+    def tell(self, result: BootResult) -> None:
+        """Keep its speed."""
+        self._speeds[result.point] = mixture_speed(result.prompts, self._task.workload) or 0.0
 
-    def regret(self, point: Point) -> float:
-        """Share of the best true speed that the point lacks."""
+    def outcome(self) -> TuneOutcome:
+        """The fastest."""
+        chosen = max(self._speeds, key=self._speeds.__getitem__)
+        return TuneOutcome(chosen, improved=chosen != self._task.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class Trial:
         return self.ratio < HARMED
 
 
-def judge(factory: Callable[[Task, int], Tuner], ground: Ground, budget: int, seed: int) -> Trial:
+def judge(factory: Callable[[Task, int], Tuner], ground: Environment, budget: int, seed: int) -> Trial:
     """Drives one tuner to its end. Raises `UsageError` for one that asks for more boots than its budget."""
     task = ground.task(budget)
     tuner = factory(task, seed)
@@ -103,11 +113,17 @@ def main() -> None:
     """Judge the tuner and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=HELD_OUT)
     parser.add_argument("--noise", choices=[*Noise], default=Noise.QUIET)
     parser.add_argument("--restarts", type=int, default=12)
     args = parser.parse_args()
-    grounds = ((seed, Environment.draw(seed, args.noise)) for seed in range(args.seeds))
-    print(json.dumps(summary([judge(SpecTuner, ground, args.restarts, seed) for seed, ground in grounds]), indent=1))
+    grounds = [Environment.draw(seed, args.noise) for seed in range(args.first, args.first + args.seeds)]
+    tuners: dict[str, Callable[[Task, int], Tuner]] = {"tuner": SpecTuner, "random search": RandomSearch}
+    figures = {
+        name: summary([judge(tuner, ground, args.restarts, ground.seed) for ground in grounds])
+        for name, tuner in tuners.items()
+    }
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,20 +15,10 @@ if TYPE_CHECKING:
 BATCHES = max(NGRAM_LENGTHS) + 1
 
 
-class Machine(StrEnum):
-    """What bounds a step: memory, memory of more and more experts, a shared bus, or arithmetic."""
-
-    DENSE = "dense"
-    MOE = "moe"
-    UNIFIED = "unified"
-    STARVED = "starved"
-
-
 @dataclass(frozen=True, slots=True)
 class Rig:
     """Costs in seconds. `step[b]` verifies a batch of b tokens; index 0 is unused."""
 
-    machine: Machine
     step: NDArray[np.float64]
     draft: float
     """One draft token of the draft layers."""
@@ -58,19 +47,6 @@ class Rig:
         again = self.restore + self.replay * self.step[1 + accepted]
         return self.step[1 + drafted] + self.save * (drafted > 0) + made + rejected * again
 
-    def scaled(self, factor: float) -> Rig:
-        """All costs `factor` times as high."""
-        return replace(
-            self,
-            step=self.step * factor,
-            draft=self.draft * factor,
-            start=self.start * factor,
-            lookup=self.lookup * factor,
-            catch_up=self.catch_up * factor,
-            save=self.save * factor,
-            restore=self.restore * factor,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _Range:
@@ -83,12 +59,13 @@ class _Range:
     """Experts: what a large batch costs more, because it wakes more of them."""
 
 
-_RANGES = {
-    Machine.DENSE: _Range((12, 60), (0.02, 0.10), (0.03, 0.14)),
-    Machine.MOE: _Range((7, 36), (0.03, 0.10), (0.05, 0.25), (0.2, 0.9)),
-    Machine.UNIFIED: _Range((20, 90), (0.08, 0.60), (0.05, 0.25)),
-    Machine.STARVED: _Range((10, 150), (0.08, 0.40), (0.04, 0.25)),
-}
+_RANGES = (
+    _Range((12, 60), (0.02, 0.10), (0.03, 0.14)),
+    _Range((7, 36), (0.03, 0.10), (0.05, 0.25), (0.2, 0.9)),
+    _Range((20, 90), (0.08, 0.60), (0.05, 0.25)),
+    _Range((10, 150), (0.08, 0.40), (0.04, 0.25)),
+)
+"""What bounds a step: memory, memory of more and more experts, a shared bus, or arithmetic."""
 _CLIFFS = ((8, 0.55), (4, 0.1), (16, 0.15), (BATCHES, 0.2))
 """Batch up to which the small kernel serves, and how often that is so; the last is never."""
 _RECURRENT = 0.35
@@ -96,13 +73,11 @@ _RECURRENT = 0.35
 
 def draw(random: np.random.Generator) -> Rig:
     """A machine and its costs."""
-    machine = list(Machine)[random.choice(4, p=(0.4, 0.25, 0.2, 0.15))]
-    ranges = _RANGES[machine]
+    ranges = _RANGES[random.choice(len(_RANGES), p=(0.4, 0.25, 0.2, 0.15))]
     alone = _log_uniform(random, ranges.alone_ms) / 1000
     step = _steps(random, ranges) * alone
     recurrent = random.random() < _RECURRENT
     return Rig(
-        machine=machine,
         step=step,
         draft=alone * _log_uniform(random, ranges.draft),
         start=alone * random.uniform(0.0, 0.05),
@@ -114,27 +89,18 @@ def draw(random: np.random.Generator) -> Rig:
     )
 
 
-def curve(slope: float, spread: float, decay: float, cliff: int, jump: float, beyond: float) -> NDArray[np.float64]:
-    """A step by batch, in plain steps: a line, the experts, and a cliff with another line after it; not jagged."""
+def _steps(random: np.random.Generator, ranges: _Range) -> NDArray[np.float64]:
+    """A step by batch, in plain steps: a line, the experts, a cliff with another line after it, all of it jagged."""
+    cliff = _CLIFFS[random.choice(len(_CLIFFS), p=[share for _, share in _CLIFFS])][0]
+    slope, spread = _log_uniform(random, ranges.slope), random.uniform(*ranges.spread)
+    decay, jump, beyond = random.uniform(2.0, 8.0), random.uniform(0.05, 0.6), random.uniform(0.3, 1.5)
     extra = np.arange(BATCHES + 1, dtype=np.float64) - 1
     past = np.maximum(extra + 1 - cliff, 0)
     line = slope * (extra - past) + slope * beyond * past
-    return 1.0 + line + spread * (1 - np.exp(-np.maximum(extra, 0) / decay)) + jump * (past > 0)
-
-
-def _steps(random: np.random.Generator, ranges: _Range) -> NDArray[np.float64]:
-    cliff = _CLIFFS[random.choice(len(_CLIFFS), p=[share for _, share in _CLIFFS])][0]
-    smooth = curve(
-        slope=_log_uniform(random, ranges.slope),
-        spread=random.uniform(*ranges.spread),
-        decay=random.uniform(2.0, 8.0),
-        cliff=cliff,
-        jump=random.uniform(0.05, 0.6),
-        beyond=random.uniform(0.3, 1.5),
-    )
+    smooth = 1.0 + line + spread * (1 - np.exp(-np.maximum(extra, 0) / decay)) + jump * (past > 0)
     jagged = np.exp(random.normal(0.0, random.uniform(0.0, 0.03), BATCHES + 1))
     jagged[:2] = 1.0
-    return smooth * jagged
+    return np.asarray(smooth * jagged)
 
 
 def _log_uniform(random: np.random.Generator, bounds: tuple[float, float]) -> float:

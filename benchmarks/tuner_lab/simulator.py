@@ -1,8 +1,8 @@
 """An engine that a tuner can be tried on thousands of times: made-up machines, texts and noise, with their true speeds.
 
-`Environment.draw` makes one from a seed; its boots answer as a real one's would, and what each point is truly worth
-is known exactly. It is built unlike any tuner's model on purpose: hidden states of the text instead of hazards by
-position, jagged costs with cliffs instead of a line, checkpoints, drift.
+`Environment.draw` makes one from a seed; its boots answer as a real one's would, and the true speed of a point is that
+of long streams without noise, the same streams for all points. It is built unlike any tuner's model on purpose: hidden
+states of the text instead of hazards by position, jagged costs with cliffs instead of a line, checkpoints, drift.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from benchmarks.tuner_lab import noise as disturbances
 from benchmarks.tuner_lab import rig as rigs
 from benchmarks.tuner_lab import text as texts
 from benchmarks.tuner_lab.decode import Decoded, Prompts
-from benchmarks.tuner_lab.exact import Exact
-from benchmarks.tuner_lab.grid import GENERATOR, KINDS, OFF_POINT, PRESETS, Equal, Noise, index, points
+from benchmarks.tuner_lab.grid import GENERATOR, KINDS, PRESETS, Noise, index, points
 from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Task, WorkloadShares
 
 if TYPE_CHECKING:
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
 
 PROMPTS_EACH = 6
 TOKENS = 256
+LONG = 4096
+"""Tokens of each of the streams that a true speed is taken from."""
 _SMALL_MEMORY = 0.08
-_DRAFT_TIME_TOLD = 0.75
-_DRAW, _PROMPTS, _BOOT = range(3)
+_WITH_DRAFT_TIME = 0.75
+_DRAW, _PROMPTS, _BOOT, _TRUTH = range(4)
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,6 @@ class Environment:
 
     seed: int
     noise: Noise
-    equal: Equal
-    """Whether all points are made equally fast; counters stay as they would be."""
     rig: rigs.Rig
     text: texts.Text
     disturbance: disturbances.Disturbance
@@ -46,33 +45,31 @@ class Environment:
     start: Point
     most_drafted: int | None
     """Draft layers of more tokens than this do not fit in memory."""
-    tells_draft_time: bool
+    has_draft_time: bool
     first_token: float
 
     @classmethod
-    def draw(cls, seed: int, noise: Noise | str = Noise.QUIET, *, equal: Equal | bool = False) -> Environment:
-        """The environment of this seed; `noise` changes nothing but the noise. `equal=True` is `Equal.PROMPTS`."""
-        evened = equal if isinstance(equal, Equal) else Equal.PROMPTS if equal else Equal.NOTHING
+    def draw(cls, seed: int, noise: Noise | str = Noise.QUIET) -> Environment:
+        """The environment of this seed; `noise` changes nothing but the noise."""
         random = np.random.default_rng((GENERATOR, seed, _DRAW))
         rig, text = rigs.draw(random), texts.draw(random)
         shares = random.dirichlet(np.full(len(KINDS), 0.8))
-        small = random.random() < _SMALL_MEMORY and evened is Equal.NOTHING
+        small = random.random() < _SMALL_MEMORY
         most = int(random.choice((8, 10))) if small else None
         starts = [preset for preset in PRESETS if _fits(preset, most)]
         start = starts[random.integers(len(starts))]
-        told = bool(random.random() < _DRAFT_TIME_TOLD)
+        with_draft_time = bool(random.random() < _WITH_DRAFT_TIME)
         first = float(rig.step[1] * random.uniform(8, 60))
         return cls(
             seed=seed,
             noise=Noise(noise),
-            equal=evened,
             rig=rig,
             text=text,
             disturbance=disturbances.draw(Noise(noise), random),
             workload=WorkloadShares(tuple(zip(KINDS, (float(share) for share in shares), strict=True))),
             start=start,
             most_drafted=most,
-            tells_draft_time=told,
+            has_draft_time=with_draft_time,
             first_token=first,
         )
 
@@ -92,13 +89,11 @@ class Environment:
         extra = random.normal(0.0, self.disturbance.draft_boot)
         seconds = (decoded.seconds + decoded.draft_seconds * np.expm1(extra)) * factors
         drafting = float((decoded.draft_seconds * factors).sum() * np.exp(extra))
-        if self.equal is not Equal.NOTHING:
-            seconds = seconds * self._evening(point)
         first = self.first_token * float(np.median(factors)) * (1.0 if point.n_max is None else 1.03)
         return BootResult(
             point,
             tuple(self._results(decoded, seconds)),
-            draft_s=drafting if self.tells_draft_time and point.types else None,
+            draft_s=drafting if self.has_draft_time and point.types else None,
             ttft_s=first,
         )
 
@@ -141,34 +136,18 @@ class Environment:
 
     @cached_property
     def _prompts(self) -> Prompts:
-        return Prompts(self.text, np.random.default_rng((GENERATOR, self.seed, _PROMPTS)), PROMPTS_EACH, TOKENS)
-
-    @cached_property
-    def _unequal(self) -> NDArray[np.float64]:
-        """Seconds per token by point and class, before the points are made equal."""
-        by_chain = Exact(self.text, self.rig).seconds_per_token(points())
-        levels = by_chain.reshape(len(points()), len(KINDS), len(texts.LEVELS))
-        return np.asarray(levels @ np.array(texts.LEVELS), dtype=np.float64)
-
-    def _evening(self, point: Point) -> NDArray[np.float64]:
-        """By prompt: what makes a point as fast as no speculation."""
-        if self.equal is Equal.TEXT:
-            now = self._unequal[index()[point]]
-        else:
-            now = self._decoded(point).seconds.reshape(len(KINDS), PROMPTS_EACH).mean(axis=1) / TOKENS
-        return np.repeat(self._unequal[index()[OFF_POINT]] / now, PROMPTS_EACH)
-
-    @cached_property
-    def _seconds(self) -> NDArray[np.float64]:
-        if self.equal is not Equal.NOTHING:
-            return np.broadcast_to(self._unequal[index()[OFF_POINT]], self._unequal.shape)
-        return self._unequal
+        random = np.random.default_rng((GENERATOR, self.seed, _PROMPTS))
+        levels = random.choice(len(texts.LEVELS), size=len(KINDS) * PROMPTS_EACH, p=texts.LEVELS)
+        return Prompts(self.text, random, levels, TOKENS)
 
     @cached_property
     def _speeds(self) -> NDArray[np.float64]:
-        shares = np.array([share for _, share in self.workload.shares])
+        levels = np.tile(texts.SHARED_LEVELS, len(KINDS))
+        streams = Prompts(self.text, np.random.default_rng((GENERATOR, self.seed, _TRUTH)), levels, LONG)
+        seconds = np.stack([streams.decode(point, self.rig).seconds for point in points()]) / LONG
+        by_kind = seconds.reshape(len(points()), len(KINDS), -1).mean(-1)
         fits = np.array([_fits(point, self.most_drafted) for point in points()])
-        return np.asarray(fits / (self._seconds @ shares), dtype=np.float64)
+        return np.asarray(fits / (by_kind @ np.array([share for _, share in self.workload.shares])))
 
 
 def _fits(point: Point, most: int | None) -> bool:

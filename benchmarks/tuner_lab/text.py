@@ -2,7 +2,7 @@
 
 A token is hard, plain or easy for the draft layers, or lies in a copy of something earlier, at whose onset a lookup
 does not find it yet. The next token's state depends on this one's, so a step begins more often than not behind
-something hard: acceptance by position shows selection without being told to. A class has three levels of difficulty.
+something hard: acceptance by position shows selection by itself. A class has three levels of difficulty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ HARD, PLAIN, EASY, ONSET, COPY, LONG = range(6)
 STATES = 6
 LEVELS = (0.25, 0.5, 0.25)
 """How often a prompt is easier, like, and harder than its class."""
-CHAINS = len(KINDS) * len(LEVELS)
+SHARED_LEVELS = (0, 1, 1, 2)
+"""Prompts of a class with exactly these shares."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +13,7 @@ from insight.speedup_data import baseline
 from specdash.backend.baseline import add_baseline, forget_baselines, read_baselines
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import apply_journal_file, baselines_file
-from specdash.core.records import Baseline
 from specdash.system import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -80,20 +76,3 @@ def test_where_it_cannot_be_written_it_says_so(tmp_path: Path) -> None:
     (tmp_path / ".local").write_text("in the way", encoding="utf-8")
     with pytest.raises(NotWrittenError, match="was not written"):
         add_baseline(baseline(), {"HOME": str(tmp_path)})
-
-
-def test_a_reader_never_sees_half_a_file(env: dict[str, str]) -> None:
-    add_baseline(baseline(), env)
-    over = threading.Event()
-
-    def write() -> None:
-        for rate in range(30, 80):
-            add_baseline(baseline(rate=float(rate)), env)
-        over.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    while not over.is_set():
-        text = baselines_file(env).read_text(encoding="utf-8")
-        assert Baseline.from_json(text.strip()) is not None
-    writer.join()

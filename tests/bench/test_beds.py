@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,13 +21,8 @@ from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyS
 from specdash.core.errors import ConflictError, InputError, UnfinishedApplyError
 from specdash.core.paths import trial_file
 from support.asking import ask, healthy
+from support.deployment import Rig
 from support.help_engine import scripted_engine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.deployment import Rig
 
 OFF = {"LLAMA_SPEC_TYPE": "none"}
 SHORT = {"LLAMA_DRAFT_MAX": "2"}

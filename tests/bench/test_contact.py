@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +11,7 @@ from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from support.fault_server import FaultServer, free_port, says, writes
 from support.fault_upstream import FaultUpstream
-
-if TYPE_CHECKING:
-    from support.scripted_server import Behaviour
+from support.scripted_server import Behaviour
 
 MODELS = "/v1/models"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -32,11 +32,9 @@ from specdash.llama.chat import ChatFault
 from support.fault_server import FaultServer, floods, free_port, hangs, resets, writes
 from support.fault_server import says as responds
 from support.fault_upstream import FaultUpstream
+from support.scripted_server import Call
 from support.upstream_script import Script, error, error_event, queued, says, stops, timed
 from support.waiting import until, until_async
-
-if TYPE_CHECKING:
-    from support.scripted_server import Call
 
 CHAT = "/v1/chat/completions"
 BROKEN = error(500, "no", "server_error")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +14,8 @@ from specdash.bench.load.samples import EngineAddress, body_of, jobs
 from specdash.bench.load.workloads import bundled
 from specdash.llama.server_answers import parse_metrics
 from support import speed_bench
-from support.engines import engine_env, running_backend
+from support.engines import RunningBackend, engine_env, running_backend
 from support.small_server import MODELS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.engines import RunningBackend
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -26,10 +27,6 @@ from support.engines import engine_env, running_backend
 from support.fault_server import FaultServer, free_port, resets, says
 from support.scripted_llama import Behaviour, ScriptedLlama
 from support.transcripts import Shape, write_reader, write_session
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SMALL = Shape(turns=4, first_chars=300, last_chars=2_000, parallel_every=2, prompt_every=0)
 SECRET = "the speculative decoder"

@@ -6,7 +6,8 @@ import io
 import json
 import resource
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from specdash.bench.load.samples import BenchSample
 from specdash.bench.report import Results, StepProgress, bench_dir, sample_json
 from specdash.core.errors import InputError, NotWrittenError
 from support.clock import Clock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

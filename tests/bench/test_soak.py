@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +38,6 @@ from support.fault_upstream import FaultUpstream
 from support.proxy_process import running_proxy
 from support.upstream_script import Script, answers, error, tool_turn
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 GOOD = (("read_file", {"path": "a"}),)
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.bench.replay import transcript
-from specdash.bench.replay.transcript import NO_RESULT, TranscriptError, read_lines, read_transcript
+from specdash.bench.replay.transcript import (
+    NO_RESULT,
+    Transcript,
+    TranscriptCall,
+    TranscriptError,
+    read_lines,
+    read_transcript,
+)
 from support.transcripts import Shape, records
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from specdash.bench.replay.transcript import Transcript, TranscriptCall
 
 
 def read(*values: Any, **options: Any) -> Transcript:

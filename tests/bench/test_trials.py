@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,6 @@ from specdash.bench.load.drive import Interrupted, MeasuredRun
 from specdash.bench.load.samples import BenchSample, BootFailedError, EngineAddress, MeasureOptions, WorkloadPrompt
 from specdash.bench.report import Results
 from specdash.core.errors import InputError, RefusedError, SpecdashError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 PROMPTS = tuple(WorkloadPrompt(f"p{number}", "coding", ({"role": "user", "content": "x"},)) for number in range(3))
 NAMES = ("A", "B")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,10 +30,6 @@ from specdash.bench.verify import (
     worst,
 )
 from specdash.core.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 LENGTH = 40
 VOCABULARY = 7

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,9 +13,6 @@ from hypothesis import strategies as st
 from specdash.bench.load import workloads
 from specdash.bench.load.workloads import CLASSES, UNCLASSED, bundled, read_prompts
 from specdash.core.errors import InputError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 SECRET = "nobody must see this"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+
+import pytest
 
 from specdash.cli.main import main
 from support.outside import say
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_the_formula_is_printed_as_settings_and_as_what_it_is() -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import socket
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from specdash.core.errors import ExitCode
 from support.fault_server import free_port
 from support.outside import ran
-
-if TYPE_CHECKING:
-    import subprocess
 
 
 def complaint(done: subprocess.CompletedProcess[str], code: ExitCode) -> str:
@@ -123,57 +119,12 @@ def test_an_option_that_cannot_be_meant_and_what_is_not_there_are_named_in_one_l
     assert len(lines) == 1 or words.startswith("verify")
 
 
-def test_an_unreadable_log_is_named(tmp_path: Path) -> None:
-    line = complaint(ran("parse-log", str(tmp_path / "none.log")), ExitCode.BAD_INPUT)
-    assert "none.log" in line
-    complaint(ran("parse-log", str(tmp_path)), ExitCode.BAD_INPUT)
-
-
 def test_a_broken_config_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "specdash").mkdir()
     (tmp_path / "specdash" / "config.toml").write_text("refresh = 9\n")
     line = complaint(ran("config", "show", XDG_CONFIG_HOME=str(tmp_path)), ExitCode.BAD_INPUT)
     assert "refresh = 9" in line
     assert "config.toml" in line
-
-
-def backend_env(tmp_path: Path, **values: str) -> str:
-    path = tmp_path / "backend.env"
-    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-    return str(path)
-
-
-def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    env_file = backend_env(tmp_path, LLAMA_MODEL=str(tmp_path / "none.gguf"))
-    assert "none.gguf" in complaint(ran("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
-
-
-def test_a_model_that_is_no_gguf_is_named(tmp_path: Path) -> None:
-    model = tmp_path / "model.gguf"
-    model.write_bytes(b"PK\x03\x04" + b"x" * 5000)
-    env_file = backend_env(tmp_path, LLAMA_MODEL=str(model))
-    line = complaint(ran("backend", "run", "--env-file", env_file), ExitCode.BAD_INPUT)
-    assert "model.gguf" in line
-    assert "GGUF" in line
-
-
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    from specdash.backend.demo import TARGET_MODEL, bundled_model
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        env_file = backend_env(tmp_path, LLAMA_MODEL=str(bundled_model(TARGET_MODEL)), LLAMA_PORT=port)
-        assert port in complaint(ran("backend", "run", "--env-file", env_file), ExitCode.PORT_IN_USE)
-
-
-def test_an_engine_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    from specdash.backend.demo import TARGET_MODEL, bundled_model
-
-    env_file = backend_env(tmp_path, LLAMA_MODEL=str(bundled_model(TARGET_MODEL)), LLAMA_ENGINE="llama-server")
-    empty = tmp_path / "bin"
-    empty.mkdir()
-    done = ran("backend", "run", "--env-file", env_file, PATH=str(empty), LLAMA_BIN="")
-    assert "llama-server" in complaint(done, ExitCode.NO_ENGINE)
 
 
 def test_no_server_anywhere_says_how_to_name_one() -> None:

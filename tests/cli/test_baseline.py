@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,6 @@ from support.deployment import running_deployment
 from support.engines import engine_env, llama_server_binary, running_backend
 from support.outside import say
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUICK = ("--context", "64", "--concurrency", "1", "--requests", "3", "--tokens", "32")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +16,9 @@ from specdash.backend import demo
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file
+from support.deployment import Rig
 from support.outside import say
 from support.waiting import until
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-
-    from support.deployment import Rig
 
 QUICK = ("--each", "2", "--max-tokens", "32", "--class", "pattern")
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
 from support.outside import say
 from support.upstream_script import error, queued, timed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SECRET = "nobody must see this text"
 QUICK = ("--runs", "2", "--max-tokens", "32")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,6 @@ from specdash.insight.rules.catalogue import shipped
 from support.fault_server import FaultServer, free_port, says
 from support.faults import BreakableServer
 from support.outside import ran
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 PERFORMANCE = re.compile(r"( [a-z]+=-?[0-9.e+]+(%|s)?)+")

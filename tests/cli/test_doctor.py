@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
 import pytest
@@ -15,9 +16,6 @@ from specdash.cli.main import main
 from support.fault_server import FaultServer, free_port, says
 from support.faulty_nvml import FaultyNvml
 from support.outside import say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DATA = Path(__file__).parents[1] / "data" / "http"
 DISABLED = says(501, '{"error":{"message":"disabled","code":501}}')

@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,9 +24,6 @@ from support.asking import read
 from support.engines import engine_env, running_backend
 from support.outside import say
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RULES = Path(__file__).parents[2] / "contrib" / "prometheus" / "rules.yml"
 KEY = "sk-canary-0123456789"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,8 @@ from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.outside import say
 from support.router import running_router
+from support.scripted_server import Behaviour
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from support.scripted_server import Behaviour
 
 CANARY = "sk-canary-of-fleet"
 FAR = "0.0.0.0.nip.invalid"

@@ -7,7 +7,8 @@ import io
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,6 @@ from specdash.history.store import VERSION
 from specdash.history.writer import Batch, Bounds, Writer
 from support.outside import say
 from support.recording import URL, counters
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = 1_800_000_000.0
 

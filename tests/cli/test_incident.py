@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,9 +29,6 @@ from support.bundles import manifest, members
 from support.engines import engine_env, running_backend
 from support.fault_server import free_port
 from support.outside import ran
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def specdash(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -10,8 +10,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +24,8 @@ from specdash.history.recorder import Recorder
 from specdash.history.store import Store
 from specdash.insight.state import TargetState
 from support.bundles import members, texts
-from support.engines import engine_env, running_backend
+from support.engines import RunningBackend, engine_env, running_backend
 from support.proxy_process import running_proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from support.engines import RunningBackend
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.timeout(240)]
 

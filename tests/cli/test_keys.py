@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 
 from specdash.core import paths
 from support.outside import say
 from support.pseudo_terminal import PseudoTerminal
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WATCH = [sys.executable, "-m", "specdash", "--url", "http://127.0.0.1:9"]
 

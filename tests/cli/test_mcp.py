@@ -6,16 +6,14 @@ import asyncio
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from support.engines import engine_env, running_backend
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KEY = "sk-canary-0123456789"
 

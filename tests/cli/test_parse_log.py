@@ -10,17 +10,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from specdash.cli.main import main
 from specdash.llama.log_grammar import WARNING_CLASSES
 from support.outside import say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -180,11 +178,6 @@ class TestInput:
         code, _, err = say("parse-log", str(secret))
         assert code == 3
         assert "Permission denied" in err
-
-    def test_an_unknown_option_is_a_usage_error(self) -> None:
-        code, _, err = say("parse-log", "x.log", "--jsn")
-        assert code == 2
-        assert "--jsn" in err
 
     def test_a_reader_that_goes_away_is_no_error(self) -> None:
         command = f"{sys.executable} -m specdash parse-log {LOGS / 'http_misc.log'} --json | head -c 100"

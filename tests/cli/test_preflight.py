@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,6 @@ from specdash.cli.main import main
 from specdash.core.paths import backend_env_file, proxy_env_file
 from support.engines import write_env
 from support.outside import say
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

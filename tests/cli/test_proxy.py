@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,9 +16,6 @@ from specdash.core.proxy_parameters import PARAMETERS
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, free_port, says
 from support.outside import say
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

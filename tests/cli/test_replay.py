@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import tarfile
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target
 from specdash.history.writer import Batch, Bounds, Writer
 from support.outside import say
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = 1_790_000_000.0
 SECONDS = 200

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +19,6 @@ from support.engines import engine_env, running_backend, write_env
 from support.fault_upstream import FaultUpstream
 from support.tiny_models import build
 from support.upstream_script import Delta, Drop, Script, answers, error, error_event, loading
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 EMPTY = Script((Delta({}, "stop"),))
 

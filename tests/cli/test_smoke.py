@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
@@ -18,11 +20,6 @@ from support.engines import engine_env, llama_server_binary, running_backend
 from support.fault_server import FaultServer, hangs, says
 from support.scripted_llama import Behaviour, ScriptedLlama
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from _pytest.mark import ParameterSet
 
 
 def smoke(server: ScriptedLlama, *words: str) -> int:

@@ -6,7 +6,8 @@ import json
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from support.fault_server import FaultServer, hangs, says
 from support.outside import say
 from tui.fake_alerts import alerts
 from tui.fake_state import FakeState
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "http://127.0.0.1:18080"
 PROPS = {"model_path": "/models/m.gguf", "total_slots": 4}

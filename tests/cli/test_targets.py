@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,15 +13,9 @@ from specdash.cli import options
 from specdash.cli.servers import targets
 from specdash.collect.targets import look_at
 from specdash.core.target import Target
-from support.engines import running_backend
+from support.engines import RunningBackend, running_backend
 from support.fault_server import FaultServer, free_port, hangs, says
 from support.outside import say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.engines import RunningBackend
 
 OK, KEY = says(200, '{"status":"ok"}'), says(401, '{"error":{"message":"Invalid API Key"}}')
 LOADING = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}')

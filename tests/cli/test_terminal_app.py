@@ -5,16 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cli.test_replay import record
 from support.pseudo_terminal import PseudoTerminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 SPECDASH = [sys.executable, "-m", "specdash"]
 NOWHERE = "http://127.0.0.1:9"

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -20,16 +21,11 @@ from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, tune_runs_dir
-from specdash.tune.run.status import Ending, RunState, newest_run
+from specdash.tune.run.status import CurrentStep, Ending, RunState, TuneRun, newest_run
+from support.deployment import Rig
 from support.engines import llama_server_binary, write_env
 from support.outside import say
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from specdash.tune.run.status import CurrentStep, TuneRun
-    from support.deployment import Rig
 
 SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100")
 BESIDE = [pytest.mark.llama_server, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -18,10 +20,6 @@ from support.engines import llama_server_binary, with_draft, write_env
 from support.outside import say
 from support.scripted_llama import Behaviour, ScriptedLlama, alternative, is_tied, successor
 from support.sensitive_models import remembering, write_tied
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PLAIN = Behaviour(speculative=False)
 FEW = ("--tokens", "48")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,6 @@ from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, says
 from support.recording import env_of, file_of, hurry
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

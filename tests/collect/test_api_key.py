@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.collect.api_key import key_file_warning, resolve_api_key
 from specdash.core.errors import InputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_without_a_source_there_is_no_key() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from specdash.collect.hub import Bus
 from specdash.core.readings import Reading, Source
-
-if TYPE_CHECKING:
-    import pytest
 
 READING: Reading[Any] = Reading.known(Source.HEALTH, 1.0, "fine")
 

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,16 +27,11 @@ from specdash.collect.discover import (
 )
 from specdash.core.paths import run_records_dir
 from specdash.core.records import RunRecord
+from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
 from support.fault_server import FaultServer, free_port, hangs, says, writes
 from support.supervised import zombie
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.core.target import Target
 
 OK = '{"status":"ok"}'
 NOBODY = 65534

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.collect.fleet import FleetHub
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.target import Target
 from support.fault_server import FaultServer, drips, free_port, hangs, says
+from support.scripted_server import Behaviour
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from support.scripted_server import Behaviour
 
 ANSWERS = Path(__file__).parents[1] / "data" / "http"
 ROUTES: dict[str, Behaviour] = {

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pynvml
 import pytest
 
 from specdash.collect.gpu import Absence, Driver, gpus_on_the_bus, look
 from support.faulty_nvml import FaultyNvml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def bus(folder: Path, vendor: str = "0x10de", kind: str = "0x030200") -> Path:

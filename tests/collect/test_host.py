@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,15 +27,9 @@ from specdash.collect.host import (
     written_places,
 )
 from specdash.core.masking import MASK, masked_command
-from specdash.core.readings import Reading, ReadingStatus, Source
+from specdash.core.readings import Disk, Host, ProcessTree, Reading, ReadingStatus, Source
 from specdash.core.target import Target, local_port
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.core.readings import Disk, Host, ProcessTree
 
 PARENT = """
 import subprocess, sys, time

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -26,10 +28,6 @@ from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, free_port, hangs, says
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATIENCE_S = 15.0
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.collect.logs import KEPT_TAIL_LINES, LogCollector, merged
 from specdash.core.log_facts import DETAIL, TOLD, LogBatch, TaskLaunched, WarningTally
 from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LAUNCH = b"0.00.%03d.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0\n"
 

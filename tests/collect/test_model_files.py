@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from specdash.core.readings import ModelOutline, Props
 from specdash.core.speculation import MemoryKind
 from specdash.core.target import Target
 from support import tiny_models as tiny
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "http://127.0.0.1:1"
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -31,9 +32,6 @@ from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, 
 from specdash.core.readings import FailureKind, Reading, Source
 from specdash.core.records import Baseline, Drafting, RunRecord, StartCheck, TrialNote, read_note
 from specdash.core.target import Target
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "http://127.0.0.1:8080"
 SECRET = "sk-of-the-original"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,6 @@ from specdash.core.target import Target
 from specdash.llama.server_answers import ParseError
 from support.fault_server import FaultServer, answer, free_port, hangs, resets, says
 from support.waiting import until_async
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STATUS = ProxyStatus(
     version="0.3.0",

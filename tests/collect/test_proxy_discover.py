@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,10 +18,6 @@ from specdash.collect.discover import ProxySearch, with_proxy
 from specdash.core import paths
 from specdash.core.records import ProxyRecord
 from specdash.core.target import Target
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 SERVER = Target("http://127.0.0.1:8080")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,9 +24,6 @@ from specdash.core.proxy_events import (
     to_json,
 )
 from specdash.core.readings import FailureKind, Reading, Source
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REQUEST = RequestEvent(1_700_000_000.0, "s1", "r1", duration_s=2.0, draft_tokens=10, accepted_tokens=7)
 LOOP = GuardrailEvent(1_700_000_001.0, "s1", Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, "r2", {"repeats": 9})

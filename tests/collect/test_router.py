@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from specdash.collect.hub import Hub
 from specdash.core.readings import Source
 from specdash.core.target import Target
+from specdash.insight.picture import Picture
 from specdash.insight.state import TargetState
 from support.outside import ran
 from support.router import Router, running_router
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from specdash.insight.picture import Picture
 
 pytestmark = pytest.mark.llama_server
 

@@ -9,20 +9,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.collect.hub import SPAN_S, TICK_S, SchedulingWatch
-from specdash.core.readings import STARVED_SHARE, SchedulingDelay
+from specdash.core.readings import STARVED_SHARE, Reading, SchedulingDelay
 from support.clock import Clock
 from support.fault_server import FaultServer, says
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from specdash.core.readings import Reading
 
 
 def woken(late: list[float]) -> tuple[SchedulingWatch, Clock, list[Reading[Any]]]:

@@ -6,8 +6,9 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,6 @@ from hypothesis import strategies as st
 
 from specdash.collect.tail import LogTail, TailChunk
 from specdash.core.readings import FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture

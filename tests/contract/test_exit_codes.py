@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
 from support.fault_server import free_port
 from support.outside import say
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOBODY = "NOBODY"
 """Stands for a URL at which nobody answers."""

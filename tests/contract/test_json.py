@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
-from support.engines import running_backend
+from support.engines import RunningBackend, running_backend
 from support.outside import frozen, missing, say, shape
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.engines import RunningBackend
 
 HERE = Path(__file__).parent
 LOGS = HERE.parent / "data" / "logs"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from syrupy.assertion import SnapshotAssertion
 
 from insight.speedup_data import baseline
 from specdash.backend.baseline import add_baseline
@@ -24,9 +25,6 @@ from specdash.insight.fleet import rows_of
 from specdash.insight.rules.catalogue import shipped
 from support.outside import say
 from tui.fake_state import busy_picture
-
-if TYPE_CHECKING:
-    from syrupy.assertion import SnapshotAssertion
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 MODELS = bundled_model(TARGET_MODEL).parent

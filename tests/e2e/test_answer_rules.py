@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.core.proxy_parameters import BY_KEY
-from specdash.core.records import AlertSeverity
+from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from support.fault_upstream import FaultUpstream
@@ -36,12 +38,6 @@ from support.upstream_script import (
     tool_turn,
 )
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.core.records import Alert
 
 pytestmark = pytest.mark.slow
 

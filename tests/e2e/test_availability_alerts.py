@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from specdash.collect.hub import Hub
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import shipped, with_user_limits
-from specdash.insight.state import TargetState
-from support.fault_server import hangs, says
+from specdash.insight.rules.catalogue import Rule, shipped, with_user_limits
 from support.faults import DRAFTING, BreakableServer, Watched, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.insight.rules.catalogue import Rule
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 
@@ -80,16 +71,6 @@ def test_a_stopped_server_hangs_until_it_goes_on(server: BreakableServer, seen: 
     assert seen.rules_raised() == {"server_hung"}
 
 
-def test_a_stopped_server_elsewhere_hangs_by_its_silence(server: BreakableServer) -> None:
-    state = TargetState(server.target)
-    with Hub(replace(server.target, pid=None), [state.apply], interval_s=0.25, gpu=False, host=False):
-        seen = Watched(state, host=False)
-        seen.until_live()
-        with server.working(tokens=2000), server.stopped():
-            assert "has answered nothing" in seen.until_alert("server_hung").summary
-        seen.until_over("server_hung")
-
-
 def test_inference_that_is_stuck_hangs_its_slot_while_the_server_answers(
     server: BreakableServer, seen: Watched
 ) -> None:
@@ -107,37 +88,6 @@ def test_a_port_that_was_stolen_is_told_and_explains_the_rest(server: BreakableS
         seen.until_alert("port_taken")
         assert seen.picture().alerts.cause_key == ("port_taken", "")
     seen.until_alert("backend_down")
-
-
-def test_a_thief_that_is_healthy_is_no_llama_server(server: BreakableServer, seen: Watched) -> None:
-    with server.port_stolen({"/health": says(200, '{"status":"ok"}')}):
-        assert "no llama-server" in seen.until_alert("port_taken").summary
-
-
-def test_a_thief_that_hangs_is_told_from_a_server_that_does(server: BreakableServer, seen: Watched) -> None:
-    with server.port_stolen({path: hangs() for path in ("/health", "/metrics", "/slots", "/props")}):
-        alert = seen.until_alert("port_taken")
-        assert f"process {os.getpid()}" in alert.summary
-
-
-def test_a_process_without_its_port_is_told(tmp_path: Path) -> None:
-    with BreakableServer(tmp_path) as server, watched(server.target, quick()) as seen:
-        seen.until_live()
-        server.close_port()
-        alert = seen.until_alert("port_closed")
-        assert f"process {server.process.pid} is alive and no longer listens" in alert.summary
-        server.kill()
-        seen.until_over("port_closed")
-
-
-def test_a_server_that_dies_again_and_again_is_a_crash_loop(server: BreakableServer, seen: Watched) -> None:
-    for _ in range(3):
-        server.kill()
-        seen.until_alert("backend_down")
-        server.start()
-        seen.until_over("backend_down")
-    alert = seen.until_alert("crash_loop")
-    assert alert.severity is AlertSeverity.CRITICAL
 
 
 def test_a_server_that_takes_long_to_load_is_told(tmp_path: Path) -> None:

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.engines import engine_env
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 ENGINES = ["xllamacpp", pytest.param("llama-server", marks=pytest.mark.llama_server)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from support.asking import complete
 from support.engines import running_backend
 from support.fault_server import free_port
 from support.terminal import Terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine]
 MODEL = {"LLAMA_ENGINE": "xllamacpp", "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)), "LLAMA_CTX_SIZE": "1024"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from specdash.insight.rules.catalogue import shipped, with_user_limits
 from support import tiny_models
 from support.faults import DRAFTING, PROMPT, BreakableServer, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from specdash.insight.picture import PrefixCachePicture
 from support import tiny_models
 from support.faults import BreakableServer, Watched, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from specdash.insight.picture import PrefixCachePicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

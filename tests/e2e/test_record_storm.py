@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,6 @@ from support.recording import env_of, file_of
 from support.small_server import small_server
 from support.terminal import Terminal
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine, pytest.mark.slow]
 SPECDASH = [sys.executable, "-m", "specdash"]

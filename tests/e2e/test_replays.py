@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from specdash.core.readings import Counters
 from specdash.core.speculation import MemoryKind, Rollback
+from specdash.insight.picture import CheckpointsPicture
 from specdash.llama.server_answers import parse_metrics
 from support import tiny_models
 from support.asking import read
 from support.faults import BreakableServer, Watched, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from specdash.core.readings import Counters
-    from specdash.insight.picture import CheckpointsPicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,17 +26,12 @@ from specdash.tui.app import Dashboard
 from specdash.tui.screens.speculation import SpeculationScreen
 from support import matrix
 from support.asking import complete, read
-from support.engines import engine_env, running_backend, write_env
+from support.engines import RunningBackend, engine_env, running_backend, write_env
+from support.known_truth import Counts
 from support.matrix import Cell, Fit
 from support.native_server import try_out
 from support.waiting import until
 from tui.drawn import block, screen
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.engines import RunningBackend
-    from support.known_truth import Counts
 
 pytestmark = pytest.mark.slow
 XLLAMACPP = pytest.param("xllamacpp", marks=pytest.mark.engine)
@@ -180,12 +176,8 @@ def test_a_draft_that_tells_its_type_needs_none_named(
 
 FAILS = [
     ("plain", "small-recurrent", "draft-simple"),
-    ("plain", "small-hybrid", "draft-simple"),
     ("plain", "small", "draft-eagle3"),
-    ("plain", "dflash", "draft-eagle3"),
-    ("recurrent", "eagle3", "draft-eagle3"),
     ("recurrent", "dspark", "draft-dspark"),
-    ("hybrid", "eagle3", "draft-dflash"),
     ("hybrid", None, "draft-mtp"),
     ("heads", "small", "draft-mtp"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +13,6 @@ from specdash.insight.rules.catalogue import shipped
 from support import tiny_models
 from support.faults import BreakableServer, watched
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 

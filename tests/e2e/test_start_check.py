@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,18 +14,13 @@ from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.core.records import Drafting
 from specdash.core.target import Target
+from specdash.insight.picture import Picture
 from specdash.insight.state import TargetState
 from support import tiny_models
 from support.engines import RunningBackend, engine_env, running_backend
 from support.faults import BreakableServer, watched
 from support.start_checks import behind_our_back, drafting
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from specdash.insight.picture import Picture
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 _MOST_S = 60.0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +12,7 @@ from specdash.collect.hub import Hub
 from specdash.core.target import Target
 from specdash.insight.picture import BackendPicture, BackendState
 from specdash.insight.state import TargetState
-from support.fault_server import FaultServer, floods, free_port, full_backlog, hangs, resets, says, writes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from support.fault_server import FaultServer, floods, free_port, hangs, says
 
 pytestmark = pytest.mark.slow
 
@@ -76,18 +73,6 @@ def test_a_server_that_hangs_goes_stale_and_keeps_its_last_figures() -> None:
         assert seen.speculation.draft_tokens_total == 400
 
 
-def test_a_server_that_never_answers_is_down_and_says_that_it_accepts_connections() -> None:
-    with FaultServer(dict.fromkeys((*HEALTHY, "/metrics"), hangs())) as server, watching(server.url) as look:
-        time.sleep(4)
-        assert becomes(look, BackendState.DOWN).reason
-
-
-def test_a_full_listen_queue_is_not_mistaken_for_a_healthy_server() -> None:
-    with full_backlog() as url, watching(url) as look:
-        time.sleep(4)
-        assert becomes(look, BackendState.DOWN).reason
-
-
 def test_a_server_that_dies_is_down_and_comes_back_restarted() -> None:
     server = healthy()
     with watching(server.url) as look:
@@ -99,23 +84,6 @@ def test_a_server_that_dies_is_down_and_comes_back_restarted() -> None:
             seen = becomes(look, BackendState.RESTARTED)
             assert seen.speculation.draft_tokens_total == 8
             assert seen.speculation.acceptance.window.value == 0.25
-
-
-def test_counters_that_go_back_without_a_gap_are_a_restart_and_never_a_negative_rate() -> None:
-    with healthy() as server, watching(server.url) as look:
-        becomes(look, BackendState.LIVE)
-        time.sleep(1.0)
-        server.routes["/metrics"] = says(200, metrics(40, 10))
-        seen = becomes(look, BackendState.RESTARTED)
-        assert seen.speculation.acceptance.window.value == 0.25
-        assert (seen.decode.value or 0) >= 0
-
-
-def test_metrics_that_do_not_answer_while_health_does_are_busy() -> None:
-    with healthy() as server, watching(server.url) as look:
-        becomes(look, BackendState.LIVE)
-        server.routes["/metrics"] = hangs()
-        assert "/metrics" in becomes(look, BackendState.BUSY).reason
 
 
 def test_a_wrong_key_is_unauthorized() -> None:
@@ -133,18 +101,6 @@ def test_a_loading_model_is_loading() -> None:
         becomes(look, BackendState.LOADING)
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [says(200, "<html>hello</html>"), writes(b"\x00\xff\xfe garbage, not HTTP\r\n\r\n"), says(200, b"\xff" * 4096)],
-    ids=["html", "no http", "bytes"],
-)
-def test_something_that_is_no_llama_server_is_unknown(garbage: object) -> None:
-    routes = dict.fromkeys((*HEALTHY, "/metrics"), garbage)
-    with FaultServer(routes) as server, watching(server.url) as look:  # type: ignore[arg-type]
-        time.sleep(1.5)
-        assert becomes(look, BackendState.UNKNOWN).reason
-
-
 def test_fifty_megabytes_of_metrics_are_cut_off_and_nothing_else_suffers() -> None:
     head = b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\n\r\n"
     flood = floods(head, b"llamacpp:filler 1\n" * 4096, 750)
@@ -158,12 +114,6 @@ def test_fifty_megabytes_of_metrics_are_cut_off_and_nothing_else_suffers() -> No
         before = server.count("/slots")
         time.sleep(2.0)
         assert server.count("/slots") >= before + 2
-
-
-def test_connections_that_are_reset_are_not_live() -> None:
-    with FaultServer(dict.fromkeys((*HEALTHY, "/metrics"), resets())) as server, watching(server.url) as look:
-        time.sleep(1.5)
-        assert look().state in (BackendState.DOWN, BackendState.UNKNOWN)
 
 
 def test_a_closed_port_is_down_at_once() -> None:

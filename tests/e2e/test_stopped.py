@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,9 +16,6 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import trial_file
 from support.deployment import Rig, running_deployment
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 TRIES = 2

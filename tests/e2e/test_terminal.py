@@ -11,15 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import psutil
 import pytest
 
 from support.terminal import Terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine]
 SPECDASH = [sys.executable, "-m", "specdash"]

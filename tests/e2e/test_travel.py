@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli.test_replay import record
 from support.terminal import Terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.tmux
 

@@ -6,23 +6,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
-from specdash.core.records import AlertSeverity
+from specdash.core.records import AlertEvent, AlertSeverity, TimelineEvent, TrialNote
+from specdash.insight.charts import Metric
 from specdash.insight.state import TargetState
 from support.deployment import Rig, running_deployment
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-
-    from specdash.core.records import AlertEvent, TimelineEvent, TrialNote
-    from specdash.insight.charts import Metric
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 TUNE = ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--ttft", "100", "--no-check")

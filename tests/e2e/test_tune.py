@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from support.terminal import Terminal
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
@@ -13,11 +12,9 @@ from specdash.collect.prometheus import PrometheusSample
 from specdash.export.from_prometheus import READ, rows_of_samples
 from specdash.export.prometheus import METRICS, registry_of
 from specdash.insight.fleet import rows_of
+from specdash.insight.picture import Picture
 from tui.fake_alerts import HURTING
 from tui.fake_state import FakeState
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import Picture
 
 
 def scraped(*pictures: Picture, instance: str = "gpu1:9840") -> list[PrometheusSample]:

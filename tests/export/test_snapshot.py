@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -41,9 +42,6 @@ from specdash.insight.picture import (
 from specdash.insight.request import ServedRequest
 from specdash.insight.state import TargetState
 from tui.fake_state import busy_picture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DOCS = Path(__file__).parents[2] / "docs" / "snapshot.md"
 VIEWS: tuple[Any, ...] = (

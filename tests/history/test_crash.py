@@ -9,22 +9,18 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.core.readings import Source
+from specdash.history.recorder import Recorder
 from specdash.history.store import Store
 from support.recording import URL, counters, file_of, hurry, loaded_recorder, recording, value
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.history.recorder import Recorder
 
 MISSING_S = 2.0
 MOUNT, UMOUNT = (shutil.which(name) or "/bin/false" for name in ("mount", "umount"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from specdash.core.readings import Health, HealthStatus, Props, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
@@ -13,9 +14,6 @@ from specdash.history.replay import ReplaySession
 from specdash.history.store import Store
 from specdash.history.writer import RUN_UP_S, Batch, Bounds, Writer, copy_span
 from specdash.insight.charts import Metric
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 URL = "http://127.0.0.1:8080"
 NOW = 1_700_000_000.0

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from history.test_replay import WALL, Live, outage
 from specdash.history.player import SPEEDS, Player
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

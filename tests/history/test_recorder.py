@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from specdash.insight.state import TargetState
 from support.busy_proxy import BusyServer
 from support.recording import TARGET, URL, counters, env_of, file_of, health, hurry, recording, value
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOREVER = 4e9
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,15 +21,10 @@ from specdash.core.target import Target
 from specdash.export.snapshot import to_json
 from specdash.history.replay import QUICK_S, ReplaySession
 from specdash.insight.charts import Metric
-from specdash.insight.picture import BackendState
+from specdash.insight.picture import BackendState, Picture
 from specdash.insight.state import TargetState
 from support.drawn_readings import values
 from support.list_record import ListRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from specdash.insight.picture import Picture
 
 TARGET = Target("http://127.0.0.1:8080", log="server.log")
 WALL = 1e9 - 3000

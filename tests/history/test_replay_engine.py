@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,11 @@ from e2e.test_fidelity import backend, run_requests
 from history.test_replay import differences, shown
 from specdash.collect.hub import Hub
 from specdash.core import paths
-from specdash.core.readings import Source
+from specdash.core.readings import Reading, Source
 from specdash.history.recorder import Recorder
-from specdash.history.replay import open_session
+from specdash.history.replay import ReplaySession, open_session
 from specdash.history.store import Store
 from specdash.insight.state import TargetState
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from specdash.core.readings import Reading
-    from specdash.history.replay import ReplaySession
 
 pytestmark = pytest.mark.engine
 WINDOW_S = 60.0

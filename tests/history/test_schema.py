@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +12,6 @@ from specdash.core.errors import InputError
 from specdash.history.store import VERSION, NewerSchemaError, OlderSchemaError, Store, connect
 from support.recording import URL, counters, file_of, hurry, recording
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def of_version(path: Path, number: int) -> Path:

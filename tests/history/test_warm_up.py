@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,9 @@ from specdash.core.target import Target
 from specdash.history.warm_up import warm_up
 from specdash.history.writer import Batch, Bounds, Writer
 from specdash.insight.charts import Metric
+from specdash.insight.observer import Memory
 from specdash.insight.picture import BackendState
 from specdash.insight.state import TargetState
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from specdash.insight.observer import Memory
 
 TARGET = Target("http://127.0.0.1:8080")
 OLD = Alert("backend_down", "Server is down", AlertSeverity.CRITICAL, "refused", 0.0, 0.0, 0.0)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+from collections.abc import Iterable
+from typing import Any
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.readings import Source
 from specdash.insight.request import ServedRequest
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable
 
 T = 1_790_000_000.0
 """When the apply of most tests began."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Mapping, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any
 
 import pytest
 
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.busy_proxy import BusyServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TARGET = Target("http://127.0.0.1:8080", proxy_url="http://127.0.0.1:4000")
 MOST = 5000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,11 +12,9 @@ from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, count, counted, id
 from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
 from specdash.core.readings import ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind, Rollback
+from specdash.insight.picture import CheckpointsPicture
 from specdash.insight.request import DraftTally, DraftTotals
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import CheckpointsPicture
-    from specdash.insight.state import TargetState
+from specdash.insight.state import TargetState
 
 
 def seen(state: TargetState, now: float = NOW, window_s: float = 300.0) -> CheckpointsPicture:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +13,6 @@ from specdash.core.readings import Counters, Health, HealthStatus, Reading, Slot
 from specdash.core.target import Target
 from specdash.insight.charts import Metric
 from specdash.insight.state import TargetState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CALLS_PER_S = 25.0
 LENGTH_S = 40

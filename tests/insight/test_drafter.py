@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -15,11 +14,9 @@ from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_sinc
 from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
 from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import PUBLISHED
+from specdash.insight.picture import DrafterPicture
 from specdash.insight.speculation.drafter import DrafterFigures, bins, verdict_of
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import DrafterPicture
-    from specdash.insight.state import TargetState
+from specdash.insight.state import TargetState
 
 FALLING = (90, 75, 60, 20, 10, 4)
 """Accepted in 100 steps at each position."""

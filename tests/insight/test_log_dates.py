@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from specdash.insight.picture import MeasureName
 from specdash.insight.state import TargetState
 from specdash.llama.log_parser import LogParser
 from specdash.llama.log_reading import own_seconds
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = b"%s I srv  llama_server: initializing ...\n"
 REQUEST = b"""%(at)s I slot launch_slot_: id  0 | task %(task)d | processing task, is_child = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,10 +19,8 @@ from specdash.core.log_facts import (
 from specdash.core.readings import Counters, Reading, Slot, Slots, Source
 from specdash.core.records import Drafting, StartCheck
 from specdash.core.target import Target
+from specdash.insight.picture import Picture
 from specdash.insight.state import TargetState
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import Picture
 
 WALL = 1_790_000_000.0
 NOW = 1000.0

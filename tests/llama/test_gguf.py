@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import pytest
@@ -11,9 +11,6 @@ import pytest
 from specdash.core.errors import ExitCode
 from specdash.llama.gguf import FILE_TYPES, GUESSED, REMOVED_TYPES, TENSOR_TYPES, GgufError, GgufHeader, read_facts
 from support.tiny_models import SENTENCE, TOKENS, write_llama, write_mamba
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

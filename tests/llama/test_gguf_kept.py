@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.backend import auto
 from specdash.llama.gguf import GgufError, cached_facts
 from support import gguf_files as files
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TENSORS = {f"blk.{n}.attn_q.weight": (0, (256, 4)) for n in range(5)}
 

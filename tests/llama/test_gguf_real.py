@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,6 @@ from support import tiny_models as tiny
 from support.engines import llama_server_binary
 from support.native_server import bodies, try_out
 from support.tiny_models import automaton, hybrids
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 COMMON = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "1", "LLAMA_ARG_FIT": "off"}
@@ -96,7 +94,7 @@ def test_what_is_said_of_a_model_is_what_the_server_says(name: str, tmp_path: Pa
     assert found.chat_template == bool(answers["/props"]["chat_template"])
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 10, 15, 17, 18, 21, 22, 26, 29, 30, 31, 32, 38, 39, 40, 41])
+@pytest.mark.parametrize("number", [0, 1, 7, 15, 31, 38])
 def test_a_file_type_is_what_the_server_calls_it(number: int, tmp_path: Path) -> None:
     path = tiny.write_llama(tmp_path / "m.gguf")
     data = bytearray(path.read_bytes())

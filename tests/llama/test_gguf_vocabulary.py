@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.llama.gguf import read_facts
 from specdash.llama.model_facts import misfit
 from support.tiny_models import TOKENS, write_lfm2, write_llama, write_variant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _changed(at: int, text: str) -> list[str]:

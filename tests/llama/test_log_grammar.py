@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.log_facts import TaskReleased
+from specdash.core.log_facts import LogBatch, TaskReleased
 from specdash.llama.log_grammar import (
     LINE_CLASSES,
     TABLE,
@@ -22,11 +22,6 @@ from specdash.llama.log_grammar import (
 )
 from specdash.llama.log_parser import LogParser
 from specdash.llama.log_reading import read_shape
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from specdash.core.log_facts import LogBatch
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 FORMS = [(line_class, form) for line_class in TABLE for form in line_class.forms]

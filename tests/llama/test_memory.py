@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,9 +28,6 @@ from specdash.llama.memory import (
 )
 from specdash.llama.model_facts import shape_of
 from support import tiny_models as tiny
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ONE = slots_of(1)
 

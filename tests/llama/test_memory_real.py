@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from support import tiny_models as tiny
 from support.gguf_files import write_gemma3, write_wide
 from support.native_server import try_out
 from support.tiny_models.automaton import TOKEN_KINDS, TOKENS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.slow]
 MIB = 1024**2

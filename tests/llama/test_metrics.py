@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 from specdash.core.readings import Counters
 from specdash.llama.server_answers import FIELD_OF_METRIC, MAX_POSITIONS, PREFIX, ParseError, parse_metrics
-
-if TYPE_CHECKING:
-    import random
 
 DATA = Path(__file__).parents[1] / "data" / "http"
 

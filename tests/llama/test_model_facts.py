@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -13,10 +15,6 @@ from specdash.llama.gguf import FILE_TYPES, TENSOR_TYPES, GgufError, read_facts
 from specdash.llama.model_facts import FileKind, ModelFacts, describe
 from support import gguf_files as files
 from support import tiny_models as tiny
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "llama": lambda path: tiny.write_llama(path, layers=2),

@@ -15,13 +15,10 @@ LOGS = Path(__file__).parents[1] / "data" / "logs"
 
 ENDED = {
     "flag_bogus_type": (1, "spec_type_unknown"),
-    "flag_old_type_draft": (1, "spec_type_unknown"),
     "flag_dflash_plain": (-6, "dflash_wrong_draft"),
     "flag_draftmax": (1, "argument_removed"),
-    "flag_draftmin": (1, "argument_removed"),
     "flag_spec_ngram_size_n": (1, "argument_removed"),
     "flag_env_draft_max": (1, "argument_removed"),
-    "flag_env_draft_min": (1, "argument_removed"),
     "flag_md_missing": (1, "draft_missing"),
     "flag_nmax0": (-6, "n_max_zero"),
     "flag_nmax_neg": (1, "argument_value"),
@@ -40,7 +37,6 @@ EXCERPTS = {"field_samples_older_builds"}
 SILENT = {
     "draft_no_type_lv3": "draft_without_type",
     "flag_chain_none": "none_in_chain",
-    "flag_none_chain": "none_in_chain",
 }
 HEALTHY = sorted(file.stem for file in LOGS.glob("*.log") if file.stem not in {*ENDED, *WITHOUT, *EXCERPTS})
 
@@ -93,9 +89,15 @@ def test_what_no_log_says_is_known_from_the_parameters(name: str) -> None:
     assert found.id == SILENT[name]
 
 
-@pytest.mark.parametrize("name", ["flag_env_only", "draft_simple_lv3", "flag_dup_spectype", "llama_none_lv4"])
+@pytest.mark.parametrize("name", ["draft_simple_lv4", "qwen35_mtp_np2_lv4", "llama_none_lv4"])
 def test_parameters_that_speculate_or_ask_for_none_give_no_reason(name: str) -> None:
     assert unspoken(_asked(name)) is None
+
+
+def test_none_counts_wherever_it_is_in_a_chain() -> None:
+    found = unspoken({"spec-type": "none,draft-simple", "spec-draft-model": "d.gguf"})
+    assert found is not None
+    assert found.id == "none_in_chain"
 
 
 def test_a_type_without_its_draft_is_named_where_the_log_is_silent() -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.llama.gguf import read_facts
 from specdash.llama.model_facts import tuning_of
 from support.gguf_files import write_model
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHAT = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 

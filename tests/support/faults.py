@@ -15,7 +15,6 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
-import psutil
 import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
@@ -150,23 +149,6 @@ class BreakableServer:
                     return
         pytest.fail("it loads too fast to be held while it does")
 
-    def close_port(self) -> None:
-        """Let the process lose its listening socket, and live on. Raises OSError where that is forbidden."""
-        (number,) = {
-            connection.fd
-            for connection in psutil.Process(self.process.pid).net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        }
-        pidfd = os.pidfd_open(self.process.pid)
-        try:
-            copied = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, pidfd, number, 0)
-            if copied < 0:
-                raise OSError(ctypes.get_errno(), "pidfd_getfd")
-            with socket.socket(fileno=copied) as listener:
-                listener.shutdown(socket.SHUT_RDWR)
-        finally:
-            os.close(pidfd)
-
     def _answers(self, path: str) -> bool:
         try:
             return bool(read(self.url + path, timeout=1.0))
@@ -291,7 +273,6 @@ def watched(
         yield Watched(state)
 
 
-_PIDFD_GETFD = 438
 _PTRACE_SEIZE, _PTRACE_INTERRUPT, _PTRACE_DETACH = 0x4206, 0x4207, 17
 _WALL = 0x40000000
 

@@ -1,11 +1,8 @@
-"""What llama.cpp's speed-bench (tools/server/bench/speed-bench, PR #23869) makes of requests, written anew from its
-description: whole answers, one after the other, and the mean of the requests' own rates."""
+"""What llama.cpp's speed-bench (tools/server/bench/speed-bench, PR #23869) makes of requests, one after the other."""
 
 from __future__ import annotations
 
 import json
-import statistics
-import time
 import urllib.request
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,11 +16,8 @@ class Result:
     """One request."""
 
     category: str
-    latency_s: float
-    predicted: int
     draft_n: int
     draft_n_accepted: int
-    prompt_per_second: float
     predicted_per_second: float
 
 
@@ -32,9 +26,6 @@ class Row:
     """A row of its table."""
 
     samples: int
-    avg_prompt: float
-    avg_predicted: float
-    avg_latency: float
     draft_n: int
     draft_n_accepted: int
 
@@ -50,7 +41,6 @@ def asked(url: str, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[R
         whole = {key: value for key, value in body.items() if not key.startswith("stream")}
         data = json.dumps(whole).encode()
         head = {"Content-Type": "application/json"}
-        began = time.monotonic()
         with urllib.request.urlopen(
             urllib.request.Request(f"{url}/v1/chat/completions", data, head), timeout=120
         ) as told:
@@ -58,11 +48,8 @@ def asked(url: str, requests: Iterable[tuple[str, Mapping[str, Any]]]) -> list[R
         found.append(
             Result(
                 category,
-                time.monotonic() - began,
-                timings["predicted_n"],
                 timings.get("draft_n", 0),
                 timings.get("draft_n_accepted", 0),
-                timings["prompt_per_second"],
                 timings["predicted_per_second"],
             )
         )
@@ -80,9 +67,6 @@ def summary(results: list[Result]) -> dict[str, Row]:
 def _row(group: list[Result]) -> Row:
     return Row(
         len(group),
-        statistics.fmean(result.prompt_per_second for result in group),
-        statistics.fmean(result.predicted_per_second for result in group),
-        statistics.fmean(result.latency_s for result in group),
         sum(result.draft_n for result in group),
         sum(result.draft_n_accepted for result in group),
     )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.system import text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15)
 SPANS = st.floats(min_value=0, max_value=1e9)

@@ -14,8 +14,9 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
@@ -25,9 +26,6 @@ from specdash.core.envfile import read_values
 from specdash.proxy.settings import settings_from_env
 from support.fault_server import FaultServer, says
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "contrib" / "kubernetes" / "base"

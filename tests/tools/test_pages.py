@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from make_docs import outdated
 from pages.settings import page
 from specdash.core import parameter_catalogue as backend
 from specdash.core import proxy_parameters
 from specdash.core.speculation import KNOBS, SPEC_TYPES
-
-if TYPE_CHECKING:
-    import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = {line.split("`")[1]: line for line in page().splitlines() if line.startswith("| `")}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from textual.geometry import Region
+from textual.widget import Widget
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from textual.widget import Widget
-
-    from specdash.tui.action_table import FooterScreen
-    from specdash.tui.app import Dashboard
-    from specdash.tui.spans import Line
+from specdash.tui.action_table import FooterScreen
+from specdash.tui.app import Dashboard
+from specdash.tui.spans import Line
 
 
 def text(line: Line) -> str:

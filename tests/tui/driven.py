@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable
+from typing import TypeVar
+
+from textual.pilot import Pilot
 
 from specdash.tui.app import Dashboard
+from specdash.tui.layout import Rect
 from specdash.tui.screens.apply import ApplyScreen
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.modal import PageScreen
@@ -12,13 +16,6 @@ from specdash.tui.screens.tune import TuneScreen
 from tui.drawn import painted
 from tui.fake_state import FakeState
 from tui.waiting import answered, until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from textual.pilot import Pilot
-
-    from specdash.tui.layout import Rect
 
 Screen = TypeVar("Screen", bound=DashboardScreen)
 WALL = 1_790_000_000.0

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
 from specdash.insight.derive import of_alert, of_apply
-from specdash.insight.picture import AlertsPicture, ApplyMark, Basis, GroupFigures, Paying, SpeedUpPicture, TypeFigures
+from specdash.insight.picture import (
+    AlertsPicture,
+    ApplyMark,
+    Basis,
+    GroupFigures,
+    Paying,
+    Picture,
+    SpeedUpPicture,
+    TypeFigures,
+)
 from specdash.insight.rules.catalogue import RuleSpec
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import Picture
 
 BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)
 PAYING = SpeedUpPicture(

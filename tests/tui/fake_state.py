@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from specdash.core.log_facts import LogLine
 from specdash.core.readings import Gpu, Host, ProcessTree, ReadingStatus, Source
 from specdash.insight.charts import Metric
 from specdash.insight.picture import (
@@ -30,11 +31,6 @@ from specdash.insight.request import ServedRequest
 from tui.fake_alerts import PAYING, alerts, alerts_none, alerts_past, estimated, hurting, notice
 from tui.fake_proxy import gone_proxy, held_proxy, hostile_proxy, proxy_picture, uap_proxy
 from tui.fake_views import VIEW_SCENES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from specdash.core.log_facts import LogLine
 
 GIB = 1024**3
 YOUNG_S = 40.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.core.errors import SpecdashError
 from specdash.tune.model.problem import (
@@ -20,9 +21,6 @@ from specdash.tune.model.problem import (
 )
 from specdash.tune.run.console import NewestRun, _gains
 from specdash.tune.run.status import Boot, CurrentStep, Ending, Guess, Knob, RunEnd, RunHead, RunPlan, TuneRun, TuneStep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WALL = 1_790_000_000.0
 START = Point(("draft-simple",), n_max=4)

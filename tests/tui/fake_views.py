@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specdash.core.readings import Source
 from specdash.core.records import Drafting
@@ -13,6 +12,7 @@ from specdash.insight.picture import (
     CheckpointsPicture,
     DrafterPicture,
     DraftingPicture,
+    Picture,
     PrefixCachePicture,
     PrefixSession,
     PrefixSlot,
@@ -25,9 +25,6 @@ from specdash.insight.picture import (
 )
 from specdash.insight.request import ServedRequest
 from specdash.insight.speculation.drafter import bins
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import Picture
 
 SIMPLE = DrafterPicture(
     type="draft-simple",

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ from specdash.insight.rules.catalogue import Rule, runbook, shipped
 from specdash.insight.speedup.verdict import VerdictKind
 from specdash.tui.layout import MINIMUM_WIDTH
 from specdash.tui.plot import CRITICAL, RESTARTED, WARNED, marks_of
-from specdash.tui.spans import PALETTES, to_strip
+from specdash.tui.spans import PALETTES, Line, to_strip
 from specdash.tui.view import View
 from specdash.tui.widgets.alerts import (
     SPANS_S,
@@ -40,9 +40,6 @@ from specdash.tui.widgets.speculation.verdict import large, verdict_lines
 from tui.drawn import block, text
 from tui.fake_alerts import ESTIMATE, HURTING, PAYING, SPECS, hung_slot, with_alerts, zero_acceptance
 from tui.fake_state import HOSTILE, FakeState
-
-if TYPE_CHECKING:
-    from specdash.tui.spans import Line
 
 NOW, WALL = 10_000.0, 1_790_000_000.0
 

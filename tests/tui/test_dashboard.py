@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from textual.filter import NoColor
 from textual.geometry import Region
+from textual.pilot import Pilot
 from textual.widgets import Input
 
 from specdash.tui.action_table import ACTIONS, PANEL_ACTIONS, Action, FooterScreen
+from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
 from specdash.tui.screens.modal import HelpScreen
 from specdash.tui.spans import PALETTES, THEME_NAMES
+from specdash.tui.widgets.logs import LogPanel
 from specdash.tui.widgets.panel import TitledPanel
 from support.clock import Clock
 from tui.drawn import block, screen
@@ -22,14 +25,6 @@ from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
 from tui.fake_tuner import FakeTuner
 from tui.waiting import answered, until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from textual.pilot import Pilot
-
-    from specdash.tui.app import Dashboard
-    from specdash.tui.widgets.logs import LogPanel
 
 
 def shown(app: Dashboard) -> set[PanelId]:

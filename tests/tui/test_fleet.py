@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
+from textual.pilot import Pilot
 
 from specdash.core.readings import ReadingStatus
 from specdash.insight.fleet import FleetRow
@@ -15,11 +16,6 @@ from specdash.insight.speedup.verdict import Verdict, VerdictKind
 from specdash.tui.screens.fleet import FleetApp, FleetChoice, FleetPage
 from tui.drawn import painted
 from tui.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from textual.pilot import Pilot
 
 
 def known(value: float) -> MeasuredFigure:

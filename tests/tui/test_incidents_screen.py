@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
+from specdash.insight.picture import Picture
 from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.base import DashboardScreen
@@ -23,9 +24,6 @@ from tui.fake_alerts import SPECS, with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.waiting import answered
-
-if TYPE_CHECKING:
-    from specdash.insight.picture import Picture
 
 
 @pytest.fixture(autouse=True)

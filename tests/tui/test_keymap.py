@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from specdash.core.config import Resolved
 from specdash.tui.action_table import ACTIONS, KeyTable, read_keys
@@ -14,9 +14,6 @@ from tui.driven import dashboard, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
 from tui.waiting import until
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def keys(**chosen: str) -> KeyTable:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
+from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.modal import HelpScreen, PresetsScreen
 from specdash.tui.screens.proxy import ProxyScreen, RequestScreen
@@ -19,12 +22,6 @@ from tui.driven import SIZES, dashboard, opened, press
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
 from tui.waiting import answered
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-    from textual.screen import Screen
-
-    from specdash.tui.app import Dashboard
 
 Page = TypeVar("Page", bound="Screen[Any]")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -21,10 +21,6 @@ from tui.drawn import block
 from tui.driven import opened, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.llama_server
 PROMPT = " ".join(SENTENCE[:20])

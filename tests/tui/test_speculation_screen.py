@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.pilot import Pilot
 
 from specdash.control.slots import SlotAction, SlotChange, SlotPlan
 from specdash.core.errors import RefusedError
 from specdash.core.records import Drafting
 from specdash.core.target import Target
-from specdash.insight.picture import DrafterPicture, DraftingPicture, ReferenceCurve
+from specdash.insight.picture import DrafterPicture, DraftingPicture, Picture, ReferenceCurve
 from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
@@ -28,11 +29,6 @@ from tui.fake_alerts import with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.fake_views import BECAUSE, CLAMPED, FIX, NGRAM, SIMPLE
-
-if TYPE_CHECKING:
-    from textual.pilot import Pilot
-
-    from specdash.insight.picture import Picture
 
 
 @dataclass

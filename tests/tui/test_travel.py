@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,7 @@ from specdash.core.errors import InputError
 from specdash.core.log_facts import LogBatch, WarningTally
 from specdash.core.readings import Source
 from specdash.history.player import Player
+from specdash.history.replay import ReplaySession
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.speculation import SpeculationScreen
 from specdash.tui.view import View
@@ -30,11 +31,6 @@ from tui.drawn import block, screen
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
 from tui.waiting import answered, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from specdash.history.replay import ReplaySession
 
 NOW = WALL + 299.0
 

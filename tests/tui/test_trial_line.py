@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,11 @@ from rich.cells import cell_len
 
 from specdash.core.records import TrialNote
 from specdash.insight.picture import BackendState
+from specdash.tui.spans import Line
 from specdash.tui.view import View
 from specdash.tui.widgets.header import HeaderSituation, header_lines, small_lines
 from tui.drawn import block
 from tui.fake_state import FakeState
-
-if TYPE_CHECKING:
-    from specdash.tui.spans import Line
 
 NOW, WALL = 10_000.0, 1_790_000_000.0
 NOTE = TrialNote("tune", "specdash-backend", WALL - 95.0, boot=4, planned=12)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from textual.events import Key
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
+from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.apply import ApplyScreen
 from specdash.tui.screens.tune import CARD, CHECKS, HELP, KEYS, TuneScreen, arrange
@@ -19,9 +20,6 @@ from tui.drawn import block, is_open
 from tui.driven import SIZES, cells, edit, ended, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
 from tui.waiting import answered, until
-
-if TYPE_CHECKING:
-    from specdash.tui.app import Dashboard
 
 
 def dashboard(console: FakeConsole | None, scene: str = "busy", **options: Any) -> Dashboard:

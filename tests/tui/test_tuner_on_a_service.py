@@ -6,9 +6,10 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
+from textual.pilot import Pilot
 
 from specdash.control.console import Console
 from specdash.tui.app import Dashboard
@@ -19,11 +20,6 @@ from support.deployment import Rig, running_deployment
 from tui.driven import page, press, said, shown
 from tui.fake_state import FakeState
 from tui.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from textual.pilot import Pilot
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
 SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100", "--no-check")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
+from specdash.tui.app import Dashboard
 from specdash.tui.arming import Arming
 from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
@@ -32,9 +33,6 @@ from tui.fake_state import FakeState
 from tui.fake_tuner import BOOTS as RAN
 from tui.fake_tuner import GATED, NOW, SCENES, FakeTuner, run
 from tui.waiting import answered, until
-
-if TYPE_CHECKING:
-    from specdash.tui.app import Dashboard
 
 
 def dashboard(tuner: FakeTuner | None, scene: str = "busy", **options: Any) -> Dashboard:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from textual.app import App
+from textual.pilot import Pilot
 from textual.worker import WorkerCancelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.app import App
-    from textual.pilot import Pilot
 
 
 async def answered(app: App[None]) -> None:

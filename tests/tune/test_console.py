@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from specdash.tune.model.problem import Budget
 from specdash.tune.run.console import TunerConsole
 from specdash.tune.run.status import RunState
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 CHILD = """
 import json, os, signal, sys, time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from specdash.bench.verify_run import VerifyServer
 from specdash.core.errors import UsageError
 from specdash.tune.run.planning import TuneOptions, fitting, prepare
 from support.small_server import small_server
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TARGET, DRAFT = (str(demo.bundled_model(name)) for name in (demo.TARGET_MODEL, demo.DRAFT_MODEL))
 VALUES = {"LLAMA_MODEL": TARGET, "LLAMA_DRAFT_MODEL": DRAFT, "LLAMA_SPEC_TYPE": "draft-simple"}

@@ -6,26 +6,22 @@ import linecache
 import os
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
+from specdash.bench.load.samples import EngineAddress
 from specdash.cli import signals
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.core.changes import ApplyStep
+from specdash.tune.model.problem import Point
 from specdash.tune.run import loop as loop_module
 from specdash.tune.run.loop import Texts
-from specdash.tune.run.status import Ending
+from specdash.tune.run.status import Ending, RunEnd
 from support.tuning import FAST, START, Scene, ScriptedBed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import FrameType
-
-    from specdash.bench.load.samples import EngineAddress
-    from specdash.tune.model.problem import Point
-    from specdash.tune.run.status import RunEnd
 
 FILES = (loop_module.__file__, signals.__file__, __file__)
 

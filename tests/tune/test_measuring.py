@@ -9,8 +9,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +27,6 @@ from support.scripted_llama import Behaviour, ScriptedLlama
 from support.transcripts import Shape, write_session
 from support.tuning import samples
 from support.upstream_script import error, timed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPTS = tuple(
     WorkloadPrompt(f"p{number}", "prose", ({"role": "user", "content": f"tell {number}"},)) for number in range(3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +15,6 @@ from specdash.tune.run.planning import TuneOptions, fingerprint, options_of
 from specdash.tune.run.run_report import write_report
 from specdash.tune.run.status import Setup, TuneRunRecord, changed, known_warnings, read_setup
 from support.tuning import Scene, boot_failed, samples
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROMPTS = (WorkloadPrompt("a", "coding", ({"role": "user", "content": "x"},)),)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +12,6 @@ from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.tune.model.problem import Point
 from specdash.tune.run.loop import TextCheck
 from support.scripted_llama import Behaviour, ScriptedLlama
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 POINT = Point(("draft-simple",), n_max=4)
 PLAIN = Behaviour(speculative=False)

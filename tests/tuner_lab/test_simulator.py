@@ -1,31 +1,24 @@
-"""The engine simulator: one seed is one environment, true speeds are exact, published measurements lie within it."""
+"""The engine simulator: one seed is one environment, and what it counts adds up."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.tuner_lab import text as texts
-from benchmarks.tuner_lab.decode import Prompts
-from benchmarks.tuner_lab.exact import Exact
 from benchmarks.tuner_lab.grid import (
     ENGINE_DEFAULT,
     KINDS,
     OFF_POINT,
     PRESETS,
-    Equal,
     Noise,
     both,
     mtp,
-    ngram,
     points,
 )
 from benchmarks.tuner_lab.simulator import TOKENS, Environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.tune.model.problem import Point, mixture_speed
-
-LONG = 4096
+from specdash.tune.model.problem import mixture_speed
 
 
 def test_the_grid_has_112_points_and_every_preset() -> None:
@@ -49,17 +42,6 @@ def test_another_seed_is_another_environment_and_noise_is_nothing_else() -> None
     assert noisy.disturbance.boot > 0.019 > 0.0121 > environment.disturbance.boot
 
 
-@pytest.mark.parametrize("point", [OFF_POINT, mtp(6, 0.0), mtp(12, 0.75), ngram(64), both(3, 0.5, 16)])
-def test_true_speeds_are_those_of_long_streams(point: Point) -> None:
-    environment = Environment.draw(11)
-    prompts = Prompts(environment.text, np.random.default_rng(5), 8, LONG)
-    simulated = prompts.decode(point, environment.rig).seconds / LONG
-    exact = Exact(environment.text, environment.rig).seconds_per_token((point,))[0][prompts.chains]
-    ratio = simulated / exact - 1
-    assert abs(ratio.mean()) < max(4 * ratio.std() / np.sqrt(len(ratio)), 1e-9)
-    assert np.abs(ratio).max() < 0.3
-
-
 @settings(max_examples=15)
 @given(seed=st.integers(0, 999), place=st.integers(0, 111), number=st.integers(0, 30))
 def test_what_a_boot_counts_is_conserved(seed: int, place: int, number: int) -> None:
@@ -78,7 +60,7 @@ def test_what_a_boot_counts_is_conserved(seed: int, place: int, number: int) -> 
         assert len(prompt.accepted_per_position) == longest
         assert list(prompt.accepted_per_position) == sorted(prompt.accepted_per_position, reverse=True)
         assert prompt.seconds > 0
-    assert (boot.draft_s is None) == (not environment.tells_draft_time or not point.types)
+    assert (boot.draft_s is None) == (not environment.has_draft_time or not point.types)
 
 
 def test_prompts_are_the_same_in_every_boot_so_that_their_difference_is_small() -> None:
@@ -101,20 +83,6 @@ def test_boots_differ_by_as_much_as_the_noise_says(noise: str, low: float, high:
     assert low < np.median(spreads) < high
 
 
-@pytest.mark.parametrize(("equal", "apart"), [(True, 0.03), (Equal.PROMPTS, 0.03), (Equal.TEXT, 0.2)])
-def test_where_all_are_equal_every_point_is_as_fast_as_no_speculation(equal: Equal | bool, apart: float) -> None:
-    """On the prompts within the noise; on the text they only sample it."""
-    environment = Environment.draw(6, equal=equal)
-    assert np.ptp([environment.true_speed(point) for point in points()]) == 0
-    found = (mixture_speed(environment.boot(point, 0).prompts, environment.workload) for point in points()[::8])
-    measured = np.array([value or 0 for value in found]) / environment.true_speed(OFF_POINT) - 1
-    assert np.abs(measured - measured[0]).max() < apart
-    plain = Environment.draw(6).boot(mtp(6, 0.0), 0).prompts
-    assert [prompt_result.accepted for prompt_result in plain] == [
-        prompt.accepted for prompt in environment.boot(mtp(6, 0.0), 0).prompts
-    ]
-
-
 def test_points_that_do_not_fit_fail_and_are_never_the_start_or_the_optimum() -> None:
     small = [item for seed in range(60) if (item := Environment.draw(seed)).most_drafted is not None]
     assert 1 <= len(small) <= 15
@@ -125,17 +93,9 @@ def test_points_that_do_not_fit_fail_and_are_never_the_start_or_the_optimum() ->
 
 
 def test_the_optimum_depends_on_the_environment_and_the_default_is_seldom_it() -> None:
-    drawn = [Environment.draw(seed) for seed in range(12)]
-    assert len({environment.optimum for environment in drawn}) > 5
+    drawn = [Environment.draw(seed) for seed in range(6)]
+    assert len({environment.optimum for environment in drawn}) > 3
     assert 0.05 < np.median([environment.regret(ENGINE_DEFAULT) for environment in drawn]) < 0.3
-
-
-def test_acceptance_by_position_shows_selection() -> None:
-    """One-token drafts are accepted more often than the first token of long ones, as published."""
-    text = texts.draw(np.random.default_rng(0))
-    exact = Exact(text, Environment.draw(0).rig)
-    alone, first = exact.acceptance(1)[:, 0], exact.acceptance(12)[:, 0]
-    assert (alone > first).mean() > 0.9
 
 
 def test_quiet_and_noisy_are_the_only_noises() -> None:

@@ -242,7 +242,7 @@ def _limits(limits: Mapping[str, float]) -> str:
 
 
 def catalogue_json(rules: Iterable[Rule]) -> list[dict[str, Any]]:
-    """All rules with everything that is said of them."""
+    """All rules with their texts and limits."""
     return [
         json_of(
             spec,

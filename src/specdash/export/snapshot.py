@@ -376,7 +376,7 @@ POSITIONS_SHOWN = 8
 def views_json(views: SpeculationViews) -> dict[str, Any]:
     """One key a view; field names are those of `insight.drafter_picture`, and "" is None."""
     prefix = views.prefix_cache
-    shown: dict[str, Any] = _told(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
+    shown: dict[str, Any] = _as_json_value(json_of(replace(views, prefix_cache=replace(prefix, requests=()))))
     shown["prefix_cache"]["requests"] = [json_of(request, _PREFIX) for request in prefix.requests]
     for row, session in zip(shown["prefix_cache"]["sessions"], prefix.sessions, strict=True):
         row["cached_share"] = session.cached_share
@@ -406,13 +406,13 @@ def views_rows(picture: Picture) -> list[tuple[str, str]]:
     ]
 
 
-def _told(value: Any) -> Any:
+def _as_json_value(value: Any) -> Any:
     if isinstance(value, str):
         return value or None
     if isinstance(value, dict):
-        return {key: _told(item) for key, item in value.items()}
+        return {key: _as_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_told(item) for item in value]
+        return [_as_json_value(item) for item in value]
     return value
 
 
@@ -477,7 +477,7 @@ def _router(router: RouterPicture) -> list[tuple[str, str]]:
 
 
 def trial_json(picture: Picture) -> dict[str, Any] | None:
-    """Who tries settings on the server, and how far that is; None where nobody does."""
+    """The program that tries settings on the server, and its progress; None without one."""
     trial = picture.trial
     if trial is None:
         return None
@@ -492,7 +492,7 @@ def trial_rows(picture: Picture) -> list[tuple[str, str]]:
 
 
 TIMELINE_SHOWN = 200
-"""The newest events are told, so many."""
+"""How many of the newest events are shown."""
 
 
 def alerts_json(alerts: AlertsPicture) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class StatusNotes:
             files.note(self._file, note.to_json().encode())
 
     def close(self) -> None:
-        """Take the note back: nobody watches any more."""
+        """Take the note back: the watch is over."""
         self._ended = True
         if self._file is not None:
             with contextlib.suppress(OSError):

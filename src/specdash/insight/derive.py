@@ -78,7 +78,7 @@ class Evidence:
     router: RouterModels | None = None
     """The models behind the address, where it is a router's."""
     recovered_at: float | None = None
-    """When /health turned good after it was not: what the other endpoints said before that was of another time."""
+    """When /health turned good after it was not: earlier answers of the other endpoints do not count."""
     refused_since: float | None = None
     """Since when the endpoint that was last to do so has refused the key without a break."""
     starved: bool = False
@@ -108,7 +108,7 @@ def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]
     if failure.kind is FailureKind.UNAUTHORIZED:
         return BackendState.UNAUTHORIZED, _UNAUTHORIZED
     if failure.kind is FailureKind.UNAVAILABLE:
-        # Nobody there to look: that says nothing of the server.
+        # The process that looks is gone: that says nothing about the server.
         return BackendState.UNKNOWN, failure.detail
     if failure.kind is FailureKind.REFUSED and OTHER_SERVERS in failure.detail:
         return BackendState.DOWN, failure.detail
@@ -135,7 +135,7 @@ def _is_key_refused(evidence: Evidence, readings: Sequence[Reading[Any]]) -> boo
     if not refused:
         return False
     since = evidence.refused_since if evidence.refused_since is not None else max(refused)
-    # Whoever says that an endpoint is switched off has looked at the key before.
+    # A server that says an endpoint is switched off has checked the key first.
     taken = (reading for reading in readings if reading.failure is None or reading.failure.kind is FailureKind.DISABLED)
     return not any(reading.at > since for reading in taken)
 

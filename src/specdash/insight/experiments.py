@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # What makes a comparison of two sets of requests unfair, in words.
 
 LEAST = 5
-"""With fewer requests on a side, nothing is said of their kind."""
+"""With fewer requests on a side, their kinds are not compared."""
 TIMES = 2.0
 """Medians of lengths that differ by more make a comparison unfair."""
 BUSY_TIMES = 1.5
@@ -240,7 +240,7 @@ LOG, EVENTS = "log", "proxy events"
 
 
 def compare(logged: RequestsOfSides, told: RequestsOfSides) -> tuple[MeasureComparison, ...]:
-    """All measures, each from the better source: the log, or what the proxy told."""
+    """All measures, each from the better source: the log, or the proxy's events."""
     return tuple(_measure(kind, logged, told) for kind in _KINDS)
 
 
@@ -331,7 +331,7 @@ class _Kept:
 
 
 class Experiments:
-    """The applies of one target and the comparison of the newest. Computes anew only when requests or applies came."""
+    """The applies of one target and the comparison of the newest. Recomputed only after new requests or applies."""
 
     def __init__(self) -> None:
         self.samples = Samples()

@@ -58,7 +58,7 @@ class FleetRow:
     """Bytes of the GPU whose memory is fullest."""
     vram_size: float | None = None
     exporter: str = ""
-    """In a Prometheus: who told of it, its label `instance`."""
+    """In a Prometheus: the label `instance` of its exporter."""
     group: str = ""
     """As config.toml calls it, or a label in Prometheus."""
     router_model: str | None = None
@@ -76,7 +76,7 @@ class FleetRow:
 
     @property
     def answers(self) -> bool:
-        """Whether anybody is there: also one who loads, or wants a key."""
+        """Whether a server answers, even one that loads or wants a key."""
         return self.state not in (BackendState.DOWN, BackendState.UNKNOWN, ELSEWHERE)
 
     @property
@@ -86,7 +86,7 @@ class FleetRow:
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody who would serve us is there."""
+        """Whether no server would answer requests."""
         return self.state in _AWAY
 
     @property
@@ -178,6 +178,6 @@ _HOST = re.compile(r"(?:[^/]*//)?(?:[^/@]*@)?(\[[^\]/]*\]|[^/:]*)")
 
 
 def host_of(address: str) -> str:
-    """The host in an address, with or without a scheme, whatever else it holds."""
+    """The host in an address, with or without a scheme, port and path."""
     match = _HOST.match(address)
     return match[1].strip("[]") if match is not None else ""

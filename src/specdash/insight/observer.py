@@ -1,4 +1,4 @@
-"""What a target's state shares with a record of it: what went before, and whoever follows what it derives."""
+"""What a target's state shares with a record of it: earlier history, and the observers of derived values."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class DrafterPicture:
     effective_length: int | None = None
     """Longest draft after the engine's clamp."""
     clamps: tuple[str, ...] = ()
-    """What the engine said that it reduced."""
+    """Settings that the engine says it reduced."""
     per_position: tuple[float, ...] = ()
     """Share of verification steps whose token at position i was accepted: of the window, else since the start."""
     per_position_basis: str = ""
@@ -168,7 +168,7 @@ class ReplayFigures:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsPicture:
-    """How rejected tokens are taken back, and what that costs: over the window where not said otherwise, and since the
+    """How rejected tokens are taken back, and what that costs: over the window unless stated otherwise, and since the
     server's start where the window has no step."""
 
     memory: MemoryKind | None = None
@@ -270,7 +270,7 @@ class PrefixCachePicture:
     prefill_rate: float | None = None
     """Of prompts long enough to tell, in tokens per second: what `saved_s` rests on."""
     unknown: str = ""
-    """What cannot be told, and what would tell it; empty where everything is."""
+    """What is unknown and what would show it; empty where everything is known."""
     verdict: str = ""
     """One sentence."""
 
@@ -328,7 +328,7 @@ class Basis(StrEnum):
 
 
 class Paying(StrEnum):
-    """What can be said."""
+    """The result in words."""
 
     PAYING = "paying"
     EVEN = "no clear gain"
@@ -424,7 +424,7 @@ class SpeedUpPicture:
 # Rates are tokens per second, fractions 0 to 1, times seconds, moments Unix time. None is unknown, never zero.
 
 ENOUGH = 12
-"""Requests that each side needs before anything is said of a difference."""
+"""Requests that each side needs before a difference is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +450,7 @@ class MeasureName(StrEnum):
 
 
 class ExperimentVerdict(StrEnum):
-    """What can be said of a difference."""
+    """The result of a comparison."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -514,7 +514,7 @@ HOW_TO = f"no proxy: {NAME_PROXY}"
 """What to do where no proxy is known."""
 
 SERIES_COLUMNS = 60
-"""Columns of a guardrail's series, whatever the window."""
+"""Columns of a guardrail's series, for every window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,10 +535,10 @@ class GuardrailCount:
 
 @dataclass(frozen=True, slots=True)
 class ProxyWindow:
-    """Figures over the requests that ended in the window; all None where nobody told of a request yet.
+    """Figures over the requests that ended in the window; all None before the first reported request.
 
-    `errors` and `clients_left` are None where requests ended of which nobody told the HTTP status: the log of a UAP
-    proxy tells of complete streams only.
+    `errors` and `clients_left` are None where requests ended without a known HTTP status: the log of a UAP
+    proxy has complete streams only.
     """
 
     requests: int | None = None
@@ -588,7 +588,7 @@ class ProxyPicture:
 
     @property
     def counts_guardrails(self) -> bool:
-        """Whether no count means that no guardrail acted: somebody counts."""
+        """Whether no count means that no guardrail acted, because actions are counted."""
         if self.is_loading:
             return False
         return self._is_ours or self.events_status is ReadingStatus.KNOWN or bool(self.guardrails)
@@ -835,7 +835,7 @@ class WarningPicture:
 
 @dataclass(frozen=True, slots=True)
 class LogPicture:
-    """What the log told so far."""
+    """State read from the log so far."""
 
     path: str | None = None
     status: ReadingStatus = ReadingStatus.UNKNOWN

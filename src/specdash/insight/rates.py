@@ -32,7 +32,7 @@ IDLE_POINT_FRESH_S = 4.0
 LEAST_APART_S = 0.2
 """Two looks at /slots that follow each other closer, because one was answered late, say nothing of a speed."""
 LEAST_CALLS = 10
-"""Decode calls below which tokens per decode are not told."""
+"""Decode calls below which tokens per decode are unknown."""
 MOST_ERROR = 0.1
 """Share of a figure by which rounding may change it."""
 MOST_SKEW = 0.5

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftTally:
-    """Draft tokens generated and accepted in `steps` verification steps; None where nobody counted the steps.
+    """Draft tokens generated and accepted in `steps` verification steps; None where the steps were not counted.
 
     `per_position` has the accepted tokens by their position in the draft; empty where that is not known. The rest is
     known of traced steps (`VerificationSteps`) alone: `replays` decoded `replayed` tokens again in `replay_s` seconds.
@@ -197,7 +197,7 @@ class RequestPurpose(StrEnum):
 
 @dataclass(slots=True)
 class ServedRequest:
-    """One request as `source` tells it; what it does not tell is None. Read-only but for whoever puts it together.
+    """One request as reported by `source`; unknown fields are None. Read-only once it is complete.
 
     Timings come from the lines at the end of the request, and are missing from cancelled and failed ones. `slot` and
     `task` are None where a timing block has lost its header. Times `started_s` and `at_s` (its end, or the last line
@@ -211,9 +211,9 @@ class ServedRequest:
     started_s: float | None = None
     at_s: float | None = None
     prompt_total_tokens: int | None = None
-    """Length of the prompt, where it is said."""
+    """Length of the prompt, where known."""
     prompt_cached: int | None = None
-    """How many of its tokens the slot held already, where it is said."""
+    """How many of its tokens the slot held already, where known."""
     processed_tokens: int | None = None
     """How many of its tokens were processed: total less cached."""
     prompt_ms: float | None = None
@@ -240,7 +240,7 @@ class ServedRequest:
     finished: bool = False
     """False for a request whose end the log does not tell: still running, or cut short with its server."""
     source: Source = Source.LOG
-    """LOG or PROXY_EVENTS. The four that follow are told by the proxy alone."""
+    """LOG or PROXY_EVENTS. Only the proxy knows the four that follow."""
     session: str | None = None
     purpose: RequestPurpose | None = None
     told_ttft_s: float | None = None
@@ -262,7 +262,7 @@ class ServedRequest:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Length of the prompt, cached tokens included: said, or what the slot held at the end less the answer."""
+        """Length of the prompt, cached tokens included: reported, or what the slot held at the end less the answer."""
         processed = self.processed_tokens
         if self.prompt_total_tokens is not None:
             return self.prompt_total_tokens
@@ -417,7 +417,7 @@ class Samples:
     def __init__(self) -> None:
         self.logged: deque[ServedRequest] = deque(maxlen=KEPT)
         self.told: dict[tuple[str, float], ServedRequest] = {}
-        """What the proxy told, by request and time of arrival: its file may be read twice."""
+        """The proxy's reports by request and time of arrival: its file may be read twice."""
         self.left: deque[float] = deque(maxlen=KEPT)
         """When requests of the log were cancelled, because their client left or gave up; Unix times."""
         self.version = 0
@@ -676,7 +676,7 @@ class RequestAssembler:
             self._ended.clear()
 
 
-# What the log says of drafts at the end of requests, for a server whose /metrics nobody can read. Pure.
+# Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
 
 
 @dataclass(frozen=True, slots=True)

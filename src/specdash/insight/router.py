@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specdash.insight.state import TargetState
 
 _APART_S = 1e-6
-"""Keeps requests in order that the log cannot date, because they were in it before anybody read it."""
+"""Keeps requests in order that the log cannot date, because they ended before it was read."""
 
 
 def derive(state: TargetState, now: float, wall: float) -> RouterPicture:

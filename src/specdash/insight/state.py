@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import Rule
 
 
-# Values that are made anew only when what they are made of has changed.
+# Values that are recomputed only when their inputs have changed.
 
 T = TypeVar("T")
 MOST = 16
@@ -83,7 +83,7 @@ class Memo:
 # The alerts of one target: the rules judged at every look at the server, and their part of the picture.
 
 JUDGED_WINDOW_S = 60.0
-"""The window of the pictures that rules see, whatever window the screen shows."""
+"""The window of the pictures that rules see, independent of the screen's window."""
 
 
 class Alerts:
@@ -234,7 +234,7 @@ class TargetState:
             self._take(reading)
 
     def read_anew(self) -> None:
-        """The reader of the log and of the proxy's events begins again: what it tells next, it may have told before."""
+        """The reader of the log and of the proxy's events begins again: its next batches may repeat earlier ones."""
         with self._lock:
             self.log = LogView()
             self.proxy = ProxyState()
@@ -320,7 +320,7 @@ class TargetState:
         if check is not None:
             self.experiments.samples.leave_out(self._probes, check.checked)
         if self.counters.is_unused or (self.counters.last is None and not self.log.finished):
-            # No client has asked for anything: what was fast or slow until now was nobody's.
+            # No client has asked for anything: earlier speeds belong to no request.
             self.prefill.clear()
             self.decode.clear()
             self.gain = None
@@ -361,12 +361,12 @@ class TargetState:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether nothing of what the log had before anybody looked is still to be read."""
+        """Whether the log's earlier lines are all read."""
         latest = self.latest.get(Source.LOG)
         return latest is None or latest.value is None or not latest.value.more_follows
 
     def value(self, source: Source) -> Any:
-        """The last known value of a source, whatever its age; None when there never was one."""
+        """The last known value of a source, of any age; None when there never was one."""
         reading = self.last_known.get(source)
         return reading.value if reading is not None else None
 
@@ -392,7 +392,7 @@ class TargetState:
             return None
         age = now - scrape.at
         failure = self.latest[Source.METRICS].failure if Source.METRICS in self.latest else None
-        # Builds that answer between batches only are late now and then: what they told is a moment old.
+        # Builds that answer between batches only are late now and then: their answers are a moment old.
         fails = failure is not None and failure.kind is not FailureKind.TIMEOUT
         return age if fails or self.counters.is_of_the_record or age > STALE_AFTER_S else None
 

@@ -45,17 +45,17 @@ class BlockingClient:
     """False for a server of this machine: its certificate may name another host."""
 
     def get(self, path: str, timeout: float | None = None) -> HttpReply:
-        """The answer, whatever its status. A router loads no model because of it. Raises OSError."""
+        """The answer with any status. A router loads no model because of it. Raises OSError."""
         query = "?" + urlencode({"model": self.model, "autoload": "false"}) if self.model else ""
         return self._ask(path + query, None, timeout)
 
     def post(self, path: str, body: Mapping[str, Any], timeout: float | None = None, **more: Any) -> HttpReply:
-        """The answer, whatever its status. Raises OSError."""
+        """The answer with any status. Raises OSError."""
         named = {"model": self.model} if self.model else {}
         return self._ask(path, {**body, **named}, timeout, **more)
 
     def look(self, path: str, body: Mapping[str, Any] | None = None) -> HttpReply:
-        """The answer that is a success. Raises `UnreachableError` when nobody answers or it loads its model,
+        """The answer that is a success. Raises `UnreachableError` when no server answers or it loads its model,
         `InputError` for a refused key, `RefusedError` where /slots is switched off, and `SpecdashError`."""
         try:
             reply = self.get(path) if body is None else self.post(path, body)
@@ -74,7 +74,7 @@ class BlockingClient:
         raise SpecdashError(f"{self.url}{path} answers HTTP {reply.status}: {error_message(reply.body)}")
 
     def unreachable(self, error: OSError) -> UnreachableError:
-        """That nobody answers, and why."""
+        """The error for a server that does not answer, with the reason."""
         return UnreachableError(f"{self.url} does not answer ({http.words(error)}); start it, or name another --url")
 
     def check_key(self, reply: HttpReply, path: str = "") -> None:
@@ -118,7 +118,7 @@ class BlockingClient:
         return told if isinstance(told, list) and all(isinstance(entry, int) for entry in told) else None
 
     def tokenised(self, words: str, *, special: bool = True) -> list[int]:
-        """The same. Raises `UnreachableError` when nobody answers, `SpecdashError` where there are no tokens."""
+        """The same. Raises `UnreachableError` when no server answers, `SpecdashError` where there are no tokens."""
         try:
             found = self.tokens(words, special=special)
         except OSError as error:

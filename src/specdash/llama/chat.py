@@ -73,7 +73,7 @@ class ChatAnswer:
     calls: set[int] = field(default_factory=set)
     """Places of the tool calls."""
     ended: bool = False
-    """Whether the stream said that it was its end."""
+    """Whether the stream had its end marker."""
 
     @property
     def empty(self) -> bool:

@@ -489,7 +489,7 @@ def join_parts(facts: GgufFacts, read: Callable[[str], GgufFacts]) -> GgufFacts:
 
 
 def read_one_file(path: str | Path) -> GgufFacts:
-    """The facts of one file, whatever other files the model is in. Raises `GgufError`."""
+    """The facts of one file of a model, which may have others. Raises `GgufError`."""
     shown = str(path)
     try:
         kind = Path(path).stat().st_mode

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 RUN_S: Final = 1.0
-"""A run of steps covers at most this long, so that whoever dates it by its end is at most that far off."""
+"""A run of steps covers at most this long, so that a date taken from its end is at most that far off."""
 _MAX_SLOTS = 1024
 _TELLING = attrgetter("telling")
 _DETAIL = attrgetter("is_detail")
@@ -266,7 +266,7 @@ class LogParser:
 
     How the bytes are cut into pieces makes no difference to the facts and counts, but that steps are added up within a
     piece only. A line without its newline waits for the next piece. `remember_shapes` is for tests: without it every
-    line is classified and matched anew, with the same outcome.
+    line is classified and matched by itself, with the same outcome.
     """
 
     def __init__(self, *, tail_lines: int = 200, remember_shapes: bool = True) -> None:

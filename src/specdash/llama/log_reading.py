@@ -79,7 +79,7 @@ FOREIGN: tuple[ForeignPrefix, ...] = (
 )
 """Tried in order; the first whose shape fits, and that leaves a prefix of the server's own or a known line, wins."""
 _ANY = r"""[^"'\\]{1,200}?"""
-"""What any other program may print before a line; a quote in it means that somebody quotes a log, in a prompt that the
+"""What any other program may print before a line; a quote in it means that a log is quoted, in a prompt that the
 server prints, say."""
 ANY_TEXT = ForeignPrefix("any text", _ANY, _ANY)
 """Only before the server's own clock."""

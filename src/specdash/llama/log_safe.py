@@ -1,6 +1,6 @@
 """Log lines as they may leave the machine: what llama-server prints of itself, without anything that others wrote.
 
-A verbose server prints prompts, answers, tool calls and chat templates. So a line is not cleaned but made anew: the
+A verbose server prints prompts, answers, tool calls and chat templates. So a line is not cleaned but rebuilt: the
 literal words are those of the table of line classes, numbers are taken over, and a text field only where its value is
 one of the words that specdash itself knows. A line that no table has is left out, with its level and time.
 """
@@ -61,7 +61,7 @@ _SHAPED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SafeLine:
-    """A line made anew; it begins with the seconds since the server's start, where the line's own clock tells them."""
+    """A rebuilt line; it begins with the seconds since the server's start, where the line's own clock tells them."""
 
     line_class: str
     text: str
@@ -73,7 +73,7 @@ class SafeLine:
 
 
 def is_shown(known: ShapeMeaning) -> bool:
-    """Whether lines of this kind may be shown, made anew."""
+    """Whether lines of this kind may be shown once rebuilt."""
     return known.form is not None and known.line_class.id not in _NEVER
 
 
@@ -98,7 +98,7 @@ def bare(line: bytes) -> bytes:
 
 
 def safe_line(line: bytes) -> SafeLine | None:
-    """The line made anew; None for one that is about nothing but what others wrote."""
+    """The rebuilt line; None for one with nothing but text that others wrote."""
     line = bare(line)
     known = recognise(line)
     if known.line_class.id in _NEVER:
@@ -122,9 +122,9 @@ def safe_word(value: str) -> str:
     """The value of a text field, if it is a word of llama.cpp's own; else the flags, env keys and spec types in it."""
     if not value or value in _WORDS or any(pattern.fullmatch(value) for pattern in _SHAPED):
         return value
-    said = [ELLIPSIS if part not in _names() else part for part in _SPLIT.split(value) if part]
-    told = [name for at, name in enumerate(said) if name != ELLIPSIS or at == 0 or said[at - 1] != ELLIPSIS]
-    return " ".join(told) or ELLIPSIS
+    masked = [ELLIPSIS if part not in _names() else part for part in _SPLIT.split(value) if part]
+    kept = [name for at, name in enumerate(masked) if name != ELLIPSIS or at == 0 or masked[at - 1] != ELLIPSIS]
+    return " ".join(kept) or ELLIPSIS
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How much memory a model will take, reckoned from its GGUF header and the settings: pure arithmetic, no I/O.
+"""How much memory a model will take, from its GGUF header and the settings: pure arithmetic, no I/O.
 
 Weights, KV cache and recurrent state are what llama.cpp b11434 allocates, to the byte where the architecture is known
 (`ModelShape.exact`). The compute buffer is an estimate, fitted to b11434: per token of a physical batch the largest
@@ -43,7 +43,7 @@ _LONGEST_CONTEXT = 1 << 22
 GPU_OVERHEAD = 400 * 1024**2
 """Bytes a CUDA context takes beside the buffers (an estimate)."""
 _ON_THE_CPU = ("token_embd.", "per_layer_token_embd.", "token_types.", "position_embd.")
-"""Inputs stay in the computer's memory, whatever `--gpu-layers` says."""
+"""Inputs stay in the computer's memory at any `--gpu-layers`."""
 _READ_WHOLE = frozenset({"eagle3", "dflash", "dspark"})
 """Drafts of which the engine reserves the logits of a whole batch (`llama_model_has_encoder`)."""
 _CUDA_HEADS = frozenset({40, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576})

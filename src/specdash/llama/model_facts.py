@@ -761,7 +761,7 @@ def refusal_of(facts: GgufFacts, parameter: str) -> Problem | None:
         return _refusal(kind, needs_of(facts), wanted=parameter)
     if kind is FileKind.PROJECTOR:
         return None
-    # llama-model-loader.cpp and load_hparams: both keys are required of whatever is loaded as a model.
+    # llama-model-loader.cpp and load_hparams: both keys are required of every model.
     needed = {"general.architecture": facts.architecture, f"{facts.architecture}.block_count": facts.block_count}
     missing = next((key for key, value in needed.items() if not value), None)
     if missing is None:

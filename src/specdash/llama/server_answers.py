@@ -207,7 +207,7 @@ def _is_processing(entry: dict[str, Any]) -> bool:
 def _speculative_types(value: object) -> tuple[str, ...] | None:
     if not isinstance(value, str):
         return None
-    # The server always writes a leading "none," whatever runs.
+    # The server always writes a leading "none,".
     return tuple(name for part in value.split(",") if (name := part.strip()) and name != "none")
 
 
@@ -225,7 +225,7 @@ def parse_models(body: bytes | str) -> RouterModels:
 
 
 def router_models(answer: object) -> RouterModels:
-    """The same of the JSON value itself, whatever it is."""
+    """The same of the JSON value itself, of any type."""
     data = mapping(answer).get("data")
     rows = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     return RouterModels(tuple(_model(row) for row in rows if isinstance(row.get("status"), dict) and _id(row)))
@@ -262,7 +262,7 @@ def _model(row: dict[str, Any]) -> RouterModel:
 
 
 def _values(arguments: object) -> dict[str, str] | None:
-    """The values of the parameters that a child server is started with, by name; None where they are not told."""
+    """The values of the parameters that a child server is started with, by name; None where they are unknown."""
     if not isinstance(arguments, list) or not all(isinstance(word, str) for word in arguments):
         return None
     return dict(_pairs(arguments))

@@ -8,9 +8,9 @@ import json
 import os
 import stat
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -34,9 +34,6 @@ from specdash.insight.picture import BackendPicture, BackendState, Picture
 from specdash.insight.rules.catalogue import RuleSpec
 from specdash.system import files
 from support.bundles import manifest, members
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NOW = 1_700_000_000.0
 SPAN = IncidentSpan(NOW - 900, NOW)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from specdash.export.incident.bundle import IncidentSpan
 from specdash.export.incident.summary import LAST, MAX_LINES, SHOWN_OF_A_CLASS, excerpt
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW = 1_700_000_000.0
 EVER = IncidentSpan(0.0, NOW + 10)

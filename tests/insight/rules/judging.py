@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from specdash.core.readings import (
     Counters,
@@ -15,18 +16,12 @@ from specdash.core.readings import (
     Slots,
     Source,
 )
-from specdash.core.records import AlertEvent, AlertSeverity, Symptom
+from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, TimelineEvent
 from specdash.core.target import Target
-from specdash.insight.rules.catalogue import Rule, RuleSpec, shipped
+from specdash.insight.charts import Metric
+from specdash.insight.rules.catalogue import Limits, Rule, RuleSpec, shipped
+from specdash.insight.rules.scene import RuleScene
 from specdash.insight.state import TargetState
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from specdash.core.records import Alert, TimelineEvent
-    from specdash.insight.charts import Metric
-    from specdash.insight.rules.catalogue import Limits
-    from specdash.insight.rules.scene import RuleScene
 
 OK = Health(HealthStatus.OK)
 LOADING = Health(HealthStatus.LOADING)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,9 +34,6 @@ from specdash.insight.rules.book import likely_cause
 from specdash.insight.rules.catalogue import runbook, shipped
 from specdash.llama.log_parser import LogParser
 from specdash.system.text import duration
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
 ENDED = FailureKind.UNAVAILABLE

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import OK, WALL, Watch, rule
 from specdash.core.readings import ReadingStatus, Source
-from specdash.core.records import AlertSeverity, Symptom, Transition
+from specdash.core.records import Alert, AlertEvent, AlertSeverity, Symptom, Transition
 from specdash.insight.picture import BackendPicture, BackendState, Picture, SourcePicture
 from specdash.insight.request import Samples
 from specdash.insight.rules.book import FORGOTTEN_AFTER_S, INTERRUPTED_S, PAST_KEPT, SETTLE_S, SUBJECTS, AlertBook
+from specdash.insight.rules.catalogue import Limits, Rule
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import pytest
-
-    from specdash.core.records import Alert, AlertEvent
-    from specdash.insight.rules.catalogue import Limits, Rule
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import WALL, rule
 from specdash.core.records import Alert, AlertSeverity
 from specdash.insight.rules.book import LATER_S, likely_cause
-
-if TYPE_CHECKING:
-    from specdash.insight.rules.catalogue import Rule
+from specdash.insight.rules.catalogue import Rule
 
 NOTICE, WARNING, CRITICAL = AlertSeverity
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
 from insight.rules.judging import OK, Watch, rule
 from specdash.core.readings import ProcessTree, Slot, Slots
+from specdash.core.records import Symptom
+from specdash.insight.rules.catalogue import Limits
 from specdash.insight.rules.known import flag, more_context
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from specdash.core.records import Symptom
-    from specdash.insight.rules.catalogue import Limits
-    from specdash.insight.rules.scene import RuleScene
+from specdash.insight.rules.scene import RuleScene
 
 
 def seen(*command: str, slots: Slots | None = None) -> RuleScene:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.rules.judging import OK, Watch, counters, only, process
 from specdash.core.readings import Props, Slot, Slots, Source
-from specdash.core.records import AlertSeverity
+from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
 from specdash.llama.log_parser import LogParser
-
-if TYPE_CHECKING:
-    from specdash.core.records import Alert
 
 RULES = only("clients_leaving", "repeating_answer")
 BUILDS = {"today": "W srv          stop", "2024 to 2026": "W srv  cancel_tasks"}

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -17,19 +19,13 @@ from insight.rules.judging import OK, Watch, counters, working
 from specdash.collect.gpu import THROTTLE_REASONS, GpuCollector
 from specdash.collect.host import HostCollector
 from specdash.core.readings import Health, HealthStatus, Host, ProcessTree, Reading, Slot, Slots, Source
-from specdash.core.records import AlertSeverity
+from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
 from specdash.insight.rules.catalogue import shipped, with_user_limits
 from specdash.insight.rules.machine import THROTTLES
 from specdash.insight.state import TargetState
 from specdash.system.text import size
 from support.faulty_nvml import FaultyNvml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from specdash.core.records import Alert
 
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
 SERVER, OTHER = 10, 11

@@ -30,12 +30,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MASK = 3
+HEADS = 4
 _SHARPNESS = 2.5
 """Scales queries and keys until a softmax over them picks one place."""
 
 
 def _reading_draft(
-    path: Path, architecture: str, reads: tuple[int, ...], *, heads: int = 4, keys: int = 4, size: int = WIDTH // 4
+    path: Path,
+    architecture: str,
+    reads: tuple[int, ...],
+    *,
+    heads: int = HEADS,
+    keys: int = HEADS,
+    size: int = WIDTH // HEADS,
 ) -> Model:
     model = Model(path, architecture, 1, 2 * WIDTH, heads, len(TOKENS))
     model.number("attention.head_count_kv", keys)
@@ -53,13 +60,12 @@ def write_eagle3(
     reads: tuple[int, ...] = (0, 1, 2),
     target_width: int = WIDTH,
     wrong_every: int = 0,
-    heads: int = 4,
 ) -> Path:
     """An EAGLE-3 draft for targets of `target_width`; it reads three of their layers.
 
     The norm before the residual, with weights of zero, keeps what it read and what it drafted before out of the sum.
     """
-    model = _reading_draft(path, "eagle3", reads, heads=heads, keys=heads, size=WIDTH // heads)
+    model = _reading_draft(path, "eagle3", reads)
     model.number("target_hidden_size", target_width)
     model.writer.add_bool("eagle3.norm_before_residual", True)
     model.tensor("fc.weight", np.zeros((WIDTH, 3 * target_width)))
@@ -87,18 +93,17 @@ def write_dspark(
     reads: tuple[int, ...] = (0, 1),
     wrong_every: int = 0,
     confident: bool = True,
-    heads: int = 4,
 ) -> Path:
     """A DFlash draft with the Markov head of DSpark: only that head says anything, and it knows the token before.
 
     With `confident` it has a confidence head, too, which is sure of everything.
     """
-    model = _reading_draft(path, "dflash", reads, heads=heads, keys=heads, size=WIDTH // heads)
+    model = _reading_draft(path, "dflash", reads)
     _block_keys(model, block, reads)
     for part in "qkv":
         model.noise(f"blk.0.attn_{part}.weight", WIDTH, WIDTH)
     for part in "qk":
-        model.tensor(f"blk.0.attn_{part}_norm.weight", np.ones(WIDTH // heads))
+        model.tensor(f"blk.0.attn_{part}_norm.weight", np.ones(WIDTH // HEADS))
     model.tensor("blk.0.attn_output.weight", np.zeros((WIDTH, WIDTH)))
     model.tensor("output.weight", np.zeros((len(TOKENS), WIDTH)))
     model.tensor("markov_w1.weight", embeddings())

@@ -39,13 +39,13 @@ def write_lfm2(path: Path, *, layers: int = 3, wrong_every: int = 0) -> Path:
     return path
 
 
-def write_qwen35(path: Path, *, heads_too: bool, wrong_every: int = 0, heads: int = 4, states: int = 32) -> Path:
+def write_qwen35(path: Path, *, heads_too: bool, wrong_every: int = 0) -> Path:
     """A hybrid of gated delta nets and one attention layer; `heads_too` adds a next-token-prediction layer.
 
     That layer reads the token and not the hidden state; with `wrong_every` it has a head of its own with those wrong
     successors.
     """
-    layers, groups, values, kernel = 4, 2, 2, 4
+    layers, groups, values, kernel, heads, states = 4, 2, 2, 4, 4, 32
     size, keys, inner = WIDTH // heads, states * groups, states * values
     model = Model(path, "qwen35", layers + heads_too, 2 * WIDTH, heads, len(TOKENS))
     for key, value in {

@@ -14,11 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def write_llama(
-    path: Path, *, layers: int = 1, wrong_every: int = 0, table: NDArray[np.int64] | None = None, heads: int = 4
-) -> Path:
+def write_llama(path: Path, *, layers: int = 1, wrong_every: int = 0, table: NDArray[np.int64] | None = None) -> Path:
     """A plain transformer with a KV cache; `table` gives successors of any kind in place of `wrong_every`."""
-    feed_forward = 2 * WIDTH
+    feed_forward, heads = 2 * WIDTH, 4
     model = Model(path, "llama", layers, feed_forward, heads, len(TOKENS))
     model.number("attention.head_count_kv", heads)
     model.number("rope.dimension_count", WIDTH // heads)

@@ -172,7 +172,7 @@ def machine() -> dict[str, Any]:
 
 
 def names() -> Names:
-    """This machine's names, its user and its home, for those who do not want them told."""
+    """This machine's names, its user and its home, for bundles that must not contain them."""
     host = socket.gethostname()
     users = {name for key in ("USER", "LOGNAME") if (name := os.environ.get(key, ""))}
     with suppress(KeyError, ImportError):
@@ -516,7 +516,7 @@ def _json(data: Any) -> bytes:
 
 
 def _archive(name: str, members: Iterable[BundleFile], made: float) -> bytes:
-    """A .tar.gz whose files belong to nobody in particular."""
+    """A .tar.gz whose files have no owner."""
     raw = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=int(made)) as packed,

@@ -153,7 +153,7 @@ class Redactor:
         return self._anonymous(text) if self._names is not None else text
 
     def data(self, value: Any, key: str = "") -> Any:
-        """JSON-like data, whatever its depth. A text under a key that is a secret's is masked whole."""
+        """JSON-like data of any depth. A text under a key that is a secret's is masked whole."""
         if isinstance(value, Enum):
             return value
         if isinstance(value, str):
@@ -173,7 +173,7 @@ class Redactor:
         return self._alias("session", text)
 
     def setting(self, key: str, value: str) -> str:
-        """The value of an env key as it may be shown. Of keys that nobody is known to read, only plain numbers are."""
+        """The value of an env key as it may be shown. Of unknown keys only plain numbers are."""
         if not value:
             return value
         if is_secret(key):
@@ -370,7 +370,7 @@ def _entry(entry: EnvEntry, redactor: Redactor) -> list[str]:
 
 # Readings, alerts and records without secrets and without a word of what others wrote, as values of the same types.
 #
-# Every text passes the redactor. The few fields that come from a log line or from a client are made anew or left out:
+# Every text passes the redactor. The few fields that come from a log line or from a client are rebuilt or left out:
 # they are named here, and nowhere else.
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
@@ -402,7 +402,7 @@ def redacted(value: Any, redactor: Redactor) -> Any:
 
 
 def line_or_text(text: str) -> str:
-    """A text that may be a log line, made anew if it is one by its time stamp."""
+    """A text that may be a log line, rebuilt if it has a log line's time stamp."""
     return safe_text(text) if own_seconds(text) is not None else text
 
 

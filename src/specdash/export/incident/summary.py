@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from specdash.llama.log_reading import ShapeMeaning
 
 
-# The log around warnings and errors, line by line made anew (see `specdash.llama.log_safe`), and never much of it.
+# The log around warnings and errors, line by line rebuilt (see `specdash.llama.log_safe`), and never much of it.
 
 READ_BYTES = 8 * 1024 * 1024
 """How much of the end of a log is looked at."""
@@ -52,7 +52,7 @@ MAX_LINES = 1500
 BEFORE, AFTER = 4, 3
 """Recognised lines shown around a warning."""
 LAST = 12
-"""Recognised lines shown of the end, which is what a server said before it died."""
+"""How many recognised lines of the log's end are shown: a server's last words."""
 SHOWN_OF_A_CLASS = 5
 """Warnings of one class that are shown in a row of time, before they are only counted."""
 QUIET_S = 60.0
@@ -98,7 +98,7 @@ def excerpt(path: Path, span: IncidentSpan, *, read_bytes: int = READ_BYTES) -> 
         remarks.append(f"only the last {size(read_bytes)} of the log were looked at; earlier lines are missing")
     shown = _selected(inside)
     counts = Counter(line.known.line_class.id for line in inside if line.raw)
-    lines = _told(inside, shown)
+    lines = _with_gaps(inside, shown)
     if len(lines) > MAX_LINES:
         remarks.append(
             f"the first {len(lines) - MAX_LINES} lines of this excerpt were left out: it has {MAX_LINES} at most"
@@ -200,15 +200,15 @@ def _show(shown: dict[int, str], lines: Sequence[_Line], at: int) -> None:
         shown[at] = made.text if wall is None else f"{clock(wall)}  {made.text}"
 
 
-def _told(lines: Sequence[_Line], shown: dict[int, str]) -> list[str]:
+def _with_gaps(lines: Sequence[_Line], shown: dict[int, str]) -> list[str]:
     """The shown lines, and between them how many of which class were left out."""
-    told: list[str] = []
+    parts_shown: list[str] = []
     after = 0
     for at, text in shown.items():
-        told += _gap(lines[after:at])
-        told.append(text)
+        parts_shown += _gap(lines[after:at])
+        parts_shown.append(text)
         after = at + 1
-    return told + _gap(lines[after:])
+    return parts_shown + _gap(lines[after:])
 
 
 def _gap(lines: Sequence[_Line]) -> list[str]:
@@ -365,10 +365,10 @@ def _alerts(parts: Parts) -> Iterator[str]:
     past = [alert for alert in parts.alerts if not alert.is_active]
     yield from ("## Alerts", "", f"{len(active)} active, {len(past)} over.", "")
     worst_first = sorted(parts.alerts, key=lambda alert: (not alert.is_active, -alert.severity.rank, alert.since))
-    told: set[str] = set()
+    explained: set[str] = set()
     for alert in worst_first[:MOST_ALERTS]:
-        yield from _alert(alert, parts, with_runbook=alert.rule not in told)
-        told.add(alert.rule)
+        yield from _alert(alert, parts, with_runbook=alert.rule not in explained)
+        explained.add(alert.rule)
     if len(worst_first) > MOST_ALERTS:
         yield from (f"{len(worst_first) - MOST_ALERTS} more are in `alerts.json`.", "")
 
@@ -538,7 +538,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _md(text: str) -> str:
-    """A text that cannot become markup, but for pairs of backticks: those are ours."""
+    """A text that cannot become markup, but for pairs of backticks, which specdash adds."""
     pieces = " ".join(text.split()).split("`")
     if len(pieces) % 2 == 0:
         return _SPECIAL.sub(r"\\\1", "`".join(pieces))

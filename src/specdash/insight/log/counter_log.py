@@ -60,7 +60,7 @@ class CounterLog:
         """Whether all scrapes were remembered, and none was seen yet."""
 
     def remember(self, scrapes: Iterable[Scrape]) -> None:
-        """Begin with scrapes from before anybody looked; another process than theirs takes their place silently."""
+        """Begin with recorded scrapes; those of another process are replaced silently."""
         for scrape in scrapes:
             self.add(scrape.at, scrape.counters)
         self.restarted_at = None

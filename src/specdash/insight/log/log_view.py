@@ -1,4 +1,4 @@
-"""What the log told so far: totals, warnings, finished requests, live steps, and the raw tail."""
+"""State read from the log so far: totals, warnings, finished requests, live steps, and the raw tail."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _Storm:
     slots: Touched = UNTOUCHED
     tasks: Touched = UNTOUCHED
     tasks_before: int = 0
-    """Tasks of servers that are gone: their numbers begin anew with the next one."""
+    """Tasks of servers that are gone: the next one counts from zero."""
     is_former: bool = True
 
     def add_recent(self, at: float, count: int) -> None:
@@ -202,7 +202,7 @@ class StormBook:
             storm.is_former = True
 
 
-# What the log told of the prompt cache in host memory, and of prompts that had to be read again; bounded.
+# The prompt cache in host memory and prompts that had to be read again, from the log; bounded.
 
 HIT = "prompt_cache_hit"
 SAVED = "prompt_cache_saved"
@@ -214,7 +214,7 @@ class PromptCacheBook:
 
     def __init__(self) -> None:
         self.state: PromptCacheState | None = None
-        """What it held when it was last told (verbosity 4)."""
+        """What it held at its latest line (verbosity 4)."""
         self.hits = 0
         self.saves = 0
         self._read_again: deque[float] = deque(maxlen=_KEPT_TIMES)
@@ -342,10 +342,10 @@ class AnswerProgress:
         elif isinstance(fact, DecodeProgress):
             if fact.tokens_per_second > 0:
                 answer = self._answer(at, fact.origin, fact.slot, fact.task)
-                self._told(answer, fact.n_decoded, fact.tokens_per_second)
+                self._progress(answer, fact.n_decoded, fact.tokens_per_second)
         elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 1:
             answer = self._answer(at, fact.origin, fact.slot, fact.task)
-            self._told(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
+            self._progress(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
             self._end(at, (fact.origin, fact.slot))
 
     def clear(self) -> None:
@@ -406,7 +406,7 @@ class AnswerProgress:
         if key[0] is None:
             self._ended.append((answer, period))
 
-    def _told(self, answer: _Answer, tokens: int, rate: float) -> None:
+    def _progress(self, answer: _Answer, tokens: int, rate: float) -> None:
         """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
         spent = (tokens - 1) / rate
         # The first token is the prompt's: no step of decode made it.
@@ -536,11 +536,11 @@ class SlotSteps:
 
 @dataclass(slots=True)
 class LatestBatch:
-    """What a batch said of this moment: its verification steps, and timings of requests that ended and
+    """The current part of a batch: its verification steps, and timings of requests that ended and
     were long enough to have a speed.
 
     `ended` are all its requests, also those of the past, with the monotonic time of their end; without those that
-    cannot be dated, such as those of servers whose ends nobody saw.
+    cannot be dated, such as those of servers whose end was not seen.
     """
 
     drafts: DraftTally = NO_DRAFTS
@@ -552,7 +552,7 @@ class LatestBatch:
 
 
 class LogView:
-    """Takes in log batches in order; memory is bounded whatever the log says."""
+    """Takes in log batches in order; memory is bounded for any log."""
 
     def __init__(self) -> None:
         self.since_wall: float | None = None
@@ -583,7 +583,7 @@ class LogView:
         self._live: Counter[str] = Counter()
         self.events: dict[str, ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
-        """What each speculative implementation said of its settings at the start, by type."""
+        """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = DraftTotals(KEEP_S, STEPS_GRAIN_S)
         """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
         self.checkpoint_tally = CheckpointTally()
@@ -596,7 +596,7 @@ class LogView:
         self.prompt_cache = PromptCacheBook()
         self.prefill: dict[int, PrefillProgress] = {}
         self._backlog: list[ServedRequest] | None = []
-        """Requests of the server whose lines are read, until all is read that the file had before anybody looked."""
+        """Requests of the server whose lines are read, until the file's earlier lines are all read."""
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
         self._assembler = RequestAssembler()

@@ -94,7 +94,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         prefill_rate=rate,
         unknown=_unknown(state),
     )
-    return verdict_on(found, window_s, _untold(state))
+    return verdict_on(found, window_s, _missing(state))
 
 
 def _requests(state: TargetState, now: float, wall: float) -> list[ServedRequest]:
@@ -103,30 +103,32 @@ def _requests(state: TargetState, now: float, wall: float) -> list[ServedRequest
     known = (
         request.aged(max(0.0, now - at)) for at, request in state.log.recent if request.processed_tokens is not None
     )
-    told: list[ServedRequest] = []
+    from_proxy: list[ServedRequest] = []
     for event in reversed(state.proxy.finished):
-        if len(told) >= KEPT:
+        if len(from_proxy) >= KEPT:
             break
         if event.prompt_tokens is not None and event.cached_tokens is not None and event.at:
-            told.append(of_event(event).aged(max(0.0, wall - ended_at(event))))
-    if not told:
+            from_proxy.append(of_event(event).aged(max(0.0, wall - ended_at(event))))
+    if not from_proxy:
         return list(islice(known, KEPT))
     logged = [*known]
     by_size: dict[int | None, list[ServedRequest]] = {}
     for prefix_request in logged:
         by_size.setdefault(prefix_request.processed_tokens, []).append(prefix_request)
-    joined = [_joined(prefix_request, by_size.get(prefix_request.processed_tokens, [])) for prefix_request in told]
+    joined = [
+        _joined(prefix_request, by_size.get(prefix_request.processed_tokens, [])) for prefix_request in from_proxy
+    ]
     rest = [prefix_request for same in by_size.values() for prefix_request in same]
     return sorted((*joined, *rest), key=lambda prefix_request: prefix_request.ended_age_s)[:KEPT]
 
 
-def _joined(told: ServedRequest, logged: list[ServedRequest]) -> ServedRequest:
+def _joined(from_proxy: ServedRequest, logged: list[ServedRequest]) -> ServedRequest:
     """The proxy's request with what the log adds; that one of the log is taken out of `logged`."""
     for index, request in enumerate(logged):
-        if abs(request.ended_age_s - told.ended_age_s) <= SAME_END_S:
+        if abs(request.ended_age_s - from_proxy.ended_age_s) <= SAME_END_S:
             del logged[index]
-            return replace(told, slot=request.slot, task=request.task, similarity=request.similarity)
-    return told
+            return replace(from_proxy, slot=request.slot, task=request.task, similarity=request.similarity)
+    return from_proxy
 
 
 def _sums(state: TargetState, now: float, window_s: float, requests: Sequence[ServedRequest]) -> _Sums | None:
@@ -264,7 +266,7 @@ def _prefill_rate(state: TargetState) -> float | None:
     return speed(tokens, ms, PREFILL) or (lifetime_rates(*(s.counters for s in life))[0] if life is not None else None)
 
 
-def _untold(state: TargetState) -> str:
+def _missing(state: TargetState) -> str:
     """Why nothing tells what is cached; empty where something does, once there are prompts."""
     if Source.LOG in state.last_known or Source.PROXY_EVENTS in state.last_known:
         return ""
@@ -275,9 +277,9 @@ def _untold(state: TargetState) -> str:
 
 
 def _unknown(state: TargetState) -> str:
-    """What cannot be told, and what would tell it."""
-    told = state.log.events.get("verbosity")
-    level = told.get("verbosity") if told is not None else None
+    """What is unknown, and what would show it."""
+    from_proxy = state.log.events.get("verbosity")
+    level = from_proxy.get("verbosity") if from_proxy is not None else None
     if Source.LOG not in state.last_known:
         return "the prompt cache's entries and the slots' similarity: no log is read; name it with --log"
     if state.log.prompt_cache.state is None and level is not None and level.isdecimal() and int(level) < 4:

@@ -69,7 +69,7 @@ class RateTally:
 
 
 class ProxyState:
-    """What the proxy told so far. The caller holds the target's lock."""
+    """State read from the proxy so far. The caller holds the target's lock."""
 
     def __init__(self) -> None:
         self.finished: deque[RequestEvent] = deque(maxlen=KEPT_REQUESTS)

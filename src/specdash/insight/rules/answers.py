@@ -106,15 +106,15 @@ def malformed_shown(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session repeats the same calls with the same results although it was told."""
+    """A session repeats the same calls with the same results despite a warning."""
     for session in _seen_lately(scene, limits["seen_s"]):
         if not session.is_looping or session.loop_repeats < limits["repeats"]:
             continue
         warned = session.loop_warnings
-        told = f"warned {warned} times" if warned else "never warned: is the loop breaker off?"
+        history = f"warned {warned} times" if warned else "never warned: is the loop breaker off?"
         yield Symptom(
             f"session {session.id} repeats the same tool calls with the same results for the "
-            f"{ordinal(session.loop_repeats)} turn ({told})",
+            f"{ordinal(session.loop_repeats)} turn ({history})",
             (
                 ("tool turns in the loop", str(session.loop_repeats)),
                 ("cycle", f"{session.loop_period} turns" if session.loop_period > 1 else "every turn the same"),
@@ -129,14 +129,17 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Most turns are those of loops."""
     window = limits["window_s"]
-    told = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
+    looped = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
-    if told < limits["told"] or turns.share(told) < limits["share"]:
+    if looped < limits["told"] or turns.share(looped) < limits["share"]:
         return
     sessions = sessions_of(events_of(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window))
     yield Symptom(
-        f"{told} of {turns.total} turns in {duration(window)} repeated a loop of tool calls",
-        (("turns in loops", f"{told} of {turns.total} in {duration(window)}"), ("sessions", str(sessions or UNKNOWN))),
+        f"{looped} of {turns.total} turns in {duration(window)} repeated a loop of tool calls",
+        (
+            ("turns in loops", f"{looped} of {turns.total} in {duration(window)}"),
+            ("sessions", str(sessions or UNKNOWN)),
+        ),
         fix=BREAK_LOOPS_SOONER,
     )
 
@@ -225,7 +228,7 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def _seen_lately(scene: RuleScene, seconds: float) -> Sequence[SessionView]:
-    """Sessions at work or seen in the last `seconds`; those of a proxy that answers no more are nobody's."""
+    """Sessions at work or seen in the last `seconds`; none where the proxy no longer answers."""
     proxy = scene.picture.proxy
     if proxy.live is None or proxy.status is not ReadingStatus.KNOWN:
         return ()
@@ -255,7 +258,7 @@ def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def _cancelled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server's log tells of cancelled requests, whoever is in front of it."""
+    """Cancelled requests in the server's log, with or without a proxy."""
     window = limits["window_s"]
     since = scene.picture.wall - window
     left = [at for at in scene.samples.left if at >= since]
@@ -351,7 +354,7 @@ def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The proxy has been held for so long that somebody may have forgotten it."""
+    """The proxy has been held for so long that it may have been forgotten."""
     proxy = scene.picture.proxy
     live = proxy.live
     if live is None or proxy.status is not ReadingStatus.KNOWN or not live.held or live.held_since is None:

@@ -69,7 +69,7 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The port takes connections and nobody answers; or the process was stopped by a signal."""
+    """The port takes connections and no answer comes; or the process was stopped by a signal."""
     backend = scene.picture.backend
     process = _process(scene)
     if process is not None and process.stopped:
@@ -326,8 +326,8 @@ def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     # What /metrics answers late may be of the requests that the last lines tell of.
     since = scene.past.since(scene.now - log.silent_s + limits["late_s"])
-    told = (sample for sample in since if sample.state in (BackendState.LIVE, BackendState.RESTARTED))
-    tokens = increase([sample.totals.get(_ALWAYS_COUNTED) for sample in told]) or 0.0
+    running = (sample for sample in since if sample.state in (BackendState.LIVE, BackendState.RESTARTED))
+    tokens = increase([sample.totals.get(_ALWAYS_COUNTED) for sample in running]) or 0.0
     if tokens < limits["tokens"]:
         return
     yield Symptom(

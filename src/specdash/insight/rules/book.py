@@ -89,7 +89,7 @@ FORGOTTEN_AFTER_S = 600.0
 """An alert that could not be judged for so long is over."""
 INTERRUPTED_S = 10.0
 """A symptom that has not lasted long enough yet survives so long without being judged: a look that failed, or a pause
-between two requests, does not make it begin anew."""
+between two requests, does not restart it."""
 TRIAL_ENDS_S = 5.0
 """So long after a trial may the restart be seen that ended it."""
 SUBJECTS = 40

@@ -82,7 +82,7 @@ class UnjudgeableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """What is said of one rule."""
+    """The texts and limits of one rule."""
 
     id: str
     family: str
@@ -122,7 +122,7 @@ class RuleSpec:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: what is said of it, and the function that judges."""
+    """One rule: its texts and limits, and the function that judges."""
 
     spec: RuleSpec
     judge: RuleFunction
@@ -157,7 +157,7 @@ _KEY = re.compile(r"(\w+) =")
 def tables_of(text: str) -> Mapping[str, Mapping[str, Any]]:
     """The tables of a TOML file with a table's name, a key and its value, or a comment on each line.
 
-    The values of such a file are those of JSON, which is read a hundred times as fast. Whatever else a file has of TOML
+    The values of such a file are those of JSON, which is read a hundred times as fast. Any other syntax of TOML
     is left to `tomllib`.
     """
     tables: dict[str, dict[str, Any]] = {}

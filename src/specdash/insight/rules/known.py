@@ -28,7 +28,7 @@ _GONE = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendSta
 
 
 def must_see(scene: RuleScene) -> None:
-    """Raise `UnjudgeableError` where specdash itself gets no CPU in time: a silence is nobody's then."""
+    """Raise `UnjudgeableError` where specdash itself gets no CPU in time: silence then says nothing of a server."""
     delay = scene.picture.delay
     if delay is not None and delay.is_starved:
         raise UnjudgeableError(TOO_BUSY)
@@ -54,7 +54,7 @@ def of_late(scene: RuleScene, names: Sequence[str], seconds: float, *, of_this_s
 
 
 def is_gone(scene: RuleScene) -> bool:
-    """Whether nobody serves now."""
+    """Whether no server serves now."""
     return scene.picture.backend.state in _GONE
 
 
@@ -114,7 +114,7 @@ def grown_while_still(
     still: Callable[[PictureSample], float | None],
     *grows: Callable[[PictureSample], float | None],
 ) -> CounterGrowth:
-    """How much totals grew since the total `still` moved last; nothing where one is not known or began anew."""
+    """How much totals grew since the total `still` moved last; nothing where one is unknown or was reset."""
     grown, times = [0.0] * len(grows), 0
     if not samples or grows[0](samples[0]) == grows[0](samples[-1]):
         return CounterGrowth(tuple(grown), times)
@@ -182,7 +182,7 @@ def _since(finished: Iterable[RequestEvent], since: float) -> Iterable[RequestEv
     for request_event in finished:
         if not request_event.at:
             continue
-        # They are written as they end, so whatever is older comes after.
+        # They are written as they end, so older ones come after.
         if ended_at(request_event) < since:
             return
         yield request_event

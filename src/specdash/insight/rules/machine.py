@@ -28,7 +28,7 @@ THROTTLES: Mapping[str, AlertSeverity] = {
     "power brake": AlertSeverity.CRITICAL,
 }
 """How bad each of `collect.gpu.THROTTLE_REASONS` is. A power cap is how a GPU works at full load; the software slows
-down before damage, the hardware when cooling or power supply fail. What is not here was set by somebody, or is idle."""
+down before damage, the hardware when cooling or power supply fail. Reasons not listed are settings, or an idle GPU."""
 _COVERED = 0.8
 """A window is judged once so much of it was seen."""
 GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
@@ -154,7 +154,7 @@ def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 def gpu_shared(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Somebody else has memory on the server's GPU. Judged only where the server itself is seen there."""
+    """Another process has memory on the server's GPU. Judged only where the server itself is seen there."""
     for gpu in scene.picture.gpu.gpus:
         processes = gpu.processes or ()
         if not any(process.is_backend for process in processes) or not _is_known(scene):

@@ -19,7 +19,7 @@ from specdash.insight.rules.known import (
     touched,
     warning,
 )
-from specdash.insight.speedup.verdict import WITHOUT, faster_settings
+from specdash.insight.speedup.verdict import WITHOUT, advice
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _slots_of_the_same_size(scene: RuleScene, count: int) -> Fix:
 def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:
     """What the verdict names; where it knows no best length, drafts as long as what is accepted of them, so that fewer
     steps reject any."""
-    _, _, fix = faster_settings(scene.picture)
+    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
     if fix or scene.picture.views.drafter.best_length is not None:
         return fix
     longest, wanted = parameter(scene, "spec-draft-n-max"), max(1, round(accepted))

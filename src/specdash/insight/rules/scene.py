@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdash.insight.request import Samples
 
 
-# When the server was seen to start: told from its state and its process, each start once.
+# When the server was seen to start, from its state and its process, each start once.
 
 KEPT = 100
 ONE_START_S = 30.0
@@ -29,8 +29,8 @@ ONE_START_S = 30.0
 CONFIRMED_S = 4.0
 """A process at the port is the server's when it stays up for so long with it."""
 TRIAL_SEEN_S = CONFIRMED_S + 3.0
-"""So long after a trial its last restart, which put the settings from before back, may be told; longer where it is seen
-that its process began before the trial's end."""
+"""So long after a trial its last restart, which put the settings from before back, may still be seen; longer where its
+process is seen to have begun before the trial's end."""
 _UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
@@ -174,7 +174,7 @@ class PictureSample:
     checkpoints: Mapping[str, int] = field(default_factory=dict)
     """Events so far by `kind action`."""
     live: Mapping[str, int] = field(default_factory=dict)
-    """Events so far of which the log told while we looked: see `LogPicture.live`."""
+    """Events in the log since the watch began: see `LogPicture.live`."""
     exact_accepted: float | None = None
     """Accepted draft tokens so far, exact where the rounded counter is not."""
     guardrails: Mapping[str, int] | None = field(default_factory=dict)
@@ -300,7 +300,7 @@ def _thinned(samples: list[PictureSample], now: float, kept_s: float) -> list[Pi
 
 
 def increase(values: Sequence[float | None]) -> float | None:
-    """Sum of the increases; a total that went back began anew."""
+    """Sum of the increases; a total that went back was reset."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None

@@ -16,7 +16,7 @@ from specdash.insight.picture import BackendState
 from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
-from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, faster_settings, kind_of
+from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
 from specdash.system.data import dataclass
 from specdash.system.stats import wilson
 from specdash.system.text import UNKNOWN, number, percent
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #
 # Acceptance differs by what is written: tool calls are accepted more than prose, long contexts less than short ones.
 # So requests are compared within strata of context length and work only, and what the strata say is added up (the van
-# Elteren test: stratified rank sums). That says whether it is chance; how far it fell is told by the acceptance that
+# Elteren test: stratified rank sums). That says whether it is chance; how far it fell is shown by the acceptance that
 # the recent requests would have had at their strata's earlier rates.
 
 LEAST_DRAFTED = 8
@@ -207,7 +207,7 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
     )
     speculation = scene.picture.backend.speculation
-    _, _, fix = faster_settings(scene.picture)
+    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
     yield Symptom(
         f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
         (
@@ -299,7 +299,7 @@ def _most(share: float, drafts: float) -> float:
 
 
 def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Speculation is on, tokens are generated, and nobody drafts any."""
+    """Speculation is on, tokens are generated, and none is drafted."""
     speculation = scene.picture.backend.speculation
     if not speculation.active:
         return
@@ -416,15 +416,15 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if found.state is not Drafting.FAILED:
         return
     wanted, draft = parameter(scene, "spec-type"), parameter(scene, "spec-draft-model")
-    said = of_late(scene, PROBLEM_CLASSES, float("inf"), of_this_server=True)
+    problems = of_late(scene, PROBLEM_CLASSES, float("inf"), of_this_server=True)
     yield Symptom(
         f"the server runs without speculation because {found.because}",
         (
             ("asked for", wanted or UNKNOWN),
             ("to do", found.fix or UNKNOWN),
-            *((picture.title, picture.sample) for picture in said),
+            *((picture.title, picture.sample) for picture in problems),
         ),
-        fix=(("LLAMA_SPEC_TYPE", "draft-simple"),) if wanted is None and draft is not None and not said else (),
+        fix=(("LLAMA_SPEC_TYPE", "draft-simple"),) if wanted is None and draft is not None and not problems else (),
     )
 
 
@@ -439,7 +439,7 @@ def _ended_here(scene: RuleScene) -> list[ServedRequest]:
     if uptime is None and scene.picture.backend.state is BackendState.DOWN:
         return []
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
-    told, logged = (
+    from_proxy, logged = (
         sorted(
             (request_sample for request_sample in usable(samples) if request_sample.began >= since),
             key=lambda request_sample: request_sample.ended,
@@ -449,7 +449,7 @@ def _ended_here(scene: RuleScene) -> list[ServedRequest]:
             islice(reversed(scene.samples.logged), COMPARED),
         )
     )
-    return told if 2 * len(told) >= len(logged) else logged
+    return from_proxy if 2 * len(from_proxy) >= len(logged) else logged
 
 
 def _only_repeats(speculation: SpeculationPicture) -> bool:

@@ -80,14 +80,14 @@ def way_of(state: TargetState) -> tuple[Rollback | None, str]:
     if speculation.is_active(state) is False:
         return None, NOTHING
     log, chain, model = state.log, chain_of(state), model_of(state)
-    said = START_LINE in log.events
+    start_seen = START_LINE in log.events
     done = log.step_totals.total.replays > 0 or log.checkpoint_tally.counts(SPECULATIVE).restored > 0
     if model is not None and model.memory is not None and chain:
         found, why = _of_model(model, model.memory, chain)
         # What the server does overrules what is known of its model's architecture.
-        if found is Rollback.CHECKPOINT or not (said or done):
+        if found is Rollback.CHECKPOINT or not (start_seen or done):
             return found, why
-    if said:
+    if start_seen:
         return Rollback.CHECKPOINT, "the server said at its start that it uses checkpoints"
     return (Rollback.CHECKPOINT, "the log shows restores and replays") if done else (None, _unknown(state, model))
 
@@ -176,7 +176,7 @@ def _reckoned(
     """Every decode call brings one token beside those accepted, so tokens less accepted ones are the decode calls.
 
     Those that are no step are replays, or steps without a draft; a type that drafts with a model has few of these.
-    `replays` says whether there are any, None that nobody can tell.
+    `replays` says whether there are any, None where that is unknown.
     """
     calls = tokens - accepted
     again = round(min(steps, calls - steps)) if replays else 0

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 # Which draft length would be the fastest, from what was accepted at the present one. Pure.
 #
-# Acceptance per position changes with the draft length: a shorter draft begins anew where a longer one goes on, so a
+# Acceptance per position changes with the draft length: a shorter draft restarts where a longer one goes on, so a
 # curve that is cut off says too little. Accepted runs are replayed instead: a step that accepted r tokens of K stands
 # for r tokens that can be drafted and one that cannot, and shorter drafts walk over the same tokens in more steps. A
 # run that was accepted to its end may go on; that is taken to be as likely as at the last position. Positions beyond
-# the present length were never tried, and nothing is said of them.
+# the present length were never tried and are not estimated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
 
 
 def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
-    """Without counters: what the log said at the end of the latest requests."""
+    """Without counters: the log's lines at the end of the latest requests."""
     for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
         ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
         if ended.drafts.steps:
@@ -255,10 +255,10 @@ def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) 
 
 
 def _lengths(state: TargetState, now: float, main: SpecType, own: _Own) -> _Lengths:
-    said = state.log.implementations.get(main.name, {})
+    printed = state.log.implementations.get(main.name, {})
     asked = speculation.asked_length(state, main)
     props: Props | None = state.value(Source.PROPS)
-    block = speculation.whole(said.get("block_size"))
+    block = speculation.whole(printed.get("block_size"))
     if block is None and main.block_margin is not None and props is not None and props.draft is not None:
         block = props.draft.block_size
     clamps, limits = _clamps(state, now)
@@ -435,13 +435,13 @@ def verdict_of(told: DrafterFigures) -> str:
 
 
 def _paying(told: DrafterFigures) -> str:
-    said = f"{percent(told.acceptance or 0.0, bounded=True)} accepted"
+    words = f"{percent(told.acceptance or 0.0, bounded=True)} accepted"
     if told.break_even_length is None:
-        return said
+        return words
     if told.break_even_acceptance is None:
-        return f"{said}; drafts of this length cost more than they save even when every token is accepted"
+        return f"{words}; drafts of this length cost more than they save even when every token is accepted"
     needed = percent(told.break_even_acceptance, bounded=True)
-    return f"{said}, {'' if told.basis == 'measured' else 'about '}{needed} needed to pay"
+    return f"{words}, {'' if told.basis == 'measured' else 'about '}{needed} needed to pay"
 
 
 def _length(told: DrafterFigures) -> str:

@@ -1,7 +1,7 @@
 """Derives whether the server really speculates, and why not.
 
 What the slots show now counts most; then drafts that were made; then what the runner found out after the start. Why it
-does not is told by the runner's check, the log, or the parameters it was started with, in this order.
+does not comes from the runner's check, the log, or the parameters it was started with, in this order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DraftingEvidence:
     """Lines of its log that say why it does not speculate."""
     check: StartCheck | None = None
     away: str = ""
-    """Why nothing can be said of it now: it does not answer, or loads its model."""
+    """Why it is unknown now: the server does not answer, or loads its model."""
     hidden: str = ""
     """Why its slots cannot be seen."""
     unseen: str = ""

@@ -174,8 +174,8 @@ def longest_draft(state: TargetState) -> int | None:
 def asked_length(state: TargetState, kind: SpecType) -> int | None:
     """The longest draft that a type was started with, or has by nature; None where nothing tells."""
     given = dict(state.target.parameters).get(kind.max_parameter or "")
-    said = state.log.implementations.get(kind.name, {}).get("n_max")
-    return whole(given) or whole(said) or kind.fixed_draft_length
+    printed = state.log.implementations.get(kind.name, {}).get("n_max")
+    return whole(given) or whole(printed) or kind.fixed_draft_length
 
 
 def whole(text: str | None) -> int | None:

@@ -65,7 +65,7 @@ class CpuOfOthers:
         return min(1.0, max(0.0, (self._until(last) - self._until(first)) / (last - first)))
 
     def now(self, now: float) -> float | None:
-        """The mean share of the last seconds; None where nobody has looked of late."""
+        """The mean share of the last seconds; None without a recent look."""
         if not self._times or now - self._times[-1] > 3 * RECENT_S:
             return None
         return self.over(self._times[-1] - RECENT_S, self._times[-1])

@@ -116,7 +116,7 @@ class DecodingServer:
     """File name of its model."""
     model_bytes: int | None = None
     engines: tuple[str, ...] = ()
-    """Its engine as whoever started it wrote it down, and as GET /props has it: builds without git all say the same
+    """Its engine as its run record and GET /props name it: builds without git all have the same name
     there."""
     gpu: str | None = None
 
@@ -224,7 +224,7 @@ class Reference:
 
     A token's time without speculation grows in a straight line with the context (attention reads it) and with the
     requests beside it (one batch for all), so it is interpolated so, and the line is followed to shorter contexts than
-    were recorded, and to longer ones up to `reach`. Nothing is said of concurrencies outside of the recorded ones.
+    were recorded, and to longer ones up to `reach`. Concurrencies beyond the recorded ones are unknown.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
 BLOCKS = 24
 """More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
 RESAMPLES = 800
-"""Enough for bounds that are drawn with two decimals, and computed anew with every request."""
+"""Enough for bounds that are drawn with two decimals, and recomputed with every request."""
 _MOST_SHARE = 0.95
 _MICRO = 1e6
 _LEAST_SPREAD = 0.25
@@ -545,7 +545,7 @@ LONG, NEXT, FRESH = "long prompt", "follow-up", "new prompt"
 PHASES = (*(str(purpose) for purpose in RequestPurpose), LONG, NEXT, FRESH)
 _LATE_S = 2.0
 _DISORDER_S = 60.0
-"""Requests that were told of later may have ended earlier by so much."""
+"""Requests reported later may have ended earlier by so much."""
 
 
 def context_of(sample: ServedRequest) -> str | None:
@@ -569,9 +569,9 @@ def phase_of(sample: ServedRequest, work: RequestPurpose | None) -> str | None:
 
 
 def works(samples: Sequence[ServedRequest], told: Reversible[ServedRequest]) -> dict[int, RequestPurpose]:
-    """What the proxy told of requests of the log, by their index: same tokens, and ended at the same time.
+    """The purpose of requests in the log, by their index, from the proxy's with equal tokens and end.
 
-    Both are in the order in which they ended: of what was told only as much is looked at as the samples span.
+    Both are in the order in which they ended: only the proxy's requests within the samples' span are searched.
     """
     known: dict[tuple[int | None, int | None], list[ServedRequest]] = {}
     first = min((sample.ended for sample in samples if sample.purpose is None), default=math.inf) - _LATE_S
@@ -630,7 +630,7 @@ HELD_REQUESTS = 24
 MOST = 96
 SETTLED_S = 5.0
 """Where dozens ended before the last multiple of so long, those after it wait for the next: a server that ends
-several a second would be reckoned anew at each look."""
+several a second would be recomputed at each look."""
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
 BUSIER = 0.2
@@ -807,7 +807,7 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
         return _with_groups(_outrun(pool.others, then, effort), state, pool, [None] * len(pairs))
     compared_to = pool
     if known and reference is not None:
-        # What is said beside the figure is of the same requests.
+        # The text beside the figure is about the same requests.
         places = [index for index, pair in enumerate(pairs) if pair is not None]
         compared_to = replace(pool, chosen=tuple(pool.chosen[place] for place in places))
         effort, beside = effort_of(compared_to.chosen), _mean_count([profiles[place] for place in places])
@@ -1036,7 +1036,7 @@ def _has_gpu(state: TargetState) -> bool:
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
-    """What the counters tell of the window, else of the server's life, for a server whose requests nobody logs."""
+    """What the counters tell of the window, else of the server's life, for a server whose requests are not logged."""
     if state.totals_stale_s(now) is not None:
         return None
     for bounds in (state.window(now, window_s), state.counters.life):

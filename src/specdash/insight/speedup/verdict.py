@@ -123,7 +123,7 @@ def verdict(picture: Picture) -> Verdict:
         words = _sentence(drafting.because or "no speculation type is set")
         return Verdict(VerdictKind.OFF, "NOT SPECULATING", words, step=VerdictStep.TUNE)
     kind = kind_of(speedup)
-    faster, gain, fix = faster_settings(picture)
+    faster, gain, fix = advice(picture.speedup, picture.views.drafter)
     if kind is VerdictKind.UNCLEAR or speedup.value is None:
         found = _not_clear(picture)
         return replace(found, better=faster, gain=gain, fix=fix, step=VerdictStep.CHANGE) if fix else found
@@ -140,7 +140,7 @@ def verdict(picture: Picture) -> Verdict:
 
 
 def kind_of(speedup: SpeedUpPicture) -> VerdictKind:
-    """What can be said of this speed-up: nothing while it is not known well enough."""
+    """The kind of verdict on this speed-up; unclear while it is not known well enough."""
     if speedup.verdict is Paying.UNKNOWN:
         return VerdictKind.UNCLEAR
     return judged(speedup.low, speedup.high)
@@ -236,11 +236,6 @@ def _because(speedup: SpeedUpPicture) -> str:
     if least > length:
         return f"A step yields {length:.1f} tokens and costs as much as {least:.1f}: no acceptance would pay for it."
     return f"A step yields {length:.1f} tokens and costs as much as {least:.1f}."
-
-
-def faster_settings(picture: Picture) -> tuple[str, float | None, Fix]:
-    """See `advice`."""
-    return advice(picture.speedup, picture.views.drafter)
 
 
 def advice(speedup: SpeedUpPicture, drafter: DrafterPicture) -> tuple[str, float | None, Fix]:

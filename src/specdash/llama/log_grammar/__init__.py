@@ -98,8 +98,8 @@ DETAIL_CLASSES = frozenset(
         "debug", "reasoning_budget", "stream", "mcp", "multimodal",
     }
 )  # fmt: skip
-"""Classes whose lines tell of a step within a request, up to hundreds for each: whoever watches for trouble leaves them
-out. What begins and ends a request, warnings, what the server says of itself and what nobody knows are none."""
+"""Classes whose lines tell of a step within a request, up to hundreds for each: views of trouble leave them
+out. What begins and ends a request, warnings, what the server says of itself and unknown lines are not among them."""
 
 _SLOT_SHAPE = re.compile(rb"slot[\w()~<>]{0,64}:id\|task\|")
 _FUNCTION_SHAPE = re.compile(rb"[\w()~<>]{1,80}:")

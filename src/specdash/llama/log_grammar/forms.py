@@ -8,7 +8,7 @@ From it come two things, so that a line can be recognised without running a rege
 * a regex over the line itself, which captures the named fields.
 
 Field types: `d` integer, `f` decimal number, `w` word, `s` text (up to the quote if it began with one, to the end of
-the line if it is last, else without blanks), `list` numbers between commas, `x` pointer, `dots` dots, `rest` whatever
+the line if it is last, else without blanks), `list` numbers between commas, `x` pointer, `dots` dots, `rest` all that
 follows. A field without a name is not captured.
 """
 

@@ -1,8 +1,9 @@
 """The warning classes: lines that are counted, each with what it means and when it is normal.
 
 What the server prints as a warning is not always trouble, and some trouble is printed as information; the severity here
-is ours. Here are false alarms and the memory and computation of the engine; the others are in `speculation_trouble`,
-`request_trouble`, `server_trouble` and `router_lines`, and in `memory_lines` where they belong to its facts.
+is specdash's own. Here are false alarms and the memory and computation of the engine; the others are in
+`speculation_trouble`, `request_trouble`, `server_trouble` and `router_lines`, in `memory_lines` where they belong to
+its facts.
 """
 
 from __future__ import annotations
