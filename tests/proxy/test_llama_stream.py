@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.passthrough import ALL, PROGRESS, TIMINGS, Restorer, additions_to, fields_of, with_fields
-from support.recording_sink import RecordingSink
 
 if TYPE_CHECKING:
     from specdash.proxy.upstream.upstream import Body
@@ -33,7 +32,7 @@ def stream(chunks: list[bytes]) -> bytes:
 
 
 def restored(data: bytes, added: frozenset[str] = ALL, cuts: tuple[int, ...] = ()) -> tuple[bytes, AnswerAssembler]:
-    restorer = Restorer(AnswerAssembler(RecordingSink()), added)
+    restorer = Restorer(AnswerAssembler(), added)
     told = b""
     for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
         told += restorer.feed(data[start:end])
@@ -114,7 +113,7 @@ class TestRestoring:
 
     def test_silence_is_broken_while_progress_is_held_back(self) -> None:
         clock = [0.0]
-        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL, ping_s=30, clock=lambda: clock[0])
+        restorer = Restorer(AnswerAssembler(), ALL, ping_s=30, clock=lambda: clock[0])
 
         def told_at(seconds: float) -> bytes:
             clock[0] = seconds
@@ -124,13 +123,13 @@ class TestRestoring:
         assert told == [b"", b"", b":\n\n", b"", b":\n\n"]
 
     def test_an_error_before_anything_else_is_known_as_such(self) -> None:
-        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL)
+        restorer = Restorer(AnswerAssembler(), ALL)
         restorer.feed(ROLE + P + END)
         restorer.feed(b'data: {"error":{"code":500,"message":"m"}}\n\n')
         assert restorer.first_error == {"code": 500, "message": "m"}
 
     def test_an_error_after_content_is_an_event(self) -> None:
-        restorer = Restorer(AnswerAssembler(RecordingSink()), ALL)
+        restorer = Restorer(AnswerAssembler(), ALL)
         restorer.feed(ROLE + END)
         error = b'data: {"error":{"code":500,"message":"m"}}\n\n'
         assert restorer.feed(error) == error

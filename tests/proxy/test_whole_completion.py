@@ -9,7 +9,6 @@ import pytest
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.passthrough import WholeCompletion, streaming_body
-from support.recording_sink import RecordingSink
 
 FULL = {
     "created": 5,
@@ -31,7 +30,7 @@ def call(**function: str) -> dict[str, Any]:
 
 
 def whole(*chunks: dict[str, Any]) -> WholeCompletion:
-    completion = WholeCompletion(AnswerAssembler(RecordingSink()))
+    completion = WholeCompletion(AnswerAssembler())
     for entry in chunks:
         completion.feed(b"data: " + orjson.dumps(entry) + b"\n\n")
     completion.end()

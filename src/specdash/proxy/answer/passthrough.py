@@ -16,7 +16,6 @@ import orjson
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import Nowhere
 from specdash.proxy.http.client import ClientLeftError, ClientWatch
 from specdash.proxy.http.responses import ApiError, client_host, header_map, read_body, send_bytes
 from specdash.proxy.sessions import chat_session_id
@@ -108,7 +107,7 @@ class Restorer:
         self._ping_s = ping_s
         self._clock = clock
         self._told_at = clock()
-        self._decoder = ChatDecoder(answer.chunk)
+        self._decoder = ChatDecoder()
         self._rest = b""
         self._is_foreign = added is None
         self._has_begun = False
@@ -117,7 +116,8 @@ class Restorer:
     def feed(self, data: bytes) -> bytes:
         """The next bytes of the stream, cut anywhere; the bytes for the client, whole events."""
         if self._is_foreign:
-            self._decoder.feed(data)
+            for chunk in self._decoder.feed(data):
+                self.answer.chunk(chunk)
             return data
         data = self._rest + data
         end = data.rfind(b"\n\n")
@@ -138,7 +138,8 @@ class Restorer:
     def close(self) -> bytes:
         """The stream has ended; what is left of it."""
         rest = self._give_up()
-        self._decoder.close()
+        for chunk in self._decoder.close():
+            self.answer.chunk(chunk)
         self.answer.end()
         return rest
 
@@ -146,13 +147,15 @@ class Restorer:
         self._is_foreign = True
         rest = self._rest
         self._rest = b""
-        self._decoder.feed(rest)
+        for chunk in self._decoder.feed(rest):
+            self.answer.chunk(chunk)
         return rest
 
     def _event(self, event: bytes, kept: list[bytes]) -> None:
         chunk = _chunk(event)
         if chunk is None:
-            self._decoder.feed(event + b"\n\n")
+            for chunk in self._decoder.feed(event + b"\n\n"):
+                self.answer.chunk(chunk)
             kept.append(event)
             return
         self.answer.chunk(chunk)
@@ -260,16 +263,18 @@ class WholeCompletion:
 
     def __init__(self, answer: AnswerAssembler) -> None:
         self.answer = answer
-        self._decoder = ChatDecoder(self._chunk)
+        self._decoder = ChatDecoder()
         self._seen: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the stream."""
-        self._decoder.feed(data)
+        for chunk in self._decoder.feed(data):
+            self._chunk(chunk)
 
     def end(self) -> None:
         """No bytes follow."""
-        self._decoder.close()
+        for chunk in self._decoder.close():
+            self._chunk(chunk)
         self.answer.end()
 
     @property
@@ -385,7 +390,7 @@ class _Exchange:
         self._wants_stream = self._streams = bool(active.event.stream)
         self.begun = False
         self._answered = False
-        self._answer = AnswerAssembler(Nowhere())
+        self._answer = AnswerAssembler()
         self._status = 200
 
     async def run(self) -> None:
@@ -480,13 +485,13 @@ class _Exchange:
                 await self._pass(self._body)
 
     async def _pass(self, body: Body, added: frozenset[str] | None = None) -> None:
-        self._answer = AnswerAssembler(Nowhere())
+        self._answer = AnswerAssembler()
         async with await self._proxy.upstream.open(body, PATH) as reply:
             await self._copy(reply, added)
 
     async def _rebuild(self, body: Body) -> bool:
         """Answer with the whole that a stream makes; False when it has to be asked for after all."""
-        self._answer = AnswerAssembler(Nowhere())
+        self._answer = AnswerAssembler()
         active, whole = self._active, WholeCompletion(self._answer)
         async with await self._proxy.upstream.open(body, PATH) as reply:
             if not _is_stream(reply):
@@ -588,7 +593,8 @@ class _WholeReader:
         except orjson.JSONDecodeError:
             return b""
         if isinstance(value, dict):
-            self._answer.whole(value)
+            self._answer.chunk(value)
+            self._answer.end()
         return b""
 
 

@@ -9,9 +9,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
-from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Usage
-from specdash.proxy.answer.filters import Chain, VisibleContent, stop_reason_of
-from specdash.proxy.answer.repair import NOTHING, call_upstream, judge, repair
+from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Text, Usage
+from specdash.proxy.answer.filters import stop_reason_of
+from specdash.proxy.answer.repair import NOTHING, Shown, answered
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
@@ -33,10 +33,10 @@ from specdash.proxy.upstream.window import admitted, learn_models, must_wait, up
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.answer.repair import Flush
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.http.responses import Receive, Scope, Send
     from specdash.proxy.sessions import ProxySession
@@ -306,10 +306,15 @@ class Turn:
         window = self.proxy.window.tokens
         return self._estimate / window if window else 0.0
 
+    @property
+    def shows_no_fragment(self) -> bool:
+        """True when a call that cannot be read is never shown, not even as text."""
+        return self.is_strict or self.settings.malformed_tool_stream_strict
+
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
         builder = MessageBuilder()
-        await self._answer(builder, None)
+        await self._answer(Shown(builder), None)
         return {
             "id": self.message_id,
             "type": "message",
@@ -323,24 +328,25 @@ class Turn:
 
     async def stream(self, writer: SseWriter, client: ClientStream) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
+
+        async def flush(answer: AnswerAssembler) -> None:
+            if not writer.started:
+                if answer.id is None:
+                    return
+                self.begin(writer)
+            await client.flush()
+            if writer.has_content and self.active.ttft_s is None:
+                self.active.first_content()
+
         if self.is_strict:
             builder = MessageBuilder()
-            await self._answer(builder, None)
+            await self._answer(Shown(builder), None)
             self.begin(writer)
-            builder.replay(writer)
+            for piece in builder.pieces():
+                writer.add(piece)
             self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED, forced=self.settings.force_non_stream)
         else:
-
-            async def on_data(answer: AnswerAssembler) -> None:
-                if not writer.started:
-                    if answer.id is None:
-                        return
-                    self.begin(writer)
-                await client.flush()
-                if writer.has_content and self.active.ttft_s is None:
-                    self.active.first_content()
-
-            await self._answer(writer, on_data, lambda: self.begin(writer))
+            await self._answer(Shown(writer, lambda: self.begin(writer)), flush)
             self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
         if writer.has_content:
@@ -366,13 +372,9 @@ class Turn:
         """Tell what a guardrail did."""
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
-    def chain(self, sink: BlockSink, *, thinking: bool) -> Chain:
-        """New filters in front of `sink`."""
-        prepared = self.prepared
-        return Chain(prepared.request, prepared.tools, self.settings, sink, prefill=prepared.prefill, thinking=thinking)
-
     def count(self, answer: AnswerAssembler) -> None:
         """Add one upstream call's tokens; a prompt whose size nobody told counts as it was estimated."""
+        self._identify(answer)
         usage = answer.usage
         if not usage.prompt:
             usage += Usage(prompt=self._estimate)
@@ -413,37 +415,13 @@ class Turn:
         if answer.id and self._message_id is None:
             self._message_id = answer.message_id
 
-    async def _answer(
-        self,
-        sink: BlockSink,
-        on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
-        begin: Callable[[], None] | None = None,
-    ) -> None:
-        """Bring the final answer into `sink`: at once with `on_data`, else only after it is judged."""
-        shown = VisibleContent(sink, begin)
-        draft = None if on_data is not None else MessageBuilder()
-        chain = self.chain(draft or shown, thinking=self.prepared.request.wants_thinking)
-        answer = await call_upstream(self, self.prepared.body, chain, on_data)
-        self._identify(answer)
-        self.count(answer)
-        bad = judge(self, answer, chain)
-        is_malformed = bad is not None and bad.is_malformed
-        held = chain.drop() if is_malformed else chain.release()
-        if draft is not None:
-            draft.replay(shown, calls=not is_malformed)
-        if chain.repeated:
-            chars = answer.text_chars + answer.thinking_chars
-            self.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
-        used = answer
-        if bad is not None:
-            used = await repair(self, bad, answer, chain, held, shown)
-        elif shown.calls:
-            self.session.malformed_streak = 0
-        if not (shown.calls or shown.has_text or shown.has_thinking or chain.stop_text):
-            shown.text(NOTHING)
-        self._calls = shown.calls
-        self._stop_text = chain.stop_text or answer.stop_text
-        finish = "length" if chain.repeated else used.finish_reason
+    async def _answer(self, shown: Shown, flush: Flush | None) -> None:
+        attempt = await answered(self, shown, flush)
+        if not (shown.calls or shown.has_text or shown.has_thinking or attempt.stop_text):
+            shown.add(Text(NOTHING))
+        self._calls = [call.name for call in shown.calls]
+        self._stop_text = attempt.stop_text or attempt.answer.stop_text
+        finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
 
     def _finish(

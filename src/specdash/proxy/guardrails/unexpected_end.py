@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.guardrails.history import calls_of, instruction_of
-from specdash.proxy.guardrails.markup_search import prose_lines
+from specdash.proxy.guardrails.openings import prose_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
