@@ -175,6 +175,12 @@ class ChatDecoder:
         for event in events:
             if self.done:
                 return
+            if event[:7] == b"data: {" and b"\n" not in event:
+                try:
+                    yield orjson.loads(event[6:])
+                    continue
+                except orjson.JSONDecodeError:
+                    pass
             yield from self._chunk(event)
         if len(self._rest) > MAX_EVENT_BYTES and not self.done:
             self.done = True
@@ -302,7 +308,11 @@ class AnswerAssembler(Meter):
             choice = choices[0]
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                self._delta(delta, pieces)
+                content = delta.get("content")
+                if content.__class__ is str and content and len(delta) == 1:
+                    pieces.append(self._text(content))
+                else:
+                    self._delta(delta, pieces)
             elif isinstance(choice.get("message"), dict):
                 self._message(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
@@ -342,16 +352,19 @@ class AnswerAssembler(Meter):
             pieces.append(Thinking(thinking))
         text = _text_of(delta.get("content"))
         if text:
-            self.started = True
-            self._deltas += 1
-            self._texts.append(text)
-            self.text_chars += len(text)
-            pieces.append(Text(text))
+            pieces.append(self._text(text))
         entries = delta.get("tool_calls")
         if entries and isinstance(entries, list):
             for entry in entries:
                 if isinstance(entry, dict):
                     self._call_delta(entry, pieces)
+
+    def _text(self, text: str) -> Text:
+        self.started = True
+        self._deltas += 1
+        self._texts.append(text)
+        self.text_chars += len(text)
+        return Text(text)
 
     def _message(self, message: dict[str, Any], pieces: list[Piece]) -> None:
         """A whole message: a delta in which every entry is a call of its own."""

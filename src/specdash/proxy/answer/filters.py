@@ -109,7 +109,7 @@ async def until_repeated(source: Pieces, attempt: Attempt, settings: ProxySettin
     watch = RepetitionWatch(settings)
     async for piece in source:
         yield piece
-        if isinstance(piece, Text | Thinking) and not attempt.is_cut and watch.feed(piece.text):
+        if (piece.__class__ is Text or piece.__class__ is Thinking) and not attempt.is_cut and watch.feed(piece.text):
             attempt.is_cut = attempt.has_repeated = True
             yield END
 
@@ -117,7 +117,7 @@ async def until_repeated(source: Pieces, attempt: Attempt, settings: ProxySettin
 async def without_thinking(source: Pieces, attempt: Attempt) -> Pieces:
     """Keep reasoning from a client that did not ask for it."""
     async for piece in source:
-        if isinstance(piece, Thinking):
+        if piece.__class__ is Thinking:
             attempt.hidden.append(piece.text)
         else:
             yield piece
@@ -130,7 +130,7 @@ async def without_echo(source: Pieces, prefill: str) -> Pieces:
     """
     held, decided = "", not prefill.strip()
     async for piece in source:
-        if decided or not isinstance(piece, Text | ToolStart | End):
+        if decided or not isinstance(piece, (Text, ToolStart, End)):
             yield piece
             continue
         if isinstance(piece, Text):
@@ -162,7 +162,7 @@ async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> 
                 continue
             held += piece.text
             settled = _settled(held, ordered)
-        elif held and isinstance(piece, Thinking | ToolStart | End):
+        elif held and isinstance(piece, (Thinking, ToolStart, End)):
             settled = len(held)
         else:
             yield piece
@@ -207,31 +207,30 @@ async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[
     Every other fragment passes as it came. A real call says that the upstream's parser works: what is held is text.
     """
     openings: Openings | None = Openings(offered)
-    waiting = 0
+    held, waiting = attempt.held, 0
     async for piece in source:
         if openings is None:
             yield piece
-        elif isinstance(piece, Text):
+        elif piece.__class__ is Text:
             openings.feed(piece.text)
-            if not openings.held and not attempt.held:
+            if not held and not openings.held:
                 yield piece
                 continue
-            attempt.held.append(piece)
+            held.append(piece)
             waiting += len(piece.text)
-            while attempt.held:
-                first = attempt.held[0]
-                size = len(first.text) if isinstance(first, Text) else 0
+            while held:
+                size = len(held[0].text) if isinstance(held[0], Text) else 0
                 if waiting - size < openings.held:
                     break
                 waiting -= size
-                yield attempt.held.pop(0)
-        elif isinstance(piece, Thinking) and attempt.held:
-            attempt.held.append(piece)
-        elif isinstance(piece, ToolStart):
+                yield held.pop(0)
+        elif piece.__class__ is Thinking and held:
+            held.append(piece)
+        elif piece.__class__ is ToolStart:
             openings = None
-            for kept in attempt.held:
+            for kept in held:
                 yield kept
-            attempt.held.clear()
+            held.clear()
             yield piece
         else:
             yield piece
@@ -241,14 +240,14 @@ async def with_allowed_calls(source: Pieces, attempt: Attempt, names: Collection
     """Pass the tool calls that a client can take: at most `attempt.limit`, and only of tools it offered."""
     passed: set[int] = set()
     async for piece in source:
-        if isinstance(piece, ToolStart):
+        if piece.__class__ is ToolStart:
             if names is not None and piece.name not in names:
                 continue
             if attempt.limit is not None and len(passed) >= attempt.limit:
                 attempt.is_cut = True
                 continue
             passed.add(piece.index)
-        elif isinstance(piece, Arguments) and piece.index not in passed:
+        elif piece.__class__ is Arguments and piece.index not in passed:
             continue
         yield piece
 

@@ -31,6 +31,7 @@ _PLAIN = (
 )  # fmt: skip
 _LITERALS = (*_SPECIAL, *_PLAIN)
 _LITERAL = re.compile("|".join(map(re.escape, _LITERALS)))
+_PARTS = frozenset(literal[:size] for literal in _LITERALS for size in range(1, len(literal)))
 _FENCED = re.compile(r"```(?:json|JSON)?[ \t\r]*\n\s*")
 _FENCE_PART = re.compile(r"`{1,3}(?:j(?:s(?:o(?:n)?)?)?)?[ \t\r]*\Z")
 _HEAD = re.compile(r'(?:\[\s*)?\{\s*"(?P<key>\w*)"\s*:\s*(?:"(?P<value>[^"\\\n]*)"|(?P<other>[^\s"]))')
@@ -40,6 +41,8 @@ _PYTHON_PART = re.compile(r"\[\s*(?:[A-Za-z_][\w.\-]{0,64})?\Z")
 _PLACE = re.compile(r"^ {0,3}(?=\S)|(?<=[^\s\d][.!?…:。！？：])[ \t]{0,3}(?=[<\[{`])|(?=</?(?:[|｜]|\Z))", re.MULTILINE)
 _FENCE_MARK = re.compile(r" *(?:```|~~~)")
 _CODE = re.compile(r" {4}| {0,3}\t")
+_LONG_LINE = 2000
+_PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
 _LOOK = 600
 """Characters behind a place that decide whether a call may begin there."""
 
@@ -86,7 +89,7 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     """Whether a written call may begin where `text` does; None when more of the text decides that."""
     if _LITERAL.match(text):
         return True
-    if any(len(literal) > len(text) and literal.startswith(text) for literal in _LITERALS):
+    if text in _PARTS:
         return None
     if text[0] not in "{[`":
         return False
@@ -117,6 +120,8 @@ class Openings:
         self.held = 0
         self.found = False
         self._offered = offered
+        self._is_prose = False
+        """The current line has begun, and no call begins with it."""
         self._fence = ""
         self._text = ""
         """What may still matter; the current line begins at `_start`, and is looked at up to `_checked`."""
@@ -129,17 +134,20 @@ class Openings:
             self.held += len(text)
             return
         self._text += text
+        if self._is_prose and not self.held and len(self._text) < _LONG_LINE and _PROSE.fullmatch(text):
+            return
         self.held = 0
         for at, begins in self._places():
             if begins is not False:
                 self.found = begins is True
                 self.held = len(self._text) - at
                 return
+        self._is_prose = bool(self._text[self._start :].strip())
         # Of a line that is done nothing is needed, of a long one the start (is it a fence?) and the end.
         self._text = self._text[self._start :]
         self._checked -= self._start
         self._start = 0
-        if (cut := self._checked - 2 * FENCE_LINE_MAX) > 4 * FENCE_LINE_MAX:
+        if (cut := self._checked - 2 * FENCE_LINE_MAX) > _LONG_LINE // 2:
             self._text = self._text[: FENCE_LINE_MAX + 1] + self._text[FENCE_LINE_MAX + 1 + cut :]
             self._checked -= cut
 
