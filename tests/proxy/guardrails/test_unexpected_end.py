@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from specdash.proxy.guardrails.unexpected_end import (
@@ -346,6 +349,20 @@ def test_an_announcement_without_its_call_is_an_unexpected_end(text: str) -> Non
 @pytest.mark.parametrize("text", PROPER)
 def test_a_proper_end_is_none(text: str) -> None:
     assert not is_unexpected_end(request(), text, [], "stop")
+
+
+def test_the_corpus_of_endings_is_judged_at_the_rates_of_the_docs() -> None:
+    """Rates of the sentences that agents end with, in six languages; docs/proxy.md has them."""
+    tests = Path(__file__).parents[2]
+    endings = json.loads((tests / "data" / "proxy_corpus" / "endings.json").read_text(encoding="utf-8"))
+    tools = ["Read", "Grep", "Bash", "Edit"]
+    alarms = [text for text in endings["finished"] if announces_action(text, tools)]
+    missed = [text for text in endings["announced"] if not announces_action(text, tools)]
+    assert (alarms, len(missed)) == ([], 1), missed
+    told = f"{len(endings['finished'])} of {len(endings['finished'])} finished ones are left alone, and "
+    told += f"{len(endings['announced']) - len(missed)} of {len(endings['announced'])} announcements noticed"
+    docs = (tests.parent / "docs" / "proxy.md").read_text(encoding="utf-8")
+    assert told in " ".join(docs.split())
 
 
 @pytest.mark.parametrize("text", ["", "Let me read the file:"])
