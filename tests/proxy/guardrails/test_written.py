@@ -318,6 +318,108 @@ REFUSED = [
     "</agentic-protocol>",
     '{"name": "Bob", "arguments": {}}',
 ]
+MORE_CALLS = [
+    'Let me check that file.\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>\n',
+    '<think>\nI should read.\n</think>\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'I\'ll look at it now:\n\n```json\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
+    'I\'ll look at it now:\n\n```\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
+    'Sure!\n\n```json\n[{"name": "Read", "arguments": {"file_path": "/a"}}]\n```',
+    "[Read(file_path='/a')]",
+    'I\'ll read the file.\n[Read(file_path="/a")]',
+    "[Read(file_path='/a'), Ping()]",
+    '<|python_tag|>{"type": "function", "name": "Read", "parameters": {"file_path": "/a"}}',
+    '<|tool_call|>{"name": "Read", "arguments": {"file_path": "/a"}}<|/tool_call|>',
+    '[TOOL_CALLS] [{"name": "Read", "arguments": {"file_path": "/a"}}]',
+    '[TOOL_CALLS]Read{"file_path": "/a"}',
+    "<function=Read>\n<parameter=file_path>/a</parameter>\n</function>\n</tool_call>",
+    'Okay.\n<function=Read>{"file_path": "/a"}</function>',
+    '<function_calls><invoke name="Read"><parameter name="file_path">/a</parameter></invoke></function_calls>',
+    "<tool_call>Read\n<arg_key>file_path</arg_key>\n<arg_value>/a</arg_value>\n</tool_call>",
+    "<tool_call>Read<arg_key>file_path</arg_key><arg_value>/a</arg_value></tool_call>",
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>Read<｜tool▁sep｜>{"file_path": "/a"}<｜tool▁call▁end｜><｜tool▁calls▁end｜><｜end▁of▁sentence｜>',
+    '<|channel|>commentary to=functions.Read <|constrain|>json<|message|>{"file_path": "/a"}',
+    '<|channel|>analysis<|message|>Need file<|end|><|start|>assistant<|channel|>commentary to=functions.Read <|constrain|>json<|message|>{"file_path":"/a"}<|call|>',
+    '<|start|>assistant<|channel|>analysis to=functions.Read code<|message|>{"file_path":"/a"}<|call|>',
+    'The token is wrong.\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call><|im_end|>',
+    'Die Vorlage ist falsch, ich lese die Datei.\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '<tools>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tools>',
+    '<tool_call>{"name": "Read", "arguments": "{\\"file_path\\": \\"/a\\"}"}</tool_call>',
+    '<tool_call>\n{"function": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '<tool_call>\n{"tool": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '<tool_call>\n{"name": "Read", "args": {"file_path": "/a"}}\n</tool_call>',
+    '<tool_call>\n{"arguments": {"file_path": "/a"}, "name": "Read"}\n</tool_call>',
+    '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>\n</tool_call>',
+    '**Reading the file**\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '<tool_use>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_use>',
+    '<function_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</function_call>',
+    '<invoke name="Read">\n<parameter name="file_path">/a</parameter>\n</invoke>\n</function_calls>',
+    'Step 3: read it.\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'Here are the results of the tests: 3 failed.\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'For example the parser fails on tags.\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+]
+"""Each calls Read with /a."""
+MORE_BROKEN = [
+    '<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}\n</tool_call>',
+    '<tool_call>\n{"name": "Read", "arguments": {file_path: "/a"}}\n</tool_call>',
+    'Let me look.\n<tool_call>\n{"name": "Read"',
+    '<tool_call>\n{"name": "Write", "arguments": {"file_path": "/a", "content": "x = "1""}}\n</tool_call>',
+    "<function=Read>\n<parameter=file_path>\n/a",
+    "<function=Write>\n<parameter=file_path>/a</parameter>\n</function>\n</tool_call>",
+    '<tool_call>\n{"name": "Read", "arguments": {"path": "/a"}}\n</tool_call>',
+    "I fixed it.\n</parameter>\n</function>",
+    "All done.</parameter></function></tool_call>",
+    "Done.\n\n</tool_call>",
+    "Done.\n</invoke>\n</function_calls>",
+    "Everything passes.\n\nYou must call a tool whenever the task needs something. Do not summarize the problem and stop.",
+    "[Read(file_path=",
+    "<|python_tag|>Read(",
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>Read\n```json\n{"file_path": ',
+    'commentary to=functions.Read json{"file_path": ',
+    "<tool_call>Read\n<arg_key>file_path</arg_key>\n<arg_value>/a",
+    '<tool_call>\n{"name": "read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '[TOOL_CALLS][{"name": "Read", "arguments": {"file_path": "/a"}',
+    'Reading.\n\n<invoke name="Read">\n<parameter name="file_path">/a',
+    'Let me see:\n\n```json\n{"name": "Read", "arguments": {"file_path": "/a"',
+]
+MORE_TEXT = [
+    "Use `<tool_call>` to open a call. The closing tag is `</tool_call>`.",
+    'The template emits:\n\n    <tool_call>\n    {"name": ...}\n    </tool_call>\n\nwhich is then parsed.',
+    "<details>\n<summary>Log</summary>\n\nok\n</details>",
+    "```python\nprint('<tool_call>')\n```\nThat prints the tag.",
+    'Here is an example of a call:\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'Example:\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    "An example of the format:\n\n<function=Read>\n<parameter=file_path>\n/a\n</parameter>\n</function>",
+    'Ein Beispiel:\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'Par exemple :\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    '例如：\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    "[1] https://example.org\n[2] https://example.com",
+    "[x] done\n[ ] open",
+    '{"status": "ok", "items": [1, 2]}',
+    '{"name": "Alice", "age": 3}',
+    '```json\n{"name": "demo", "version": "1.0"}\n```',
+    '```json\n{"name": "Read", "description": "reads a file"}\n```',
+    'The schema of the tool:\n```json\n{"name": "Read", "parameters": {"type": "object"}}\n```',
+    'Call it as Read(file_path="/a").',
+    "In Python:\n\n[f(x) for x in xs]",
+    "<function>\n  <name>f</name>\n</function>",
+    '<parameter name="x">1</parameter> is XML.',
+    "The tags are:\n</parameter>\n</function>",
+    "It ended with </tool_call>.",
+    "- to=functions.Read is the recipient",
+    "to=functions.X means the recipient in harmony.",
+    "<|im_start|> opens a turn and <|im_end|> closes it.",
+    'A tool call looks like this:\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>\n\nIt is closed by the tag.',
+    'The request failed with this body:\n```json\n{"name": "Read", "arguments": {"file_path": "/a"}}\n```',
+    "The rules say: you must call a tool. I did.",
+    "Commentary to the change: it is small.\ncommentary to follow.",
+    '<tool_call>\n{"name": "<name>", "arguments": {}}\n</tool_call>',
+    'Replace X:\n<tool_call>\n{"name": "X", "arguments": {"a": 1}}\n</tool_call>',
+    "analysis to= is a header.",
+    'The XML:\n<invoke name="Build">\n<parameter name="x">1</parameter>\n</invoke>',
+    'That\'s how models like Hermes write a call:\n\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>',
+    'For reference, the raw output was:\n\n```\n<tool_call>\n{"name": "Read", "arguments": {"file_path": "/a"}}\n</tool_call>\n```',
+    "You could write\n\n> <tool_call>\n\nthere.",
+]
 ECHOES = [
     "Done.\n</agentic-protocol>",
     "I have no more to do.\n" + text_of("clean"),
@@ -389,6 +491,18 @@ def test_a_complete_call_is_one(text: str, rest: str, calls: list[tuple[str, dic
     assert text[: found.start].strip() == rest.strip()
 
 
+@pytest.mark.parametrize("text", MORE_CALLS)
+def test_calls_as_models_write_them(text: str) -> None:
+    assert calls_in(text)[0] == READ_A
+
+
+@pytest.mark.parametrize("text", MORE_BROKEN)
+def test_faults_as_models_write_them(text: str) -> None:
+    found = read(text)
+    assert found is not None
+    assert found.fault is not None
+
+
 @pytest.mark.parametrize(("kind", "tool", "text"), [(*key, text) for key, texts in BROKEN.items() for text in texts])
 def test_one_that_cannot_be_read_is_a_fault(kind: str, tool: str | None, text: str) -> None:
     found = read(text)
@@ -397,7 +511,7 @@ def test_one_that_cannot_be_read_is_a_fault(kind: str, tool: str | None, text: s
     assert (found.fault.kind, found.fault.tool, found.calls) == (kind, tool, ())
 
 
-@pytest.mark.parametrize("text", TEXT)
+@pytest.mark.parametrize("text", [*TEXT, *MORE_TEXT])
 def test_talk_about_calls_is_text(text: str) -> None:
     assert read(text) is None
 

@@ -22,8 +22,8 @@ _SPECIAL = (
     "<|end|>", "<|call|>", "<｜tool", "<｜DSML｜", "</｜DSML｜",
 )  # fmt: skip
 _PLAIN = (
-    "<tool_call", "<tool_use>", "<tool_code>", "<function_call", "<function=", "<invoke name=", "<parameter=",
-    "<parameter name=", "<TOOLCALL>", "<minimax:tool_call", "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
+    "<tool_call", "<tool_use>", "<tools>", "<tool_code>", "<function_call", "<function=", "<invoke name=",
+    "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call", "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
     "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:", "<agentic-protocol>",
     "</agentic-protocol>", "[TOOL_CALLS]", "functools[", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
     "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=", "analysis to=",
@@ -105,9 +105,13 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     if head is None:
         return False
     key, value = head["key"], head["value"]
-    if key in {"name", "tool_name"} or (key == "function" and value is not None):
+    if key in {"name", "tool_name", "tool"} or (key == "function" and value is not None):
         return value is not None and plain_name(value, offered) in offered
-    return value in {"function", "tool"} if key == "type" else key in {"function", "arguments", "parameters", "input"}
+    return (
+        value in {"function", "tool"}
+        if key == "type"
+        else key in {"function", "arguments", "parameters", "input", "args"}
+    )
 
 
 class Openings:

@@ -76,11 +76,11 @@ _MOST_PLACES = 24
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
 _NOISE = re.compile(
     rf"""\s+|[,;]|</[\w:]*\Z|</s>|<(?:start|end)_of_turn>
-    |(?P<opens><{_SPACE}(?:tool_calls?|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]|functools(?=\[)
+    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]|functools(?=\[)
       |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call|START_ACTION|action_start|plugin|interpreter)\w*\|?>
       |<｜tool[\w▁]*begin｜>|```[ ]?(?:tool_calls?|tool_code|tool_use|function_call)[ \t\r]*(?=\n|\Z))
     |(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)
-    |</{_SPACE}(?:tool_calls?|function_calls?|tool_use|tool_code|TOOLCALL|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
+    |</{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
     |<｜[\w▁]+｜>|\[/TOOL_CALLS\]|```(?:json|JSON)?[ \t\r]*(?=\n|\Z|<)|(?<=[\]}}])[\]}}]{{1,3}}(?=\s*(?:[<`]|\Z))""",
     re.VERBOSE | re.DOTALL,
 )
@@ -124,11 +124,12 @@ _PYTHON = re.compile(
 _PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|<tool_call\|>|\Z")
 _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_NAME_KEY = re.compile(r"""["'](?:name|function|tool_name)["']\s*:\s*["']([^"'\n]*)["']""")
-_ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input)["']\s*:""")
+_NAME_KEY = re.compile(r"""["'](?:name|function|tool_name|tool)["']\s*:\s*["']([^"'\n]*)["']""")
+_ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input|args)["']\s*:""")
 _SAMPLE = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
-_ARGUMENTS = ("arguments", "parameters", "input")
-_CALL_KEYS = frozenset({"name", "tool_name", "tool_call_id", "function", "type", "id", "index", *_ARGUMENTS})
+_ARGUMENTS = ("arguments", "parameters", "input", "args")
+_CALL_KEYS = frozenset({"name", "tool_name", "tool", "tool_call_id", "function", "type", "id", "index", *_ARGUMENTS})
+_PLAIN_NAME = re.compile(r"[\w.:\-/]{1,128}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -145,7 +146,7 @@ _EXAMPLE = re.compile(
 )
 _FORM = re.compile(
     r"\b(?:such\s+as|looks?\s+like|written\s+as|formats?|formatted|syntax|templates?|markup|notation|tags?|tokens?|dialects?"
-    r"|emits?|emitted|wire|prompts?|syntaxe|formato|sintaxis|sintassi|формат\w*|синтаксис\w*)\b|形式|格式|構文|语法|語法"
+    r"|(?:writes?|makes?|represents?|encodes?)\s+(?:an?|the|its|their)\b.{0,12}\bcalls?|emits?|emitted|wire|prompts?|syntaxe|formato|sintaxis|sintassi|формат\w*|синтаксис\w*)\b|形式|格式|構文|语法|語法"
 )
 _MODEL = re.compile(
     r"\b(?:hermes|qwen|mistral|llama|claude|gemma|deepseek|kimi|minimax|glm|gpt-oss|harmony"
@@ -159,6 +160,7 @@ _SHOWS = re.compile(
 _SENTENCE = re.compile(r"[.!?…。！？]\s+|\n")
 _INTENDS = re.compile(
     r"(?i)(?:(?:now|next|first|so|ok|okay|good|great|sure),? )*(?:let me|let's|i'll|i will|i'm going to) "
+    r"|(?i:sure|ok|okay|certainly|of course|alright)\W*\Z"
 )
 _POLICY = re.compile(
     r"(?i)(?:\d+\.\s*|[-*]\s*)?(?P<rule></?agentic-protocol>|you must call a tool\b|do not summari[sz]e the"
@@ -197,7 +199,8 @@ def _judged(
     if found.is_bare:
         if not all(_knows_arguments(call, offered) for call in calls):
             return None
-        if lead.strip() and not (fits and _INTENDS.match(_last_sentence(lead))):
+        is_readable = fits or calls[-1].is_broken
+        if lead.strip() and not (is_readable and _INTENDS.match(_last_sentence(lead))):
             return None
     if _is_example(lead, fits=fits):
         return None
@@ -210,6 +213,8 @@ def _judged(
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
     is_cut = bool(calls) and calls[-1].is_cut and calls[-1].name is None
+    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls):
+        return None
     if (calls and all(call.is_sample for call in calls)) or (calls and lead.strip() and not (named or is_cut)):
         return None
     if not calls and (is_truncated or text[start] in "{[`"):
@@ -529,7 +534,7 @@ def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     function = value.get("function")
     if not _CALL_KEYS.issuperset(value) or isinstance(function, dict):
         return _call_of(function, offered) if _CALL_KEYS.issuperset(value) else None
-    name = value.get("name", value.get("tool_name", function))
+    name = value.get("name", value.get("tool_name", value.get("tool", function)))
     arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
     if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
         return None
