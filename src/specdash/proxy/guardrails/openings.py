@@ -23,7 +23,8 @@ _SPECIAL = (
 )  # fmt: skip
 _PLAIN = (
     "<tool_call", "<tool_use>", "<tools>", "<tool_code>", "<function_call", "<function=", "<invoke name=",
-    "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call", "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
+    "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call",
+    "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
     "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:", "<agentic-protocol>",
     "</agentic-protocol>", "[TOOL_CALLS]", "functools[", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
     "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=", "analysis to=",
