@@ -154,7 +154,8 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
             if answer.error is not None:
                 raise stream_error(*answer.error)
         yield PAUSE
-    if decoder.done:
+    is_done = decoder.done
+    if is_done:
         await reply.read_to_the_end()
     else:
         for chunk in decoder.close():
@@ -162,7 +163,7 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
                 yield piece
     if answer.error is not None:
         raise stream_error(*answer.error)
-    if answer.finish_reason is None and not (decoder.done and answer.started):
+    if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
     for piece in answer.end():
         yield piece
