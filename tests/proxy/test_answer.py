@@ -263,12 +263,12 @@ def test_progress_is_told_before_there_is_content() -> None:
 
 def test_usage_comes_from_the_best_source_so_far() -> None:
     answer, _ = answered(delta(content="a"), delta(content="b"))
-    assert (answer.usage_source, answer.usage) == ("counted", Usage(0, 0, 2))
+    assert answer.usage == Usage(0, 0, 2)
     answer.chunk(delta(content="c") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}})
-    assert (answer.usage_source, answer.usage) == ("timings", Usage(42, 30, 5))
+    assert answer.usage == Usage(42, 30, 5)
     details = {"prompt_tokens_details": {"cached_tokens": 31}}
     answer.chunk({"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 6, **details}})
-    assert (answer.usage_source, answer.usage) == ("usage", Usage(42, 31, 6))
+    assert answer.usage == Usage(42, 31, 6)
 
 
 def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:

@@ -40,22 +40,12 @@ class Meter:
         self._usage: dict[str, Any] = {}
 
     @property
-    def usage_source(self) -> str:
-        """Where `usage` comes from: the upstream's usage chunk, its timings, or deltas counted here."""
-        if _count(self._usage, "prompt_tokens") is not None:
-            return "usage"
-        return "timings" if _count(self._timings, "predicted_n") is not None else "counted"
-
-    @property
     def usage(self) -> Usage:
-        """The best known now."""
-        source = self.usage_source
-        if source == "usage":
-            prompt = _count(self._usage, "prompt_tokens") or 0
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
+        if (prompt := _count(self._usage, "prompt_tokens")) is not None:
             completion = _count(self._usage, "completion_tokens") or 0
         else:
-            prompt = self.prompt_total or 0
-            completion = self.predicted or 0
+            prompt, completion = self.prompt_total or 0, self.predicted or 0
         return Usage(prompt, min(prompt, self.cached or 0), completion)
 
     @property

@@ -182,28 +182,14 @@ class BlockOrder:
         """A block began or has another piece."""
 
 
-class Signer:
-    """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
-
-    __slots__ = ("_hash",)
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256(b"specdash")
-
-    def add(self, text: str) -> None:
-        """The next piece of the thinking."""
-        self._hash.update(text.encode("utf-8", "replace"))
-
-    def signature(self) -> str:
-        """Of everything added."""
-        return base64.b64encode(self._hash.digest()).decode("ascii")
+_SEED = hashlib.sha256(b"specdash")
 
 
 def signature_of(thinking: str) -> str:
-    """The signature of a whole thinking text."""
-    signer = Signer()
-    signer.add(thinking)
-    return signer.signature()
+    """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
+    digest = _SEED.copy()
+    digest.update(thinking.encode("utf-8", "replace"))
+    return base64.b64encode(digest.digest()).decode("ascii")
 
 
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
@@ -262,7 +248,7 @@ class SseWriter(BlockOrder):
     whole input or the answer is finished. Calls in a wrong state are errors of the program and raise RuntimeError.
     """
 
-    __slots__ = ("_cursor", "_delta", "_is_open", "_out", "_signer", "_text_delta", "_written", "finished", "started")
+    __slots__ = ("_cursor", "_delta", "_is_open", "_out", "_text_delta", "_thought", "_written", "finished", "started")
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +258,7 @@ class SseWriter(BlockOrder):
         self._is_open = False
         self._delta = b""
         self._text_delta = b""
-        self._signer = Signer()
+        self._thought: list[str] = []
         self.started = False
         self.finished = False
 
@@ -371,7 +357,7 @@ class SseWriter(BlockOrder):
             content: dict[str, Any] = {"type": TOOL, "id": block.call_id, "name": block.name, "input": {}}
         elif block.kind == THINKING:
             content = {"type": THINKING, "thinking": "", "signature": ""}
-            self._signer = Signer()
+            self._thought.clear()
         else:
             content = {"type": TEXT, "text": ""}
         start = {"type": "content_block_start", "index": self._cursor, "content_block": content}
@@ -388,7 +374,7 @@ class SseWriter(BlockOrder):
         for piece in block.pieces[self._written :]:
             self._out.append(self._delta + orjson.dumps(piece) + _DELTA_END)
             if block.kind == THINKING:
-                self._signer.add(piece)
+                self._thought.append(piece)
         if block.kind == TOOL:
             self._written = len(block.pieces)
         else:
@@ -396,7 +382,7 @@ class SseWriter(BlockOrder):
 
     def _close(self, block: OrderedBlock) -> None:
         if block.kind == THINKING:
-            delta = {"type": "signature_delta", "signature": self._signer.signature()}
+            delta = {"type": "signature_delta", "signature": signature_of("".join(self._thought))}
             self._out.append(
                 _frame("content_block_delta", {"type": "content_block_delta", "index": self._cursor, "delta": delta})
             )
