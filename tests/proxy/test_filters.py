@@ -88,16 +88,16 @@ def test_a_tool_call_comes_after_text_that_was_held_as_an_echo() -> None:
 
 
 def test_thinking_that_was_not_asked_for_is_kept() -> None:
-    told = [Thinking("h"), Thinking("m"), Text("so"), *CALL]
-    passed, attempt = through(without_thinking, told)
+    sent = [Thinking("h"), Thinking("m"), Text("so"), *CALL]
+    passed, attempt = through(without_thinking, sent)
     assert passed == [Text("so"), *CALL]
     assert "".join(attempt.hidden) == "hm"
 
 
 def test_the_repetition_ends_the_answer_and_calls_are_not_watched() -> None:
     settings = settings_from_env({})
-    told = [Thinking("First some thought. "), *CALL, *texts(*["I need to check the file again. "] * 1500)]
-    passed, attempt = through(lambda source, found: until_repeated(source, found, settings), told)
+    sent = [Thinking("First some thought. "), *CALL, *texts(*["I need to check the file again. "] * 1500)]
+    passed, attempt = through(lambda source, found: until_repeated(source, found, settings), sent)
     assert attempt.has_repeated
     assert 10_000 <= len(text_of(passed)) <= 10_600
     reasoned, attempt = through(
@@ -137,9 +137,9 @@ def test_calls_pass_up_to_the_limit_and_only_of_offered_tools(
     assert through_cut(make, [*CALL, *SECOND, Text("x")]) == passed
 
 
-def through_cut(make: Callable[[Any, Attempt], Pieces], told: list[Piece]) -> list[Piece]:
+def through_cut(make: Callable[[Any, Attempt], Pieces], sent: list[Piece]) -> list[Piece]:
     """Like `through`, for a filter behind which nothing waits for an end."""
-    return through(lambda source, attempt: with_end(make(source, attempt)), told)[0]
+    return through(lambda source, attempt: with_end(make(source, attempt)), sent)[0]
 
 
 async def with_end(source: Pieces) -> Pieces:

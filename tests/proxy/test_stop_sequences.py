@@ -43,13 +43,13 @@ def test_the_text_ends_before_the_stop_that_begins_earliest(stops: list[str], pi
 @given(STOPS, st.lists(st.text(ALPHABET, min_size=1, max_size=5), max_size=12))
 def test_only_what_may_become_a_stop_is_held_back(stops: list[str], pieces: list[str]) -> None:
     """Seen at each pause: what has come and is not out begins a stop."""
-    told: list[Piece] = [step for piece in pieces for step in (Text(piece), PAUSE)]
-    passed, attempt = through(lambda source, found: until_stop(source, found, stops), told)
-    said, out, at = "", "", 0
+    sent: list[Piece] = [step for piece in pieces for step in (Text(piece), PAUSE)]
+    passed, attempt = through(lambda source, found: until_stop(source, found, stops), sent)
+    come, out, at = "", "", 0
     for piece in passed:
         if piece is PAUSE:
-            said, at = said + pieces[at], at + 1
-            held = said[len(out) :]
+            come, at = come + pieces[at], at + 1
+            held = come[len(out) :]
             assert not held or any(stop.startswith(held) for stop in stops)
         else:
             out += text_of([piece])
@@ -71,14 +71,14 @@ CALL: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, '{"STOP":1}')]
 
 
 def test_nothing_passes_after_the_match() -> None:
-    told = [*texts("a", "ST", "OP b STOP"), Thinking("x"), *CALL]
-    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), told)
+    sent = [*texts("a", "ST", "OP b STOP"), Thinking("x"), *CALL]
+    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), sent)
     assert (content_of(passed), attempt.stop_text) == ([{"type": "text", "text": "a"}], "STOP")
 
 
 def test_a_tool_call_and_thinking_come_after_the_text_held_before_them() -> None:
-    told = [Text("aST"), Thinking("hm"), Text("bSTO"), *CALL, Text("P")]
-    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), told)
+    sent = [Text("aST"), Thinking("hm"), Text("bSTO"), *CALL, Text("P")]
+    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), sent)
     found = [block.get("text", block["type"]) for block in content_of(passed)]
     assert found == ["aST", "thinking", "bSTO", "tool_use", "P"]
     assert attempt.stop_text is None

@@ -92,19 +92,19 @@ def test_other_text_passes_at_once(text: str) -> None:
 
 
 def test_refuted_fragments_are_released_as_they_came() -> None:
-    told = texts("See\n<", "tool_", "x", "y")
-    assert held(told)[0] == told
+    sent = texts("See\n<", "tool_", "x", "y")
+    assert held(sent)[0] == sent
 
 
 def test_a_real_call_releases_what_is_held_first() -> None:
     call: list[Piece] = [ToolStart(0, "toolu_1", "Read"), Arguments(0, "{}")]
-    told = [*texts("<tool_call>", "{"), *call, *texts("\n</tool_call>\n")]
-    assert held(told)[0] == told
+    sent = [*texts("<tool_call>", "{"), *call, *texts("\n</tool_call>\n")]
+    assert held(sent)[0] == sent
 
 
 def test_thinking_keeps_its_place_among_held_text() -> None:
-    told: list[Piece] = [Text("See\n<to"), Thinking("hm"), Text("p>"), Thinking("ok")]
-    assert held(told)[0] == told
+    sent: list[Piece] = [Text("See\n<to"), Thinking("hm"), Text("p>"), Thinking("ok")]
+    assert held(sent)[0] == sent
 
 
 def test_thinking_goes_on_when_the_text_from_a_place_on_does_not() -> None:

@@ -38,10 +38,10 @@ def test_the_corpus_of_endings_is_judged_at_the_rates_of_the_docs() -> None:
     alarms = [text for text in endings["finished"] if announces_action(text, tools)]
     missed = [text for text in endings["announced"] if not announces_action(text, tools)]
     assert (alarms, missed) == ([], ["Now update the import in index.js:"])
-    told = f"{len(endings['finished'])} of {len(endings['finished'])} finished ones are left alone, and "
-    told += f"{len(endings['announced']) - len(missed)} of {len(endings['announced'])} announcements noticed"
+    rates = f"{len(endings['finished'])} of {len(endings['finished'])} finished ones are left alone, and "
+    rates += f"{len(endings['announced']) - len(missed)} of {len(endings['announced'])} announcements noticed"
     docs = (tests.parent / "docs" / "proxy.md").read_text(encoding="utf-8")
-    assert told in " ".join(docs.split())
+    assert rates in " ".join(docs.split())
 
 
 @pytest.mark.parametrize("text", ["", "Let me read the file:"])

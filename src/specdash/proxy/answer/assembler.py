@@ -1,4 +1,4 @@
-"""Chunks of a chat completion to pieces of an answer: what the upstream said, said again in one way.
+"""Chunks of a chat completion to pieces of an answer: one form for all that an upstream sends.
 
 Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat streaming".
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import Piece
 
 
-# What an answer has cost so far, of the three places where an upstream tells it.
+# What an answer has cost so far, from the three places where an upstream counts it.
 #
 # Source: llama.cpp tools/server README (`timings`, `prompt_progress`), OpenAI API reference (`usage`).
 
@@ -131,7 +131,7 @@ def _first(*values: _Number | None) -> _Number | None:
     return next((value for value in values if value is not None), None)
 
 
-# Bytes of a chat completion stream to its chunks, whatever the reads were.
+# Bytes of a chat completion stream to its chunks, however they were read.
 #
 # Source of the framing: WHATWG HTML, "Server-sent events".
 
@@ -227,7 +227,7 @@ def _failed(message: str) -> dict[str, Any]:
 
 
 UNNAMED_TOOL = "unnamed_tool"
-"""The name of a call whose upstream never gave one: no client has it, so the model is told."""
+"""The name of a call whose upstream never gave one: no client has it, and the model learns so."""
 
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
@@ -472,5 +472,5 @@ def _error(error: Any, obj: dict[str, Any]) -> tuple[str, str]:
     else:
         kind = obj.get("error_type")
         message = obj.get("message") or error
-    told = message if isinstance(message, str) and message else orjson.dumps(error).decode()
-    return (kind if isinstance(kind, str) and kind else "api_error", told)
+    text = message if isinstance(message, str) and message else orjson.dumps(error).decode()
+    return (kind if isinstance(kind, str) and kind else "api_error", text)

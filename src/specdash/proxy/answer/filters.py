@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Attempt:
-    """One call of the upstream: what it said, and what the filters found in it and kept back.
+    """One call of the upstream: its answer, and what the filters found in it and kept back.
 
     `limit` is the number of calls that the client takes, None for any. `draft` is what passed the filters where the
     client does not get it at once.

@@ -1,5 +1,5 @@
 """The answer of one turn: what is wrong with it, if anything, and what is done about that: bounded retries, and the
-best use of what there is when they fail. A healthy answer passes, whatever guardrails are on.
+best use of what there is when they fail. A healthy answer passes every guardrail.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Fault:
 async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> AsyncIterator[Piece]:
     """The answer to `body`, until it ends or no more of it is wanted. Raises `ApiError`.
 
-    Waits first while the proxy is held; a call that breaks because the upstream is being restarted, before it said
-    anything, is made again: see `RetryPolicy`.
+    Waits first while the proxy is held; a call that breaks because the upstream is being restarted, before its
+    answer began, is made again: see `RetryPolicy`.
     """
     gate = turn.proxy.gate
     patience = RetryPolicy(gate)

@@ -64,8 +64,8 @@ class Deadline:
         except TimeoutError:
             if not self._timeout.expired():
                 raise
-            said = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
-            raise ApiError(504, said) from None
+            text = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
+            raise ApiError(504, text) from None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -363,9 +363,9 @@ class Turn:
         if self._current is not None:
             self._identify(self._current)
             self.active.update(self._current)
-        told = self.active.prompt()
-        prompt = self.usage.prompt or told.prompt or self._estimate
-        cached = self.usage.cached or told.cached
+        known = self.active.prompt()
+        prompt = self.usage.prompt or known.prompt or self._estimate
+        cached = self.usage.cached or known.cached
         writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
@@ -373,7 +373,7 @@ class Turn:
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
     def count(self, answer: AnswerAssembler) -> None:
-        """Add one upstream call's tokens; a prompt whose size nobody told counts as it was estimated."""
+        """Add one upstream call's tokens; a prompt of unknown size counts as it was estimated."""
         self._identify(answer)
         usage = answer.usage
         if not usage.prompt:
@@ -397,7 +397,7 @@ class Turn:
 
     @property
     def message_id(self) -> str:
-        """The upstream's id for the message, or our own when it has to be told before the upstream has said one."""
+        """The upstream's id for the message, or the proxy's when it is needed before the upstream has given one."""
         if self._message_id is None:
             self._message_id = f"msg_{self.request_id.removeprefix('req_')}"
         return self._message_id

@@ -1,4 +1,4 @@
-"""A turn that repeats itself without end: told from an exact period of the latest text."""
+"""A turn that repeats itself without end: found by an exact period of the latest text."""
 
 from __future__ import annotations
 
