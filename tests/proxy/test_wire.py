@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from support.fault_upstream import FaultUpstream
@@ -153,9 +154,9 @@ async def answered() -> dict[str, Any]:
                         try:
                             async for piece in answer.aiter_raw():
                                 text += piece
-                        except Exception as error:
+                        except httpx.HTTPError as error:
                             ending = type(error).__name__
-                except Exception as error:
+                except httpx.HTTPError as error:
                     found[name] = type(error).__name__
                     continue
                 told = {key: answer.headers[key] for key in HEADERS if key in answer.headers}
