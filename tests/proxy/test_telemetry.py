@@ -23,7 +23,7 @@ from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
-from specdash.proxy.http.endpoints import context_json, render
+from specdash.proxy.http.status import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import ProxySettings, settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, Telemetry
