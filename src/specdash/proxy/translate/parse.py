@@ -105,6 +105,7 @@ _HALF = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F
 """What may be half a surrogate pair in JSON text; the group makes a pair of it."""
 _ESCAPE_SIZE = len(rb"\ud83d")
 _MOST_HALVES = 100_000
+MOST_PIECES = 10_000
 _BACKSLASH = ord("\\")
 _REPLACEMENT = rb"\ufffd"
 
@@ -151,10 +152,10 @@ def writable(value: Any, where: str) -> None:
     dumped([[[[[[[[value]]]]]]]], where)
 
 
-def check_pieces(source: JsonObject, most: int) -> None:
-    """Raise `ApiError` 413 when a body has more than `most` messages, content blocks, tools and stop words together.
+def check_pieces(source: JsonObject) -> None:
+    """Raise `ApiError` 413 when a body has more than `MOST_PIECES` messages, content blocks, tools and stop words.
 
-    Each takes a while to look at, in which nobody else is served.
+    Each takes a while to look at, in which no other client is served.
     """
     lists = ("messages", "system", "tools", "stop_sequences", "stop")
     left: list[Any] = [source.get(name) for name in lists]
@@ -163,9 +164,9 @@ def check_pieces(source: JsonObject, most: int) -> None:
         value = left.pop()
         if isinstance(value, list):
             count += len(value)
-            if count > most:
+            if count > MOST_PIECES:
                 what = "messages, content blocks, tools and stop sequences"
-                raise ApiError(413, f"the request has more than {most} {what} (PROXY_MAX_BLOCKS)")
+                raise ApiError(413, f"the request has more than {MOST_PIECES} {what}")
             left += value
         elif isinstance(value, dict):
             left += (value.get("content"), value.get("source"))
@@ -405,22 +406,21 @@ ROLES = ("user", "assistant", "system")
 TOOL_NAME_MAX = 256
 
 
-def parse_messages(body: bytes | bytearray, most_blocks: int | None = None) -> MessagesRequest:
-    """The request of POST /v1/messages; see `check_pieces` for `most_blocks`."""
-    request = _request(body, most_blocks, counts=False)
+def parse_messages(body: bytes | bytearray) -> MessagesRequest:
+    """The request of POST /v1/messages."""
+    request = _request(body, counts=False)
     _check_answered(request)
     return request
 
 
-def parse_count_tokens(body: bytes | bytearray, most_blocks: int | None = None) -> MessagesRequest:
+def parse_count_tokens(body: bytes | bytearray) -> MessagesRequest:
     """The request of POST /v1/messages/count_tokens: `max_tokens` may be missing, and calls may be unanswered."""
-    return _request(body, most_blocks, counts=True)
+    return _request(body, counts=True)
 
 
-def _request(body: bytes | bytearray, most_blocks: int | None, *, counts: bool) -> MessagesRequest:
+def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     source = load_object(body)
-    if most_blocks is not None:
-        check_pieces(source, most_blocks)
+    check_pieces(source)
     if not counts:
         required(source, "max_tokens", "")
     tools, server_tools = _tools(source)
