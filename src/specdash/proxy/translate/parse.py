@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from specdash.proxy.http.responses import ApiError, InvalidRequestError
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -101,13 +100,7 @@ MAX_INT = 2**31 - 1
 
 JsonObject = dict[str, Any]
 
-_HALF = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})")
-"""What may be half a surrogate pair in JSON text; the group makes a pair of it."""
-_ESCAPE_SIZE = len(rb"\ud83d")
-_MOST_HALVES = 100_000
 MOST_PIECES = 10_000
-_BACKSLASH = ord("\\")
-_REPLACEMENT = rb"\ufffd"
 
 
 def load_object(body: bytes | bytearray) -> JsonObject:
@@ -119,31 +112,13 @@ def load_object(body: bytes | bytearray) -> JsonObject:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        value = _load_repaired(body, error)
+        try:
+            value = read_json(body.decode())
+        except ValueError:
+            raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("", "The request body is not a JSON object")
     return value
-
-
-def _load_repaired(body: bytes | bytearray, error: orjson.JSONDecodeError) -> Any:
-    repaired = _HALF.sub(_without_half, body, _MOST_HALVES)
-    if repaired != body:
-        try:
-            return orjson.loads(repaired)
-        except orjson.JSONDecodeError as other:
-            error = other
-    raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
-
-
-def _without_half(found: re.Match[bytes]) -> bytes:
-    text, body = found[0], found.string
-    at = found.start()
-    while at and body[at - 1] == _BACKSLASH:
-        at -= 1
-    if (found.start() - at) % 2 == 0:
-        return text if found[1] else _REPLACEMENT
-    # The backslash itself is escaped: the first is no escape, the second, if any, stands alone.
-    return text[:-_ESCAPE_SIZE] + _REPLACEMENT if found[1] else text
 
 
 def writable(value: Any, where: str) -> None:
