@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 BOUNDS = {
     "PROXY_API_KEY": "right",
     "PROXY_MAX_BODY_MIB": 1,
-    "PROXY_MAX_BLOCKS": 1000,
 }
 
 
@@ -110,22 +109,24 @@ class TestBody:
         body = turn("hello")
         match field:
             case "messages":
-                body["messages"] = [{"role": "user", "content": "a"}] * 1001
+                body["messages"] = [{"role": "user", "content": "a"}] * 10_001
             case "blocks":
                 body["messages"] = [
-                    {"role": "user", "content": [text] * 600},
-                    {"role": "assistant", "content": [text] * 500},
+                    {"role": "user", "content": [text] * 6000},
+                    {"role": "assistant", "content": [text] * 5000},
                 ]
             case "results":
-                body["messages"][0]["content"] = [{"type": "tool_result", "tool_use_id": "a", "content": [text] * 1000}]
+                body["messages"][0]["content"] = [
+                    {"type": "tool_result", "tool_use_id": "a", "content": [text] * 10_000}
+                ]
             case "tools":
-                body["tools"] = [{"name": f"t{n}", "input_schema": {}} for n in range(1001)]
+                body["tools"] = [{"name": f"t{n}", "input_schema": {}} for n in range(10_001)]
             case "stops":
-                body["stop_sequences"] = ["a"] * 1001
+                body["stop_sequences"] = ["a"] * 10_001
             case "system":
-                body["system"] = [text] * 1001
+                body["system"] = [text] * 10_001
         for path in (MESSAGES, f"{MESSAGES}/count_tokens"):
-            assert "PROXY_MAX_BLOCKS" in refused(raw(bounded, post(body, path, b"connection: close")), 413)
+            assert "more than 10000 messages" in refused(raw(bounded, post(body, path, b"connection: close")), 413)
 
     @pytest.mark.parametrize("depth", [300, 900, 5000])
     def test_deep_nesting_is_the_clients_fault_on_the_openai_endpoint_too(

@@ -79,8 +79,10 @@ async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
     config = uvicorn.Config(asgi(proxy), http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
     state = ServerState()
+    # As uvicorn's own server makes one for each connection.
+    protocol: Any = config.http_protocol_class
     server = await asyncio.get_running_loop().create_server(
-        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     running = RunningProxy(proxy, state, server.sockets[0].getsockname()[1])
     try:

@@ -65,7 +65,7 @@ async def _received(request: Request) -> _Exchange:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(chat, dict):
         raise ApiError(400, "the body must be a JSON object")
-    check_pieces(chat, proxy.settings.max_blocks)
+    check_pieces(chat)
     messages, tools, model = chat.get("messages"), chat.get("tools"), chat.get("model")
     session = proxy.sessions.get(chat_session_id(request.headers, chat, client_host(request)))
     event = RequestEvent(

@@ -54,7 +54,7 @@ class Proxy:
         self.upstream.on_lost = self.window.forget
         self.gate = Gate()
         self.gate.on_open = self.window.forget
-        self.sessions = SessionStore(settings.session_ttl_secs, settings.max_sessions)
+        self.sessions = SessionStore()
         self.telemetry = Telemetry(settings, self.sessions)
 
     def reconfigure(self, settings: ProxySettings) -> None:
@@ -62,8 +62,7 @@ class Proxy:
         self.settings = settings
         self.upstream.settings = settings
         self.window.settings = settings
-        self.sessions.reconfigure(settings.session_ttl_secs, settings.max_sessions)
-        self.telemetry.reconfigure(settings)
+        self.telemetry.reconfigure()
 
     async def close(self) -> None:
         """Close what is open."""

@@ -30,7 +30,7 @@ async def handle_count(request: Request) -> Response:
     """Serve one request."""
     proxy: Proxy = request.app.state.proxy
     body = await read_body(request, proxy.settings.max_body_mib << 20)
-    parsed = parse_count_tokens(body, proxy.settings.max_blocks)
+    parsed = parse_count_tokens(body)
     return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
 
 

@@ -48,7 +48,7 @@ async def _received(request: Request) -> Turn:
     """Read a request, and find its session."""
     proxy: Proxy = request.app.state.proxy
     settings = proxy.settings
-    parsed = parse_messages(await read_body(request, settings.max_body_mib << 20), settings.max_blocks)
+    parsed = parse_messages(await read_body(request, settings.max_body_mib << 20))
     session = proxy.sessions.get(session_id(request.headers, parsed, client_host(request)))
     session.note_arrival(len(parsed.messages), time.monotonic())
     if not must_wait(proxy):

@@ -143,6 +143,7 @@ _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
+CONNECT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
 _LAST_CHUNK_S = 0.05
@@ -382,7 +383,7 @@ class Upstream:
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
-        return _options(settings.upstream_api_key, settings.connect_timeout, settings.read_timeout)
+        return _options(settings.upstream_api_key, CONNECT_S, settings.read_timeout)
 
     def _url(self, path: str) -> URL:
         found = self._urls.get(path)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("specdash.proxy")
 LONGEST_WAIT_S = 2.0
 """What a request may be delayed to learn the window."""
+REFRESH_S = 60.0
 _AGAIN_S = 2.0
 """Time between two attempts that learn nothing."""
 
@@ -69,14 +70,14 @@ class ContextWindow:
         return self.settings.context_window or self._said
 
     async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `context_refresh`.
+        """See to it that the window is known and not older than `REFRESH_S`.
 
         Waits, at most 2 s, only while nothing is known or when forced; otherwise reading goes on in the background.
         Never fails: what cannot be read stays unknown.
         """
         now = self._clock()
         if not force:
-            if self.read_at is not None and now - self.read_at < self.settings.context_refresh:
+            if self.read_at is not None and now - self.read_at < REFRESH_S:
                 return
             if self._tried_at is not None and now - self._tried_at < _AGAIN_S and self._reading is None:
                 return
