@@ -1,36 +1,26 @@
-"""Whatever shape an upstream's deltas have, the sink hears the same few words, once for each delta."""
+"""Whatever shape an upstream's deltas have, the same few pieces come of them, one for each delta."""
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.proxy.answer.assembler import UNNAMED_TOOL, AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import ToolCall, Usage
+from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 
+if TYPE_CHECKING:
+    from specdash.proxy.answer.blocks import Piece
+
+NAMES = {Thinking: "thinking", Text: "text", ToolStart: "tool", Arguments: "arguments"}
 Heard = list[tuple[Any, ...]]
 WEATHER = '{"city":"Oslo"}'
 
 
-class Recorder:
-    """A sink that writes down what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: Heard = []
-
-    def thinking(self, text: str) -> None:
-        self.heard.append(("thinking", text))
-
-    def text(self, text: str) -> None:
-        self.heard.append(("text", text))
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        self.heard.append(("tool", index, call_id, name))
-
-    def arguments(self, index: int, fragment: str) -> None:
-        self.heard.append(("arguments", index, fragment))
+def heard_of(pieces: list[Piece]) -> Heard:
+    return [(NAMES[type(piece)], *astuple(piece)) for piece in pieces]
 
 
 def delta(**fields: Any) -> dict[str, Any]:
@@ -44,12 +34,9 @@ def call(index: int | None = None, id_: str | None = None, name: str | None = No
 
 
 def answered(*chunks: dict[str, Any]) -> tuple[AnswerAssembler, Heard]:
-    sink = Recorder()
-    answer = AnswerAssembler(sink)
-    for chunk in chunks:
-        answer.chunk(chunk)
-    answer.end()
-    return answer, sink.heard
+    answer = AnswerAssembler()
+    pieces = [piece for chunk in chunks for piece in answer.chunk(chunk)]
+    return answer, heard_of([*pieces, *answer.end()])
 
 
 def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
@@ -57,7 +44,7 @@ def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
     return answer.tool_calls(), heard
 
 
-def test_one_call_of_the_sink_for_each_delta() -> None:
+def test_one_piece_for_each_delta() -> None:
     answer, heard = answered(
         delta(role="assistant", content=None),
         delta(reasoning_content="hm"),
@@ -206,10 +193,8 @@ def test_a_call_that_never_gets_a_name_is_announced_at_the_end_and_an_empty_one_
 
 
 def test_the_end_may_be_told_twice() -> None:
-    answer, heard = answered(delta(tool_calls=[call(0, "a", None, "{}")]))
-    before = list(heard)
-    answer.end()
-    assert heard == before
+    answer, _ = answered(delta(tool_calls=[call(0, "a", None, "{}")]))
+    assert answer.end() == []
 
 
 def test_a_whole_completion_is_the_same_answer() -> None:
@@ -219,9 +204,7 @@ def test_a_whole_completion_is_the_same_answer() -> None:
         "content": "so",
         "tool_calls": [call(None, None, "f", "{}"), call(None, "x", "f", WEATHER)],
     }
-    sink = Recorder()
-    answer = AnswerAssembler(sink)
-    answer.whole(
+    answer, heard = answered(
         {
             "id": "chatcmpl-abc",
             "object": "chat.completion",
@@ -229,7 +212,7 @@ def test_a_whole_completion_is_the_same_answer() -> None:
             "usage": {"prompt_tokens": 9, "completion_tokens": 4},
         }
     )
-    assert sink.heard == [
+    assert heard == [
         ("thinking", "hm"),
         ("text", "so"),
         ("tool", 0, "toolu_abc_0", "f"),
@@ -243,7 +226,7 @@ def test_a_whole_completion_is_the_same_answer() -> None:
 
 def test_the_message_id_is_the_upstreams() -> None:
     assert answered(delta())[0].message_id == "msg_abc"
-    assert AnswerAssembler(Recorder(), fallback_id="req.1").message_id == "msg_req_1"
+    assert AnswerAssembler(fallback_id="req.1").message_id == "msg_req_1"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +252,7 @@ def test_the_stop_word_is_kept_when_the_upstream_names_it() -> None:
 
 def test_progress_is_told_before_there_is_content() -> None:
     told: list[tuple[int | None, int | None, int | None]] = []
-    answer = AnswerAssembler(Recorder())
+    answer = AnswerAssembler()
     for processed in (10, 30):
         progress = {"total": 42, "cache": 10, "processed": processed, "time_ms": 5}
         answer.chunk(delta(role="assistant", content=None) | {"prompt_progress": progress})
@@ -280,12 +263,12 @@ def test_progress_is_told_before_there_is_content() -> None:
 
 def test_usage_comes_from_the_best_source_so_far() -> None:
     answer, _ = answered(delta(content="a"), delta(content="b"))
-    assert (answer.usage_source, answer.usage) == ("counted", Usage(0, 0, 2))
+    assert answer.usage == Usage(0, 0, 2)
     answer.chunk(delta(content="c") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}})
-    assert (answer.usage_source, answer.usage) == ("timings", Usage(42, 30, 5))
+    assert answer.usage == Usage(42, 30, 5)
     details = {"prompt_tokens_details": {"cached_tokens": 31}}
     answer.chunk({"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 6, **details}})
-    assert (answer.usage_source, answer.usage) == ("usage", Usage(42, 31, 6))
+    assert answer.usage == Usage(42, 31, 6)
 
 
 def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:
@@ -297,15 +280,12 @@ def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:
 
 
 def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
-    sink = Recorder()
-    answer = AnswerAssembler(sink)
-    decoder = ChatDecoder(answer.chunk)
-    decoder.feed((Path(__file__).parent.parent / "data" / "http" / "chat_sse_timings_progress.txt").read_bytes())
-    decoder.close()
-    answer.end()
+    answer, decoder = AnswerAssembler(), ChatDecoder()
+    body = (Path(__file__).parent.parent / "data" / "http" / "chat_sse_timings_progress.txt").read_bytes()
+    pieces = [piece for chunk in decoder.feed(body) for piece in answer.chunk(chunk)]
     assert decoder.done
     assert answer.text() == " and verifies them in one batch by means of large target whose"
-    assert len(sink.heard) == 12
+    assert len(pieces) == 12
     assert answer.message_id == "msg_LDd09sNecDJXOdpGgXVJ8P4cDafL8ccw"
     assert answer.finish_reason == "length"
     assert answer.usage == Usage(42, 0, 12)

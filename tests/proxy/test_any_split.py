@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import SseWriter, Usage
-from specdash.proxy.answer.filters import PrefillEcho, StopSequences, ThinkingGate, stop_reason_of
+from specdash.proxy.answer.blocks import END, SseWriter, Usage
+from specdash.proxy.answer.filters import Attempt, filtered, stop_reason_of
 from specdash.proxy.http.responses import ApiError
+from specdash.proxy.settings import settings_from_env
+from specdash.proxy.translate.parse import MessagesRequest
 from support.anthropic_stream import checked
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from specdash.proxy.answer.blocks import Piece
 
 
 def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: bool) -> bytes:
     """The stream core as a turn strings it together."""
     writer = SseWriter()
-    gate = ThinkingGate(thinking, writer)
-    search = StopSequences(stops, gate, lambda: decoder.stop())
-    echo = PrefillEcho(prefill, search)
-    answer = AnswerAssembler(echo)
-    decoder = ChatDecoder(answer.chunk)
     writer.start("msg_1", "m", Usage())
-    for read in reads:
-        decoder.feed(read)
-    decoder.close()
-    answer.end()
-    echo.flush()
-    search.flush()
+    attempt = Attempt(AnswerAssembler())
+    answer = attempt.answer
+
+    async def source() -> AsyncIterator[Piece]:
+        decoder = ChatDecoder()
+        for chunk in itertools.chain(*(decoder.feed(read) for read in reads), decoder.close()):
+            for piece in answer.chunk(chunk):
+                yield piece
+                if attempt.is_cut:
+                    return
+        for piece in (*answer.end(), END):
+            yield piece
+
+    async def run() -> None:
+        request = MessagesRequest("m", (), 100, stop_sequences=tuple(stops))
+        settings = settings_from_env({})
+        async for piece in filtered(source(), attempt, request, (), settings, prefill=prefill, thinking=thinking):
+            writer.add(piece)
+
+    asyncio.run(run())
     if answer.error is not None:
         writer.error(ApiError(500, answer.error[1]).envelope("req_1"))
     else:
-        cut = stop_reason_of(answer.finish_reason, False, search.matched)
-        writer.finish("max_tokens" if writer.has_content and cut == "end_turn" else cut, search.matched, answer.usage)
+        cut = stop_reason_of(answer.finish_reason, False, attempt.stop_text)
+        writer.finish(
+            "max_tokens" if writer.has_content and cut == "end_turn" else cut, attempt.stop_text, answer.usage
+        )
     return writer.take()
 
 

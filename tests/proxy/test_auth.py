@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from starlette.requests import Request
 
 from specdash.proxy.http.access import check_admin, is_local
 from specdash.proxy.http.responses import ApiError
@@ -22,9 +23,14 @@ TOKEN = (b"x-admin-token", b"open sesame")
 HERE = ("127.0.0.1", 1)
 
 
+def asked(client: tuple[str, int], *headers: tuple[bytes, bytes]) -> Request:
+    lower = [(name.lower(), value) for name, value in headers]
+    return Request({"type": "http", "client": client, "headers": lower})
+
+
 def refusal(client: tuple[str, int], *headers: tuple[bytes, bytes]) -> tuple[int, str]:
     with pytest.raises(ApiError) as caught:
-        check_admin({"client": client, "headers": headers}, "open sesame")
+        check_admin(asked(client, *headers), "open sesame")
     return caught.value.status, caught.value.type
 
 
@@ -69,6 +75,4 @@ def test_admin_wants_its_own_token(headers: list[tuple[bytes, bytes]]) -> None:
 @pytest.mark.parametrize("sent", [TOKEN, (b"x-api-key", b"open sesame"), (b"authorization", b"Bearer open sesame")])
 def test_the_token_opens_it_for_a_program_of_this_machine(sent: tuple[bytes, bytes]) -> None:
     for host in ("127.0.0.1", "::1", ""):
-        check_admin(
-            {"client": (host, 1), "headers": [(b"user-agent", b"curl"), (b"accept", b"*/*"), sent]}, "open sesame"
-        )
+        check_admin(asked((host, 1), (b"user-agent", b"curl"), (b"accept", b"*/*"), sent), "open sesame")

@@ -12,12 +12,8 @@ from specdash.proxy.answer.assembler import ChatDecoder
 
 
 def decoded(*reads: bytes) -> list[dict[str, Any]]:
-    chunks: list[dict[str, Any]] = []
-    decoder = ChatDecoder(chunks.append)
-    for read in reads:
-        decoder.feed(read)
-    decoder.close()
-    return chunks
+    decoder = ChatDecoder()
+    return [*(chunk for read in reads for chunk in decoder.feed(read)), *decoder.close()]
 
 
 def test_each_event_is_one_chunk_in_order() -> None:
@@ -25,12 +21,10 @@ def test_each_event_is_one_chunk_in_order() -> None:
 
 
 def test_done_ends_the_stream() -> None:
-    chunks: list[dict[str, Any]] = []
-    decoder = ChatDecoder(chunks.append)
+    decoder = ChatDecoder()
     body = b'data: {"a":1}\n\ndata: [DONE]\n\ndata: {"a":2}\n\n'
-    decoder.feed(body)
+    assert list(decoder.feed(body)) == [{"a": 1}]
     assert decoder.done
-    assert chunks == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -97,18 +91,9 @@ def test_the_end_of_bytes_ends_a_whole_event_and_drops_a_torn_one() -> None:
     assert decoded(b'data: {"a":1}\n\ndata: [DO') == [{"a": 1}]
 
 
-def test_stopping_inside_a_chunk_passes_no_other_of_the_same_read() -> None:
-    chunks: list[dict[str, Any]] = []
-
-    def take(chunk: dict[str, Any]) -> None:
-        chunks.append(chunk)
-        decoder.stop()
-
-    decoder = ChatDecoder(take)
-    decoder.feed(b'data: {"a":1}\n\ndata: {"a":2}\n\ndata: {"a"')
-    decoder.feed(b":3}\n\n")
-    decoder.close()
-    assert chunks == [{"a": 1}]
+def test_a_reader_that_wants_no_more_gets_no_other_chunk_of_the_same_read() -> None:
+    decoder = ChatDecoder()
+    assert next(decoder.feed(b'data: {"a":1}\n\ndata: {bad\n\n')) == {"a": 1}
 
 
 def test_an_event_without_end_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from specdash.core.proxy_events import (
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
-from specdash.proxy.http.endpoints import context_json
+from specdash.proxy.http.status import context_json
 from specdash.proxy.settings import settings_from_env
 
 if TYPE_CHECKING:

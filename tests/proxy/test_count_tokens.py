@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from specdash.proxy.http.endpoints import count, count_by_template
+from specdash.proxy.http.count import count, count_by_template
 from specdash.proxy.translate.parse import parse_count_tokens
 from specdash.proxy.translate.translate import chat_body
 from specdash.proxy.upstream.upstream import Upstream

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer.blocks import Filter, MessageBuilder
-from specdash.proxy.answer.filters import PrefillEcho, ThinkingGate, stop_reason_of
-from support.recording_sink import RecordingSink
+from specdash.proxy.answer.blocks import END, Arguments, Text, Thinking, ToolStart
+from specdash.proxy.answer.filters import (
+    stop_reason_of,
+    until_repeated,
+    with_allowed_calls,
+    without_echo,
+    without_thinking,
+)
+from specdash.proxy.settings import settings_from_env
+from support.pieces import text_of, texts, through
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.proxy.answer.blocks import Piece
+    from specdash.proxy.answer.filters import Attempt, Pieces
 
 
 def cut(text: str, at: list[int]) -> list[str]:
@@ -18,13 +32,8 @@ def cut(text: str, at: list[int]) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise(marks)]
 
 
-def without_echo(prefill: str, pieces: list[str]) -> str:
-    sink = RecordingSink()
-    echo = PrefillEcho(prefill, sink)
-    for piece in pieces:
-        echo.text(piece)
-    echo.flush()
-    return sink.all_text
+def echo_free(prefill: str, pieces: list[str]) -> str:
+    return text_of(through(lambda source, _: without_echo(source, prefill), texts(*pieces))[0])
 
 
 CUTS = st.lists(st.integers(0, 50), max_size=5)
@@ -34,12 +43,12 @@ WORDS = st.text("ab {\n", max_size=8)
 @given(WORDS, WORDS, CUTS)
 def test_the_prefill_is_taken_off_exactly(prefill: str, rest: str, at: list[int]) -> None:
     if prefill.strip():
-        assert without_echo(prefill, cut(prefill + rest, at)) == rest
+        assert echo_free(prefill, cut(prefill + rest, at)) == rest
 
 
 @given(WORDS, WORDS, CUTS)
 def test_how_the_text_is_cut_makes_no_difference(prefill: str, text: str, at: list[int]) -> None:
-    assert without_echo(prefill, cut(text, at)) == without_echo(prefill, [text])
+    assert echo_free(prefill, cut(text, at)) == echo_free(prefill, [text])
 
 
 @pytest.mark.parametrize(
@@ -58,51 +67,86 @@ def test_how_the_text_is_cut_makes_no_difference(prefill: str, text: str, at: li
     ],
 )
 def test_an_echo_may_lack_white_space_at_its_end_and_what_is_no_echo_passes(prefill: str, text: str, left: str) -> None:
-    assert without_echo(prefill, list(text)) == left
+    assert echo_free(prefill, list(text)) == left
 
 
 def test_an_echo_is_taken_off_once() -> None:
-    assert without_echo("ab", ["ab", "ab", "ab"]) == "abab"
+    assert echo_free("ab", ["ab", "ab", "ab"]) == "abab"
 
 
 def test_text_after_the_echo_passes_piece_for_piece() -> None:
-    sink = RecordingSink()
-    echo = PrefillEcho("ab", sink)
-    for piece in ("a", "bc", "d", "e"):
-        echo.text(piece)
-    assert sink.texts == ["c", "d", "e"]
+    passed, _ = through(lambda source, _: without_echo(source, "ab"), texts("a", "bc", "d", "e"))
+    assert passed == texts("c", "d", "e")
+
+
+CALL: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, "{}")]
 
 
 def test_a_tool_call_comes_after_text_that_was_held_as_an_echo() -> None:
-    sink = MessageBuilder()
-    echo = PrefillEcho("abc", sink)
-    echo.thinking("hm")
-    echo.text("ab")
-    echo.tool(0, "toolu_0", "f")
-    echo.arguments(0, "{}")
-    assert [entry["type"] for entry in sink.content()] == ["thinking", "text", "tool_use"]
+    passed, _ = through(lambda source, _: without_echo(source, "abc"), [Thinking("hm"), Text("ab"), *CALL])
+    assert passed == [Thinking("hm"), Text("ab"), *CALL]
 
 
-@pytest.mark.parametrize(("wanted", "shown", "held"), [(True, "hm", ""), (False, None, "hm")])
-def test_thinking_goes_to_those_who_want_it(wanted: bool, shown: str | None, held: str) -> None:
-    sink = RecordingSink()
-    gate = ThinkingGate(wanted, sink)
-    gate.thinking("h")
-    gate.thinking("m")
-    gate.text("so")
-    assert gate.held == held
-    assert "".join(text for kind, text in sink.pieces if kind == "thinking") == (shown or "")
-    assert sink.all_text == "so"
+def test_thinking_that_was_not_asked_for_is_kept() -> None:
+    sent = [Thinking("h"), Thinking("m"), Text("so"), *CALL]
+    passed, attempt = through(without_thinking, sent)
+    assert passed == [Text("so"), *CALL]
+    assert "".join(attempt.hidden) == "hm"
 
 
-def test_a_plain_filter_changes_nothing() -> None:
-    direct, through = MessageBuilder(), MessageBuilder()
-    for sink in (direct, Filter(through)):
-        sink.thinking("hm")
-        sink.text("so")
-        sink.tool(0, "toolu_0", "f")
-        sink.arguments(0, "{}")
-    assert through.content() == direct.content()
+def test_the_repetition_ends_the_answer_and_calls_are_not_watched() -> None:
+    settings = settings_from_env({})
+    sent = [Thinking("First some thought. "), *CALL, *texts(*["I need to check the file again. "] * 1500)]
+    passed, attempt = through(lambda source, found: until_repeated(source, found, settings), sent)
+    assert attempt.has_repeated
+    assert 10_000 <= len(text_of(passed)) <= 10_600
+    reasoned, attempt = through(
+        lambda source, found: until_repeated(source, found, settings), [Thinking("hm, ")] * 9000
+    )
+    assert attempt.has_repeated
+    assert len(reasoned) < 2700
+
+
+@given(st.lists(st.text(max_size=20), max_size=60))
+def test_text_without_repetition_passes_fragment_for_fragment(fragments: list[str]) -> None:
+    settings = settings_from_env({})
+    passed, _ = through(lambda source, found: until_repeated(source, found, settings), texts(*fragments))
+    assert passed == texts(*fragments)
+
+
+SECOND: list[Piece] = [ToolStart(1, "toolu_1", "g"), Arguments(1, "{}")]
+
+
+@pytest.mark.parametrize(
+    ("names", "limit", "passed"),
+    [
+        (None, None, [*CALL, *SECOND, Text("x")]),
+        ({"g"}, None, [*SECOND, Text("x")]),
+        (None, 1, CALL),
+        ({"g"}, 1, [*SECOND, Text("x")]),
+        (None, 0, []),
+    ],
+)
+def test_calls_pass_up_to_the_limit_and_only_of_offered_tools(
+    names: set[str] | None, limit: int | None, passed: list[Piece]
+) -> None:
+    def make(source: Pieces, attempt: Attempt) -> Pieces:
+        attempt.limit = limit
+        return with_allowed_calls(source, attempt, names)
+
+    assert through_cut(make, [*CALL, *SECOND, Text("x")]) == passed
+
+
+def through_cut(make: Callable[[Any, Attempt], Pieces], sent: list[Piece]) -> list[Piece]:
+    """Like `through`, for a filter behind which nothing waits for an end."""
+    return through(lambda source, attempt: with_end(make(source, attempt)), sent)[0]
+
+
+async def with_end(source: Pieces) -> Pieces:
+    async for piece in source:
+        if piece is not END:
+            yield piece
+    yield END
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from specdash.proxy.http.app import SETTLING_S, Gate
+from specdash.proxy.gate import SETTLING_S, Gate
 from specdash.proxy.http.responses import ApiError
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.proxy.http import app as gates
+from specdash.proxy import gate as gates
 from support.fault_server import free_port, writes
 from support.proxy_app import RunningProxy, running_proxy, settings_for
 from support.scripted_server import ScriptedServer

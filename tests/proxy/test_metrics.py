@@ -11,7 +11,7 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent,
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
-from specdash.proxy.http.endpoints import render
+from specdash.proxy.http.status import render
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.telemetry import BOUNDS_S, Telemetry
 
@@ -45,7 +45,7 @@ def parse(page: str) -> Samples:
             assert name in suffixes
             labels = match[2] or ""
             assert LABEL.sub("", labels) == ""
-            key = name, tuple(LABEL.findall(labels))
+            key = name, tuple(sorted(LABEL.findall(labels)))
             assert key not in found
             found[key] = float(match[3])
     return found
@@ -84,12 +84,12 @@ async def test_the_page_counts_what_happened() -> None:
     desk.turn(0.3)
     desk.turn(3.0, RequestOutcome.ERROR, 'odd"type\\\n')
     samples = await desk.samples()
-    ok = (("path", "/v1/messages"), ("outcome", "ok"))
+    ok = (("outcome", "ok"), ("path", "/v1/messages"))
     assert samples["specdash_proxy_requests_total", ok] == 1
     assert samples["specdash_proxy_errors_total", (("type", 'odd\\"type\\\\\\n'),)] == 1
     assert samples["specdash_proxy_prompt_tokens_total", ()] == 200
     assert samples["specdash_proxy_cached_tokens_total", ()] == 80
-    mark = (("guardrail", "loop_breaker"), ("action", "released"))
+    mark = (("action", "released"), ("guardrail", "loop_breaker"))
     assert samples["specdash_proxy_guardrail_actions_total", mark] == 2
     assert samples["specdash_proxy_ttft_seconds_sum", ()] == 3.3
     assert samples["specdash_proxy_ttft_seconds_bucket", (("le", "0.5"),)] == 1

@@ -100,14 +100,6 @@ def test_latest_is_the_last_one_seen_active_or_not() -> None:
     assert store.latest() is first
 
 
-def test_a_smaller_cap_holds_at_once() -> None:
-    store, _ = make_store(cap=3)
-    for name in ("a", "b", "c"):
-        store.get(name)
-    store.reconfigure(100, 1)
-    assert [proxy_session.id for proxy_session in store.all()] == ["c"]
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from(("get", "enter", "leave", "wait")), st.integers(0, 12), st.floats(0, 60)), max_size=80
 )

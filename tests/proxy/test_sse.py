@@ -1,4 +1,4 @@
-"""Whatever the sink is told, the Messages stream keeps its grammar and says the same as the whole answer."""
+"""Whatever pieces come, the Messages stream keeps its grammar and says the same as the whole answer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Usage, signature_of
+from specdash.proxy.answer.blocks import (
+    Arguments,
+    MessageBuilder,
+    SseWriter,
+    Text,
+    Thinking,
+    ToolStart,
+    Usage,
+    signature_of,
+)
 from specdash.proxy.http.responses import ApiError
 from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.answer.blocks import BlockOrder
 
 Told = tuple[Any, ...]
 
@@ -31,19 +40,26 @@ TELLING = st.one_of(
 )
 
 
-def tell(sink: BlockSink, told: list[Told]) -> None:
-    """Say it to a sink as far as it is allowed: a call begins once, and before its arguments."""
+PIECE: dict[str, Any] = {"text": Text, "thinking": Thinking, "arguments": Arguments}
+
+
+def tool(index: int) -> ToolStart:
+    return ToolStart(index, f"toolu_{index}", f"tool{index}")
+
+
+def tell(order: BlockOrder, told: list[Told]) -> None:
+    """Add it as far as it is allowed: a call begins once, and before its arguments."""
     begun: set[int] = set()
     for kind, *values in told:
-        if kind == "tool":
+        if kind == "ping":
+            if isinstance(order, SseWriter):
+                order.ping()
+        elif kind == "tool":
             if values[0] not in begun:
                 begun.add(values[0])
-                sink.tool(values[0], f"toolu_{values[0]}", f"tool{values[0]}")
-        elif kind == "ping":
-            if isinstance(sink, SseWriter):
-                sink.ping()
+                order.add(tool(values[0]))
         elif kind != "arguments" or values[0] in begun:
-            getattr(sink, kind)(*values)
+            order.add(PIECE[kind](*values))
 
 
 def begun_writer() -> SseWriter:
@@ -79,7 +95,8 @@ def test_any_answer_is_a_valid_stream_that_adds_up_to_the_whole_answer(told: lis
 def test_a_replayed_answer_is_the_same_answer(told: list[Told]) -> None:
     builder, again = MessageBuilder(), MessageBuilder()
     tell(builder, told)
-    builder.replay(again)
+    for piece in builder.pieces():
+        again.add(piece)
     assert again.content() == builder.content()
 
 
@@ -126,9 +143,9 @@ def test_the_whole_stream_of_an_ordinary_turn() -> None:
 
 def test_a_frame_is_an_event_line_and_one_data_line() -> None:
     writer = begun_writer()
-    writer.text("first")
+    writer.add(Text("first"))
     writer.take()
-    writer.text("two\nlines")
+    writer.add(Text("two\nlines"))
     assert writer.take() == (
         b"event: content_block_delta\n"
         b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"two\\nlines"}}\n\n'
@@ -141,12 +158,12 @@ def test_each_piece_is_a_frame_of_its_own_and_leaves_at_once() -> None:
     for kind in ("thinking", "text"):
         for piece in "abc":
             writer.take()
-            getattr(writer, kind)(piece)
+            writer.add(PIECE[kind](piece))
             assert events(writer.take())[-1]["delta"] == {"type": f"{kind}_delta", kind: piece}
-    writer.tool(0, "toolu_0", "f")
+    writer.add(tool(0))
     for piece in '{"a":1}':
         writer.take()
-        writer.arguments(0, piece)
+        writer.add(Arguments(0, piece))
         assert events(writer.take()) == [
             {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": piece}}
         ]
@@ -154,12 +171,12 @@ def test_each_piece_is_a_frame_of_its_own_and_leaves_at_once() -> None:
 
 def test_a_call_begins_as_soon_as_the_one_before_has_its_input() -> None:
     writer = begun_writer()
-    writer.tool(0, "toolu_0", "f")
-    writer.arguments(0, '{"a":')
-    writer.tool(1, "toolu_1", "g")
-    writer.arguments(1, "{")
+    writer.add(tool(0))
+    writer.add(Arguments(0, '{"a":'))
+    writer.add(tool(1))
+    writer.add(Arguments(1, "{"))
     writer.take()
-    writer.arguments(0, "1}")
+    writer.add(Arguments(0, "1}"))
     assert [(event["type"], event["index"]) for event in events(writer.take())] == [
         ("content_block_delta", 0),
         ("content_block_stop", 0),
@@ -190,31 +207,31 @@ def test_a_call_without_input_has_no_delta() -> None:
 
 def test_content_is_known_from_its_first_piece() -> None:
     writer = begun_writer()
-    writer.text("")
+    writer.add(Text(""))
     assert not writer.has_content
-    writer.text("a")
+    writer.add(Text("a"))
     assert writer.has_content
 
 
 def finished_writer() -> SseWriter:
     writer = begun_writer()
-    writer.text("a")
+    writer.add(Text("a"))
     writer.finish("end_turn", None, Usage())
     return writer
 
 
 def failed_writer() -> SseWriter:
     writer = begun_writer()
-    writer.text("a")
+    writer.add(Text("a"))
     writer.error(ApiError(500, "x").envelope("r"))
     return writer
 
 
 SAYINGS: dict[str, Callable[[SseWriter], None]] = {
-    "text": lambda sse_writer: sse_writer.text("x"),
-    "thinking": lambda sse_writer: sse_writer.thinking("x"),
-    "tool": lambda sse_writer: sse_writer.tool(0, "toolu_0", "f"),
-    "arguments": lambda sse_writer: sse_writer.arguments(0, "x"),
+    "text": lambda sse_writer: sse_writer.add(Text("x")),
+    "thinking": lambda sse_writer: sse_writer.add(Thinking("x")),
+    "tool": lambda sse_writer: sse_writer.add(tool(0)),
+    "arguments": lambda sse_writer: sse_writer.add(Arguments(0, "x")),
     "ping": lambda sse_writer: sse_writer.ping(),
     "finish": lambda sse_writer: sse_writer.finish("end_turn", None, Usage()),
 }
@@ -246,7 +263,7 @@ def test_a_call_at_the_wrong_time_raises_and_writes_nothing(
 def test_pieces_of_an_unknown_call_and_a_call_begun_twice_are_errors_of_the_program() -> None:
     writer = begun_writer()
     with pytest.raises(ValueError, match="has not begun"):
-        writer.arguments(0, "{}")
-    writer.tool(0, "toolu_0", "f")
+        writer.add(Arguments(0, "{}"))
+    writer.add(tool(0))
     with pytest.raises(ValueError, match="begun twice"):
-        writer.tool(0, "toolu_0", "f")
+        writer.add(tool(0))

@@ -20,10 +20,10 @@ from specdash.core.proxy_events import (
 )
 from specdash.insight.request import ServedRequest, of_event
 from specdash.proxy.answer.assembler import AnswerAssembler
-from specdash.proxy.answer.blocks import MessageBuilder, Usage
+from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.http.app import Proxy
-from specdash.proxy.http.endpoints import context_json, render
+from specdash.proxy.http.status import context_json, render
 from specdash.proxy.sessions import SessionStore
 from specdash.proxy.settings import ProxySettings, settings_from_env
 from specdash.proxy.telemetry import ActiveRequest, Telemetry
@@ -77,7 +77,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def make_answer(*chunks: dict[str, Any]) -> AnswerAssembler:
-    answer = AnswerAssembler(MessageBuilder())
+    answer = AnswerAssembler()
     for chunk in chunks:
         answer.chunk(chunk)
     return answer

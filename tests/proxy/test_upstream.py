@@ -176,9 +176,10 @@ class TestFailures:
         await upstream.close()
         assert caught.value.status == 529
 
-    async def test_a_connection_that_is_never_made_ends_in_time(self) -> None:
+    async def test_a_connection_that_is_never_made_ends_in_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("specdash.proxy.upstream.upstream.CONNECT_S", 0.2)
         with full_backlog() as url:
-            upstream = Upstream(settings_for(url, PROXY_CONNECT_TIMEOUT="0.2"))
+            upstream = Upstream(settings_for(url))
             with pytest.raises(ApiError, match="no connection in time") as caught:
                 await upstream.open(b"{}")
             await upstream.close()

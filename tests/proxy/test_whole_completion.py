@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from specdash.proxy.answer.assembler import AnswerAssembler
-from specdash.proxy.answer.passthrough import WholeCompletion, streaming_body
-from support.recording_sink import RecordingSink
+from specdash.proxy.answer.passthrough import WholeCompletion, streaming_fields
 
 FULL = {
     "created": 5,
@@ -31,7 +30,7 @@ def call(**function: str) -> dict[str, Any]:
 
 
 def whole(*chunks: dict[str, Any]) -> WholeCompletion:
-    completion = WholeCompletion(AnswerAssembler(RecordingSink()))
+    completion = WholeCompletion(AnswerAssembler())
     for entry in chunks:
         completion.feed(b"data: " + orjson.dumps(entry) + b"\n\n")
     completion.end()
@@ -98,7 +97,7 @@ def test_a_stream_without_an_end_is_not_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "unsaid"),
+    ("chunks", "lacks"),
     [
         ([chunk({"content": "a"}), chunk({}, "length"), usage()], False),
         ([chunk({}, "length"), usage()], True),
@@ -107,24 +106,19 @@ def test_a_stream_without_an_end_is_not_complete() -> None:
         ([{"error": {"code": 500}}], False),
     ],
 )
-def test_an_empty_stream_may_hide_text(chunks: list[dict[str, Any]], *, unsaid: bool) -> None:
-    assert whole(*chunks).is_unsaid is unsaid
+def test_an_empty_stream_may_hide_text(chunks: list[dict[str, Any]], *, lacks: bool) -> None:
+    assert whole(*chunks).may_lack_text is lacks
 
 
-class TestBodies:
-    def test_it_asks_for_a_stream_with_everything_the_whole_has(self) -> None:
-        body = streaming_body(b'{"messages": []}', {"messages": []})
-        assert isinstance(body, tuple)
-        assert b"".join(body) == (
-            b'{"messages": [],"stream":true,"timings_per_token":true,"return_progress":true,'
-            b'"stream_options":{"include_usage":true}}'
-        )
-
-    @pytest.mark.parametrize("more", [{"stream": False}, {"stream": None}, {"n": 1}, {"logprobs": False}])
-    def test_harmless_values_change_nothing(self, more: dict[str, Any]) -> None:
-        body = streaming_body(orjson.dumps(more), more)
-        assert body is not None
-        assert orjson.loads(b"".join(body) if isinstance(body, tuple) else body)["stream"] is True
+class TestFields:
+    @pytest.mark.parametrize("more", [{}, {"stream": False}, {"stream": None}, {"n": 1}, {"logprobs": False}])
+    def test_a_stream_is_asked_for_with_everything_the_whole_has(self, more: dict[str, Any]) -> None:
+        assert streaming_fields({"messages": [], **more}) == {
+            "stream": True,
+            "timings_per_token": True,
+            "return_progress": True,
+            "stream_options": {"include_usage": True},
+        }
 
     @pytest.mark.parametrize(
         "more",
@@ -145,4 +139,4 @@ class TestBodies:
         ],
     )
     def test_what_a_stream_cannot_carry_is_asked_for_as_it_is(self, more: dict[str, Any]) -> None:
-        assert streaming_body(orjson.dumps(more), more) is None
+        assert streaming_fields(more) is None

@@ -91,9 +91,9 @@ async def test_a_router_tells_by_the_model_that_is_loaded() -> None:
         assert server.count("/slots") == 0
 
 
-async def test_it_is_read_again_after_context_refresh_in_the_background() -> None:
+async def test_it_is_read_again_after_a_minute_in_the_background() -> None:
     clock = Clock()
-    async with watched(clock=clock, PROXY_CONTEXT_REFRESH="60") as (window, server):
+    async with watched(clock=clock) as (window, server):
         await window.refresh()
         clock.now += 59
         await window.refresh()

@@ -63,7 +63,7 @@ def bare(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) -> I
         yield proxy
 
 
-@pytest.mark.parametrize("bad", [says(HERMES), says(BROKEN), says("</parameter>\n</function>"), calls("no_tool", {})])
+@pytest.mark.parametrize("bad", [says(BROKEN), says("</parameter>\n</function>"), calls("no_tool", {})])
 def test_a_malformed_call_is_asked_for_again_and_the_good_one_shown(
     way: Way, upstream: FaultUpstream, bad: tuple[Any, ...]
 ) -> None:
@@ -98,19 +98,32 @@ def test_usage_is_the_sum_of_all_calls(way: Way, upstream: FaultUpstream) -> Non
     assert usage["output_tokens"] > alone.message["usage"]["output_tokens"]
 
 
-def test_a_written_call_is_made_a_real_one_when_retries_do_not_help(way: Way, upstream: FaultUpstream) -> None:
+def test_a_written_call_is_made_a_real_one_at_once(way: Way, upstream: FaultUpstream) -> None:
     upstream.otherwise = Script((*says("I will look.\n", HERMES), *stops("stop")))
     seen = way.ask(turn(tools=TOOLS))
     assert seen.calls == CALLED
-    assert "<tool_call>" not in seen.text
-    assert len(upstream.chats) == 2
+    assert seen.text == "I will look.\n"
+    assert seen.message is not None
+    assert seen.message["stop_reason"] == "tool_use"
+    assert len(upstream.chats) == 1
+    assert {"malformed_tool:detected", "malformed_tool:recovered"} <= set(marks(way.proxy, seen))
 
 
-def test_what_was_held_is_released_when_no_retry_helps(way: Way, upstream: FaultUpstream) -> None:
+def test_calls_that_the_client_refuses_are_not_made_of_text(way: Way, upstream: FaultUpstream) -> None:
+    upstream.otherwise = Script((*says(HERMES), *stops("stop")))
+    seen = way.ask(turn(tools=TOOLS, tool_choice={"type": "none"}))
+    assert (seen.text, seen.calls) == (HERMES, [])
+    assert len(upstream.chats) == 1
+
+
+def test_what_was_held_is_released_when_no_retry_helps_and_never_on_the_strict_path(
+    way: Way, upstream: FaultUpstream
+) -> None:
     upstream.otherwise = Script((*says("I read it.\n", BROKEN), *stops("stop")))
     seen = way.ask(turn(tools=TOOLS))
     assert seen.calls == []
-    assert seen.text == "I read it.\n" + BROKEN
+    sentence = "(A tool call is left out here: it could not be read.)"
+    assert seen.text == "I read it.\n" + (sentence if way.held_back else BROKEN)
     assert seen.message is not None
     assert seen.message["stop_reason"] == "end_turn"
     assert len(upstream.chats) == 2

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from specdash.proxy.http.access import check_host, check_origin, host_of
 from specdash.proxy.http.responses import ApiError
@@ -95,17 +96,6 @@ def test_a_request_has_one_host(proxy: ProxyProcess, lines: tuple[str, ...], tar
     refused(asked(proxy, "/health", *lines, target=target), 400)
 
 
-def test_the_targets_own_host_counts(proxy: ProxyProcess) -> None:
-    for target, status in [
-        ("http://evil.example/health", 403),
-        ("http://localhost:1234/health", 200),
-        ("http://127.0.0.1", 200),
-        ("http://[::1]:9/health?x=1", 200),
-    ]:
-        assert split(asked(proxy, "", "host: localhost", target=target))[0] == status
-    refused(asked(proxy, "", "host: evil.example", target="http://localhost/health"), 403)
-
-
 @pytest.mark.parametrize(
     "host",
     [
@@ -164,10 +154,11 @@ class _Settings:
 
 
 def known(host: str, here: str) -> bool:
-    scope = {"headers": [(b"host", host.encode("latin-1"))], "http_version": "1.1", "server": (here, 4000)}
+    headers = [(b"host", host.encode("latin-1"))]
+    request = Request({"type": "http", "headers": headers, "server": (here, 4000)})
     try:
-        check_host(scope, _Settings())  # type: ignore[arg-type]
-        check_origin(scope, _Settings())  # type: ignore[arg-type]
+        check_host(request, _Settings())  # type: ignore[arg-type]
+        check_origin(request, _Settings())  # type: ignore[arg-type]
     except ApiError:
         return False
     return True

@@ -12,7 +12,6 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from specdash.proxy.http.app import Proxy, asgi
-from specdash.proxy.http.connection import Connection
 from specdash.proxy.settings import ProxySettings, settings_from_env
 from support.scripted_server import ScriptedServer
 from support.waiting import until_async
@@ -77,11 +76,13 @@ async def proxied(
 async def running_proxy(settings: ProxySettings) -> AsyncIterator[RunningProxy]:
     """The proxy with `settings`, on a free port whatever they say."""
     proxy = Proxy(settings)
-    config = uvicorn.Config(asgi(proxy), ws="none", lifespan="off", log_config=None, access_log=False)
+    config = uvicorn.Config(asgi(proxy), http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
     state = ServerState()
+    # As uvicorn's own server makes one for each connection.
+    protocol: Any = config.http_protocol_class
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(proxy, config=config, server_state=state, app_state={}), "127.0.0.1", 0
+        lambda: protocol(config=config, server_state=state, app_state={}), "127.0.0.1", 0
     )
     running = RunningProxy(proxy, state, server.sockets[0].getsockname()[1])
     try:

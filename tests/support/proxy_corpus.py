@@ -3,8 +3,8 @@
 `tests/data/proxy_corpus/*.jsonl`, one answer a line: `name`, `why` it is hard, `answer` in parts (`text`, `thinking`, a
 `call` with `arguments` or their `raw` text; `times` repeats), `finish`. A broken one says what becomes of it `then`:
 
-call        its `calls` are made real ones
-held        no retry helps: the text as it came
+call        its `calls` are made real ones at once
+held        no retry helps: the text as it came; on the strict path a sentence, or nothing, in place of the call
 unreadable  a call that no client can take: an error event in a stream, else a sentence in its place
 same        the client gets the call, and refuses it
 cut         the rest is left out
@@ -14,6 +14,7 @@ sentence    a sentence instead of nothing
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,8 @@ def escape(way: Way, upstream: FaultUpstream, transcript: Transcript) -> str | N
     found = _not_as_said(way, way.ask(transcript.body), transcript)
     if found is not None or transcript.guardrail != "malformed_tool" or transcript.then in {"cut", "unreadable"}:
         return found
+    if transcript.then == "call":
+        return None if len(upstream.chats) == 1 else "it was asked for again"
     if len(upstream.chats) < 2:
         return "it was not asked for again"
     upstream.forget()
@@ -140,6 +143,8 @@ def _not_as_said(way: Way, seen: Told, transcript: Transcript) -> str | None:
         wanted = [(part["call"], part["arguments"]) for part in transcript.answer if "call" in part]
     if seen.calls != wanted:
         return f"calls: {seen.calls!r}"
+    if transcript.then == "held" and way.held_back:
+        return "a fragment was shown" if re.search(r"<\W?\w+\W?>|```", seen.text) else None
     if transcript.then == "held" and seen.text != transcript.text:
         return f"text: {_difference(transcript.text, seen.text)}"
     if transcript.then == "unreadable" and not (

@@ -68,8 +68,6 @@ LISTENING: tuple[Parameter, ...] = (
          (1, 4096)),
     _row("PROXY_EVENTS_FILE", _P, "where events are written, one JSON object a line; 'off': nowhere; "
          "unset: proxy-events.jsonl in the state directory"),
-    _row("PROXY_EVENTS_MAX_MIB", _I, "size at which the events file is moved to '.1' (three are kept)", 16, (1, 4096),
-         "MiB"),
     _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
     _row("PROXY_LOG_MAX_MIB", _I, "size at which that file is moved to '.1' (three are kept)", 16, (1, 4096), "MiB"),
 )
@@ -79,15 +77,7 @@ CLIENTS: tuple[Parameter, ...] = (
     _row("PROXY_ALLOWED_HOSTS", _T, "further names of this proxy, besides this machine's own and PROXY_HOST; a request "
          "that names another host gets 403", looks=_HOSTS),
     _row("PROXY_ALLOWED_ORIGINS", _T, "origins whose web pages may ask; unset: none", looks=_ORIGINS),
-    _row("PROXY_MAX_CLIENTS", _I, "most connections of clients; beyond, the one that has waited longest without a "
-         "request is closed", 512, (1, 100_000)),
-    _row("PROXY_MAX_HEADER_KIB", _I, "largest head of a request; a larger one gets 431", 64, (4, 1024), "KiB"),
-    _row("PROXY_HEADER_TIMEOUT", _N, "longest time for the head of a request; then 408", 10.0, (0.05, 3600), "s"),
-    _row("PROXY_BODY_TIMEOUT", _N, "time in which some of a body must come, 64 bytes a second on average; else 408",
-         30.0, (0.05, 3600), "s"),
     _row("PROXY_MAX_BODY_MIB", _I, "largest request body, unpacked; a larger one gets 413", 32, (1, 1024), "MiB"),
-    _row("PROXY_MAX_BLOCKS", _I, "most messages, content blocks, tools and stop sequences in a request; more get 413",
-         10_000, (100, 10_000_000)),
 )
 
 LIMITS: tuple[Parameter, ...] = (
@@ -95,7 +85,6 @@ LIMITS: tuple[Parameter, ...] = (
         "DEBUG": "everything", "INFO": "what happens", "WARNING": "what may be wrong", "ERROR": "what went wrong"}),
     _row("PROXY_READ_TIMEOUT", _N, "longest silence of the upstream before a request fails with 504", 600.0,
          (0.05, 86400), "s"),
-    _row("PROXY_CONNECT_TIMEOUT", _N, "longest wait for a connection to the upstream", 10.0, (0.05, 600), "s"),
     _row("PROXY_GENERATION_TIMEOUT", _N, "longest time for a whole turn, retries included; 0: no limit", 0.0, _SECONDS,
          "s"),
     _row("PROXY_PING_INTERVAL", _N, "time between pings on a stream that is waiting", 5.0, (0.05, 600), "s"),
@@ -103,13 +92,10 @@ LIMITS: tuple[Parameter, ...] = (
          "message_start and pings; until then errors keep their HTTP status", 2.0, (0, 600), "s"),
     _row("PROXY_HOLD_LIMIT", _N, "longest time a request waits while the proxy is held", 120.0, _SECONDS, "s"),
     _row("PROXY_DRAIN_TIMEOUT", _N, "how long SIGTERM lets running requests finish", 30.0, _SECONDS, "s"),
-    _row("PROXY_SESSION_TTL_SECS", _N, "idle time after which a session is forgotten", 7200.0, (1, 31_536_000), "s"),
-    _row("PROXY_MAX_SESSIONS", _I, "most sessions remembered; the longest idle is forgotten first", 512, (1, 100_000)),
 )
 
 CONTEXT: tuple[Parameter, ...] = (
     _row("PROXY_CONTEXT_WINDOW", _I, "the context window; 0: what the upstream says", 0, (0, 100_000_000), "tokens"),
-    _row("PROXY_CONTEXT_REFRESH", _N, "how often the upstream's context window is read again", 60.0, (1, 86400), "s"),
     _row("PROXY_CONTEXT_PRUNE_THRESHOLD", _N, "share of the window from which old messages are pruned; 1: never", 0.75,
          (0.05, 1)),
     _row("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", _N, "share of the window that pruning aims at", 0.65, (0.01, 0.99)),

@@ -63,10 +63,23 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
 }
 """By command and option."""
 
+_IN_FRONT = "the proxy listens on loopback; where it is opened, Caddy or nginx in front bounds clients and their time"
+_FIXED = "the value is fixed now: {}"
+
 REMOVED_SETTINGS: Mapping[str, str] = {
     "ascii": _ASCII,
     "gpu_host": _ON,
     "layout": _LAYOUT,
+    "PROXY_BODY_TIMEOUT": _IN_FRONT,
+    "PROXY_CONNECT_TIMEOUT": _FIXED.format("10 s"),
+    "PROXY_CONTEXT_REFRESH": _FIXED.format("60 s, and after each restart of the upstream"),
+    "PROXY_EVENTS_MAX_MIB": _FIXED.format("16 MiB, three former files are kept"),
+    "PROXY_HEADER_TIMEOUT": _IN_FRONT,
+    "PROXY_MAX_BLOCKS": _FIXED.format("10,000; PROXY_MAX_BODY_MIB bounds a request's size"),
+    "PROXY_MAX_CLIENTS": _IN_FRONT,
+    "PROXY_MAX_HEADER_KIB": _FIXED.format("64 KiB where other machines can connect"),
+    "PROXY_MAX_SESSIONS": _FIXED.format("512, the longest idle is forgotten first"),
+    "PROXY_SESSION_TTL_SECS": _FIXED.format("2 hours without a request"),
     "ssh": "~/.ssh/config says how a machine is reached; specdash there is on the PATH or linked into ~/.local/bin",
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
 }

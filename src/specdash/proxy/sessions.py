@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from specdash.proxy.translate.parse import Block, MessagesRequest
 
 
+TTL_S = 7200.0
+MOST_SESSIONS = 512
 HISTORY = 50
 """Context sizes remembered per session."""
 SCALE_BOUNDS = (0.5, 3.0)
@@ -180,7 +182,11 @@ class SessionStore:
     """
 
     def __init__(
-        self, ttl: float, cap: int, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+        self,
+        ttl: float = TTL_S,
+        cap: int = MOST_SESSIONS,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.ttl = ttl
         self.cap = cap
@@ -250,13 +256,6 @@ class SessionStore:
             self._idle.popitem(last=False)
             count += 1
         return count
-
-    def reconfigure(self, ttl: float, cap: int) -> None:
-        """Take new limits at once."""
-        self.ttl, self.cap = ttl, cap
-        while len(self) > max(1, cap):
-            self._forget_one()
-        self.sweep()
 
     def _known(self, session_id: str) -> ProxySession | None:
         return self._busy.get(session_id) or self._idle.get(session_id)

@@ -39,29 +39,19 @@ class ProxySettings:
     upstream_api_key: str | None = field(repr=False)
     max_connections: int
     events_file: str | None
-    events_max_mib: int
     log_file: str | None
     log_max_mib: int
     allowed_hosts: str | None
     allowed_origins: str | None
-    max_clients: int
-    max_header_kib: int
-    header_timeout: float
-    body_timeout: float
     max_body_mib: int
-    max_blocks: int
     log_level: str
     read_timeout: float
-    connect_timeout: float
     generation_timeout: float
     ping_interval: float
     commit_delay: float
     hold_limit: float
     drain_timeout: float
-    session_ttl_secs: float
-    max_sessions: int
     context_window: int
-    context_refresh: float
     context_prune_threshold: float
     context_prune_target_fraction: float
     max_tokens_floor: int

@@ -401,6 +401,7 @@ class TokenTally:
 
 
 CLIENT_LEFT_STATUS = 499
+_LARGEST_EVENTS_FILE = 16 << 20
 LONGEST_NAME = 100
 MOST_NAMES = 50
 
@@ -424,7 +425,7 @@ class Telemetry:
         self.started = wall()
         self.counters: Counter[str] = Counter()
         self.tally = TokenTally()
-        self.file = RotatedFile(events_path(settings.events_file, env), settings.events_max_mib << 20, clock)
+        self.file = RotatedFile(events_path(settings.events_file, env), _LARGEST_EVENTS_FILE, clock)
         self.log_lines_lost: Callable[[], int] = int
         """Lines of the human log that could not be written."""
         self._sessions = sessions
@@ -522,9 +523,8 @@ class Telemetry:
         if outcome is RequestOutcome.OK:
             _log_context(active.session)
 
-    def reconfigure(self, settings: ProxySettings) -> None:
+    def reconfigure(self) -> None:
         """After SIGHUP: the events file may have been moved away. Where it is changes with a restart only."""
-        self.file.max_bytes = settings.events_max_mib << 20
         self.file.reopen()
 
 

@@ -83,7 +83,7 @@ def test_files_the_proxy_cannot_write_are_errors(proxy: Check, tmp_path: Path) -
         assert not proxy(fine).of("file")
 
 
-_KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS", "PROXY_EVENTS_MAX_MIB")
+_KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS", "PROXY_LOG_MAX_MIB")
 _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "http://127.0.0.1:8/v1", "https://h", "//")
 
 

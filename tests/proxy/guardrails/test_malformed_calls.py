@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from specdash.proxy.guardrails.malformed import inspect
+from specdash.proxy.guardrails.malformed import call_fault
 from support.offered_tools import TOOLS, call
 
+OFFERED = {tool.name: tool for tool in TOOLS}
 LEAK = "\n</parameter>\n</function>"
 
 INVALID = [
@@ -48,7 +49,7 @@ HEALTHY_CONTENTS = [
 
 @pytest.mark.parametrize(("name", "arguments", "kind"), INVALID)
 def test_an_invalid_call_is_malformed(name: str, arguments: str, kind: str) -> None:
-    fault = inspect("", [call(name, arguments)], TOOLS)
+    fault = call_fault(call(name, arguments), OFFERED)
     assert fault is not None
     assert fault.kind == kind
 
@@ -56,39 +57,26 @@ def test_an_invalid_call_is_malformed(name: str, arguments: str, kind: str) -> N
 @pytest.mark.parametrize("content", HEALTHY_CONTENTS)
 def test_markup_inside_an_argument_is_data(content: str) -> None:
     arguments = json.dumps({"file_path": "/a.md", "content": content})
-    assert inspect("", [call("Write", arguments)], TOOLS) is None
+    assert call_fault(call("Write", arguments), OFFERED) is None
 
 
 def test_closing_tags_at_the_end_of_an_argument_that_is_not_the_last_are_data() -> None:
     arguments = json.dumps({"content": "x" + LEAK, "file_path": "/a"})
-    assert inspect("", [call("Write", arguments)], TOOLS) is None
+    assert call_fault(call("Write", arguments), OFFERED) is None
 
 
 @pytest.mark.parametrize("value", [{"file_path": "/a"}, {"file_path": "/a", "limit": 5}, {"file_path": "", "more": 1}])
-def test_a_valid_call_is_healthy_whatever_the_text_says(value: dict[str, Any]) -> None:
-    for text in ("", "Reading.", '<tool_call>\n{"name": "Read"}'):
-        assert inspect(text, [call("Read", json.dumps(value))], TOOLS) is None
+def test_a_valid_call_is_healthy(value: dict[str, Any]) -> None:
+    assert call_fault(call("Read", json.dumps(value)), OFFERED) is None
 
 
 def test_a_call_without_arguments_text_has_none() -> None:
-    assert inspect("", [call("Ping", "")], TOOLS) is None
+    assert call_fault(call("Ping", ""), OFFERED) is None
 
 
-def test_every_call_is_checked() -> None:
-    good, bad = call("Read", '{"file_path": "/a"}'), call("Read", "{}")
-    for calls in ([good, bad], [bad, good]):
-        assert inspect("", calls, TOOLS) is not None
-
-
-def test_the_token_limit_excuses_the_last_call_only() -> None:
-    good, cut = call("Read", '{"file_path": "/a"}'), call("Write", '{"file_path": "/a", "cont')
-    assert inspect("", [good, cut], TOOLS, truncated=True) is None
-    assert inspect("", [cut, good], TOOLS, truncated=True) is not None
-    assert inspect("", [call("Nope", "{")], TOOLS, truncated=True) is not None
-
-
-def test_without_tools_nothing_is_malformed() -> None:
-    assert inspect('<tool_call>\n{"name": "Read"}', [call("", "{")], ()) is None
+def test_the_token_limit_excuses_what_arguments_lack_and_no_unknown_tool() -> None:
+    assert call_fault(call("Write", '{"file_path": "/a", "cont'), OFFERED, is_cut=True) is None
+    assert call_fault(call("Nope", "{"), OFFERED, is_cut=True) is not None
 
 
 def test_a_fault_says_nothing_of_the_values() -> None:
@@ -99,6 +87,6 @@ def test_a_fault_says_nothing_of_the_values() -> None:
         ("Read", f"{{{secret}"),
         (f"do {secret} now", "{}"),
     ):
-        fault = inspect("", [call(name, arguments)], TOOLS)
+        fault = call_fault(call(name, arguments), OFFERED)
         assert fault is not None
         assert secret not in f"{fault.detail} {fault.tool}"

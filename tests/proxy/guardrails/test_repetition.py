@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.guardrails.repetition import RepetitionCut, RepetitionWatch
+from specdash.proxy.guardrails.repetition import RepetitionWatch
 from specdash.proxy.settings import ProxySettings, settings_from_env
-from support.recording_sink import RecordingSink
 
 SETTINGS = settings_from_env({})
 SENTENCE = "I need to check the file again. "
@@ -120,41 +119,3 @@ def test_memory_is_bounded() -> None:
         watch.feed(f"line {number}\n")
     kept = len(watch._tail) + sum(map(len, watch._pending))
     assert kept < 6000
-
-
-def test_the_cut_swallows_everything_from_there_on() -> None:
-    sink = RecordingSink()
-    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
-    cut.thinking("First some thought. ")
-    cut.tool(0, "toolu_1", "Read")
-    cut.arguments(0, "{}")
-    assert [kind for kind, _ in sink.pieces] == ["thinking", "tool", "arguments"]
-    for _ in range(1500):
-        cut.text(SENTENCE)
-    assert cut.is_cut
-    assert 10_000 <= len(sink.all_text) <= 10_600
-    passed = len(sink.pieces)
-    cut.text("more")
-    cut.thinking("more")
-    cut.tool(1, "toolu_2", "Read")
-    cut.arguments(1, "{}")
-    assert len(sink.pieces) == passed
-
-
-def test_reasoning_is_watched_too() -> None:
-    sink = RecordingSink()
-    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
-    for _ in range(1500):
-        cut.thinking(SENTENCE)
-    assert cut.is_cut
-    assert len(sink.pieces) < 350
-
-
-@given(st.lists(st.text(max_size=20), max_size=60))
-def test_an_untripped_cut_passes_every_fragment(fragments: list[str]) -> None:
-    sink = RecordingSink()
-    cut = RepetitionCut(RepetitionWatch(SETTINGS), sink)
-    for fragment in fragments:
-        cut.text(fragment)
-    assert not cut.is_cut
-    assert sink.texts == fragments

@@ -1,4 +1,4 @@
-"""Chunks of a chat completion to pieces of an answer: what the upstream said, said again in one way.
+"""Chunks of a chat completion to pieces of an answer: one form for all that an upstream sends.
 
 Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat streaming".
 """
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from specdash.proxy.answer.blocks import ToolCall, Usage
+from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 from specdash.proxy.http.responses import object_of, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.answer.blocks import Piece
 
 
-# What an answer has cost so far, of the three places where an upstream tells it.
+# What an answer has cost so far, from the three places where an upstream counts it.
 #
 # Source: llama.cpp tools/server README (`timings`, `prompt_progress`), OpenAI API reference (`usage`).
 
@@ -40,22 +40,12 @@ class Meter:
         self._usage: dict[str, Any] = {}
 
     @property
-    def usage_source(self) -> str:
-        """Where `usage` comes from: the upstream's usage chunk, its timings, or deltas counted here."""
-        if _count(self._usage, "prompt_tokens") is not None:
-            return "usage"
-        return "timings" if _count(self._timings, "predicted_n") is not None else "counted"
-
-    @property
     def usage(self) -> Usage:
-        """The best known now."""
-        source = self.usage_source
-        if source == "usage":
-            prompt = _count(self._usage, "prompt_tokens") or 0
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
+        if (prompt := _count(self._usage, "prompt_tokens")) is not None:
             completion = _count(self._usage, "completion_tokens") or 0
         else:
-            prompt = self.prompt_total or 0
-            completion = self.predicted or 0
+            prompt, completion = self.prompt_total or 0, self.predicted or 0
         return Usage(prompt, min(prompt, self.cached or 0), completion)
 
     @property
@@ -141,11 +131,11 @@ def _first(*values: _Number | None) -> _Number | None:
     return next((value for value in values if value is not None), None)
 
 
-# Bytes of a chat completion stream to its chunks, whatever the reads were.
+# Bytes of a chat completion stream to its chunks, however they were read.
 #
 # Source of the framing: WHATWG HTML, "Server-sent events".
 
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 """An event that grows past this is an upstream gone wrong, not an answer."""
 
 _BOM = b"\xef\xbb\xbf"
@@ -153,65 +143,44 @@ _SHOWN = 200
 
 
 class ChatDecoder:
-    """Calls `on_chunk` with each JSON object of the stream, in order; what was read together makes no difference.
+    """The JSON objects of a stream, in order, from its bytes; what was read together makes no difference.
 
     What cannot be understood becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are:
     llama.cpp's old `error: {...}` lines, events named error, data that is not a JSON object.
     """
 
-    __slots__ = ("_after_cr", "_on_chunk", "_parts", "_size", "_stopped", "done")
+    __slots__ = ("_after_cr", "_rest", "done")
 
-    def __init__(self, on_chunk: Callable[[dict[str, Any]], None]) -> None:
-        self._on_chunk = on_chunk
-        self._parts: list[bytes] = []
-        self._size = 0
+    def __init__(self) -> None:
+        self._rest = b""
         self._after_cr = False
-        self._stopped = False
         self.done = False
-        """`[DONE]` was seen; nothing after it counts."""
+        """`[DONE]` was seen, or the stream is given up; nothing after it counts."""
 
-    def feed(self, data: bytes) -> None:
-        """The next bytes of the stream, cut anywhere."""
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
+        """The chunks that the next bytes of the stream, cut anywhere, complete."""
         if self._after_cr or b"\r" in data:
             data = self._line_feeds(data)
-        if not data or self._stopped:
-            return
-        parts = self._parts
-        if parts:
-            ends = b"\n\n" in data or (data[:1] == b"\n" and parts[-1][-1:] == b"\n")
-            parts.append(data)
-            if not ends:
-                self._grow(len(data))
-                return
-            data = b"".join(parts)
-            parts.clear()
-        events = data.split(b"\n\n")
-        rest = events.pop()
-        self._size = len(rest)
-        if rest:
-            parts.append(rest)
+        *events, self._rest = (self._rest + data).split(b"\n\n")
         for event in events:
-            if self._is_last(event):
+            if self.done:
                 return
+            if event[:7] == b"data: {" and b"\n" not in event:
+                try:
+                    yield orjson.loads(event[6:])
+                    continue
+                except orjson.JSONDecodeError:
+                    pass
+            yield from self._chunk(event)
+        if len(self._rest) > MAX_EVENT_BYTES and not self.done:
+            self.done = True
+            yield _failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
 
-    def close(self) -> None:
+    def close(self) -> Iterator[dict[str, Any]]:
         """The stream has ended; an event without its blank line counts when it is whole."""
-        event = b"".join(self._parts)
-        self._parts.clear()
-        if event and not self._stopped:
-            self._lines(event, is_partial=True)
-        self._stopped = True
-
-    def stop(self) -> None:
-        """Pass no further chunk, not even of bytes already read: for use inside `on_chunk`."""
-        self._stopped = True
-
-    def _grow(self, count: int) -> None:
-        self._size += count
-        if self._size > MAX_EVENT_BYTES:
-            self._parts.clear()
-            self._stopped = True
-            self._failed(f"the upstream sent an event of more than {MAX_EVENT_BYTES} bytes")
+        if not self.done:
+            yield from self._chunk(self._rest, is_partial=True)
+        self.done = True
 
     def _line_feeds(self, data: bytes) -> bytes:
         """CRLF and CR as LF; a CR counts at once, and an LF right after it, even in the next read, does not."""
@@ -222,20 +191,7 @@ class ChatDecoder:
             self._after_cr = data[-1:] == b"\r"
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _is_last(self, event: bytes) -> bool:
-        """Take an event; true when no other is wanted."""
-        if event[:7] == b"data: {" and b"\n" not in event:
-            try:
-                chunk = orjson.loads(event[6:])
-            except orjson.JSONDecodeError:
-                self._data(event[6:], named_error=False, is_partial=False)
-            else:
-                self._on_chunk(chunk)
-        elif event:
-            self._lines(event, is_partial=False)
-        return self._stopped
-
-    def _lines(self, event: bytes, *, is_partial: bool) -> None:
+    def _chunk(self, event: bytes, *, is_partial: bool = False) -> Iterator[dict[str, Any]]:
         data: list[bytes] = []
         named_error = False
         for line in event.removeprefix(_BOM).split(b"\n"):
@@ -251,41 +207,27 @@ class ChatDecoder:
             elif name == b"error":
                 named_error = True
                 data.append(value)
-        if data:
-            self._data(b"\n".join(data), named_error=named_error, is_partial=is_partial)
-
-    def _data(self, data: bytes, *, named_error: bool, is_partial: bool) -> None:
-        text = data.strip()
-        if not text:
-            return
+        text = b"\n".join(data).strip()
         if text == b"[DONE]":
             self.done = True
-            self._stopped = True
-            return
-        try:
-            value = read_json(text)
-        except ValueError:
-            if not is_partial:
-                self._failed(_shown("the upstream sent an event that is not JSON", text))
-            return
-        if not isinstance(value, dict):
-            if not is_partial:
-                self._failed(_shown("the upstream sent an event that is not a JSON object", text))
-        elif named_error and "error" not in value:
-            self._on_chunk({"error": value})
-        else:
-            self._on_chunk(value)
-
-    def _failed(self, message: str) -> None:
-        self._on_chunk({"error": {"type": "api_error", "message": message}})
+        elif text:
+            try:
+                found: Any = read_json(text)
+            except ValueError:
+                found = None
+            if isinstance(found, dict):
+                yield {"error": found} if named_error and "error" not in found else found
+            elif not is_partial:
+                shown = text[:_SHOWN].decode("utf-8", "replace")
+                yield _failed(f"the upstream sent an event that is not a JSON object: {shown}")
 
 
-def _shown(problem: str, text: bytes) -> str:
-    return f"{problem}: {text[:_SHOWN].decode('utf-8', 'replace')}"
+def _failed(message: str) -> dict[str, Any]:
+    return {"error": {"type": "api_error", "message": message}}
 
 
 UNNAMED_TOOL = "unnamed_tool"
-"""The name of a call whose upstream never gave one: no client has it, so the model is told."""
+"""The name of a call whose upstream never gave one: no client has it, and the model learns so."""
 
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
@@ -312,19 +254,18 @@ class CallRecord:
 
 
 class AnswerAssembler(Meter):
-    """Takes chunks, calls the sink once for each piece of content, and knows what the answer has cost so far.
+    """Makes pieces of chunks, one for each piece of content, and knows what the answer has cost so far.
 
-    `fallback_id` names an answer whose upstream gives no id. The sink may be replaced between two chunks.
+    `fallback_id` names an answer whose upstream gives no id.
     """
 
     __slots__ = (
         "_by_index", "_by_upstream_id", "_fallback_id", "_texts", "_thinking", "calls", "error",
-        "finish_reason", "id", "model", "sink", "stop_text", "text_chars", "thinking_chars",
+        "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
-    def __init__(self, sink: BlockSink, *, fallback_id: str = "") -> None:
+    def __init__(self, *, fallback_id: str = "") -> None:
         super().__init__()
-        self.sink = sink
         self._fallback_id = fallback_id
         self.id: str | None = None
         self.finish_reason: str | None = None
@@ -345,8 +286,9 @@ class AnswerAssembler(Meter):
         """The id the client sees, made of the upstream's."""
         return f"msg_{self._id_part()}"
 
-    def chunk(self, obj: dict[str, Any]) -> None:
-        """The next chunk; one that cannot be understood is passed over."""
+    def chunk(self, obj: dict[str, Any]) -> list[Piece]:
+        """The pieces of the next chunk; one that cannot be understood is passed over."""
+        pieces: list[Piece] = []
         if self.id is None and isinstance(obj.get("id"), str):
             self.id = obj["id"] or None
         if "timings" in obj and isinstance(obj["timings"], dict):
@@ -356,25 +298,27 @@ class AnswerAssembler(Meter):
             choice = choices[0]
             delta = choice.get("delta")
             if isinstance(delta, dict):
-                self._delta(delta)
+                content = delta.get("content")
+                if content.__class__ is str and content and len(delta) == 1:
+                    pieces.append(self._text(content))
+                else:
+                    self._delta(delta, pieces)
             elif isinstance(choice.get("message"), dict):
-                self._message(choice["message"])
+                self._message(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
                 self._finish(choice)
         if "usage" in obj or "prompt_progress" in obj or "error" in obj:
             self._extras(obj)
+        return pieces
 
-    def whole(self, obj: dict[str, Any]) -> None:
-        """A complete `chat.completion` instead of chunks."""
-        self.chunk(obj)
-        self.end()
-
-    def end(self) -> None:
-        """No chunk follows: announce the calls that never got a name, if they hold anything."""
+    def end(self) -> list[Piece]:
+        """No chunk follows: the calls that never got a name, if they hold anything."""
+        pieces: list[Piece] = []
         for call in self.calls:
             if not call.is_announced and (call.upstream_id or any(call.pieces)):
                 call.name = UNNAMED_TOOL
-                self._announce(call)
+                self._announce(call, pieces)
+        return pieces
 
     def text(self) -> str:
         """All visible text."""
@@ -388,35 +332,31 @@ class AnswerAssembler(Meter):
         """The calls announced so far, as the model wrote them."""
         return [ToolCall(call.id, call.name, call.arguments) for call in self.calls if call.is_announced]
 
-    def _delta(self, delta: dict[str, Any]) -> None:
-        content = delta.get("content")
-        if content.__class__ is str and content and len(delta) == 1:
-            self._text(content)
-            return
+    def _delta(self, delta: dict[str, Any], pieces: list[Piece]) -> None:
         thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
         if thinking:
             self.started = True
             self._deltas += 1
             self._thinking.append(thinking)
             self.thinking_chars += len(thinking)
-            self.sink.thinking(thinking)
-        text = _text_of(content)
+            pieces.append(Thinking(thinking))
+        text = _text_of(delta.get("content"))
         if text:
-            self._text(text)
+            pieces.append(self._text(text))
         entries = delta.get("tool_calls")
         if entries and isinstance(entries, list):
             for entry in entries:
                 if isinstance(entry, dict):
-                    self._call_delta(entry)
+                    self._call_delta(entry, pieces)
 
-    def _text(self, text: str) -> None:
+    def _text(self, text: str) -> Text:
         self.started = True
         self._deltas += 1
         self._texts.append(text)
         self.text_chars += len(text)
-        self.sink.text(text)
+        return Text(text)
 
-    def _message(self, message: dict[str, Any]) -> None:
+    def _message(self, message: dict[str, Any], pieces: list[Piece]) -> None:
         """A whole message: a delta in which every entry is a call of its own."""
         entries = message.get("tool_calls")
         if isinstance(entries, list):
@@ -425,7 +365,7 @@ class AnswerAssembler(Meter):
                 {**entry, "index": f"{first + at}"} for at, entry in enumerate(entries) if isinstance(entry, dict)
             ]
             message = {**message, "tool_calls": numbered}
-        self._delta(message)
+        self._delta(message, pieces)
 
     def _finish(self, choice: dict[str, Any]) -> None:
         if isinstance(choice["finish_reason"], str):
@@ -443,7 +383,7 @@ class AnswerAssembler(Meter):
         if isinstance(obj.get("prompt_progress"), dict):
             self._progress = obj["prompt_progress"]
 
-    def _call_delta(self, entry: dict[str, Any]) -> None:
+    def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
         function = entry.get("function")
         if not isinstance(function, dict):
             function = _NOTHING
@@ -464,11 +404,11 @@ class AnswerAssembler(Meter):
             self._by_upstream_id[upstream_id] = call
         if name and not call.name:
             call.name = name
-            self._announce(call)
+            self._announce(call, pieces)
         if arguments:
             call.pieces.append(arguments)
             if call.is_announced:
-                self.sink.arguments(call.index, arguments)
+                pieces.append(Arguments(call.index, arguments))
 
     def _record(self, index: Any, upstream_id: str, name: str, arguments: str) -> CallRecord:
         """The call an entry is about; upstreams leave out or repeat each of its marks."""
@@ -500,17 +440,15 @@ class AnswerAssembler(Meter):
             self._by_upstream_id.setdefault(upstream_id, call)
         return call
 
-    def _announce(self, call: CallRecord) -> None:
+    def _announce(self, call: CallRecord, pieces: list[Piece]) -> None:
         call.is_announced = True
         known = _NOT_ID.sub("_", call.upstream_id) or f"{self._id_part()}_{call.index}"
         wanted = known if known.startswith("toolu_") else f"toolu_{known}"
         if any(call.id == wanted for call in self.calls):
             wanted = f"{wanted}_{call.index}"
         call.id = wanted
-        self.sink.tool(call.index, call.id, call.name)
-        for piece in call.pieces:
-            if piece:
-                self.sink.arguments(call.index, piece)
+        pieces.append(ToolStart(call.index, call.id, call.name))
+        pieces += [Arguments(call.index, piece) for piece in call.pieces if piece]
 
     def _id_part(self) -> str:
         return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"
@@ -534,5 +472,5 @@ def _error(error: Any, obj: dict[str, Any]) -> tuple[str, str]:
     else:
         kind = obj.get("error_type")
         message = obj.get("message") or error
-    told = message if isinstance(message, str) and message else orjson.dumps(error).decode()
-    return (kind if isinstance(kind, str) and kind else "api_error", told)
+    text = message if isinstance(message, str) and message else orjson.dumps(error).decode()
+    return (kind if isinstance(kind, str) and kind else "api_error", text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -12,76 +12,55 @@ from specdash.proxy.http.responses import object_of
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
 
-# Where an answer goes as it arrives: the one interface between what the upstream says and what the client gets.
+# An answer piece by piece, in the order of the model.
 
 
-class BlockSink(Protocol):
-    """Takes an answer piece by piece, in the order of the model; a sink opens and closes blocks itself.
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Visible text; two in a row belong to one block."""
 
-    `index` numbers tool calls as the upstream does, from 0. Two pieces of the same kind in a row belong to one block.
-    """
-
-    def thinking(self, text: str) -> None:
-        """Reasoning text."""
-
-    def text(self, text: str) -> None:
-        """Visible text."""
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        """A tool call begins; its id and name are complete."""
-
-    def arguments(self, index: int, fragment: str) -> None:
-        """A piece of the JSON text of that call's input."""
+    text: str
 
 
-class Filter:
-    """Passes everything on to `sink`; the base of steps that change one thing."""
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """Reasoning text; two in a row belong to one block."""
 
-    __slots__ = ("_sink",)
-
-    def __init__(self, sink: BlockSink) -> None:
-        self._sink = sink
-
-    def thinking(self, text: str) -> None:
-        self._sink.thinking(text)
-
-    def text(self, text: str) -> None:
-        self._sink.text(text)
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        self._sink.tool(index, call_id, name)
-
-    def arguments(self, index: int, fragment: str) -> None:
-        self._sink.arguments(index, fragment)
+    text: str
 
 
-class Nowhere:
-    """A sink for what only has to be counted, or is not wanted any more."""
+@dataclass(frozen=True, slots=True)
+class ToolStart:
+    """A tool call begins; its id and name are complete. `index` numbers calls as the upstream does, from 0."""
 
-    def thinking(self, *_: object) -> None: ...
+    index: int
+    id: str
+    name: str
 
-    text = tool = arguments = thinking
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A piece of the JSON text of the input of the call with that index."""
+
+    index: int
+    text: str
 
 
-class Cut(Filter):
-    """Passes an answer on until `cut`, and nothing after; the base of steps that end it. `on_cut` is called once."""
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing more has been read yet: what came so far may be sent."""
 
-    __slots__ = ("_on_cut", "is_cut")
 
-    def __init__(self, sink: BlockSink, on_cut: Callable[[], None] | None = None) -> None:
-        super().__init__(sink)
-        self._on_cut = on_cut
-        self.is_cut = False
+@dataclass(frozen=True, slots=True)
+class End:
+    """The answer is over."""
 
-    def cut(self) -> None:
-        """Let nothing more through."""
-        self.is_cut = True
-        self._sink = Nowhere()
-        if self._on_cut is not None:
-            self._on_cut()
+
+Piece = Text | Thinking | ToolStart | Arguments | Pause | End
+PAUSE, END = Pause(), End()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,29 +146,31 @@ class BlockOrder:
         self.blocks: list[OrderedBlock] = []
         self._calls: dict[int, OrderedBlock] = {}
 
-    def thinking(self, text: str) -> None:
-        if text:
-            self._prose(THINKING, text)
+    def add(self, piece: Piece) -> None:
+        """The next piece."""
+        if isinstance(piece, Text):
+            self.text(piece.text)
+        elif isinstance(piece, Thinking):
+            if piece.text:
+                self._prose(THINKING, piece.text)
+        elif isinstance(piece, ToolStart):
+            if piece.index in self._calls:
+                raise ValueError(f"tool call {piece.index} begun twice")
+            block = self._calls[piece.index] = OrderedBlock(TOOL, piece.index, piece.id, piece.name)
+            self.blocks.append(block)
+            self._grown()
+        elif isinstance(piece, Arguments):
+            begun = self._calls.get(piece.index)
+            if begun is None:
+                raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
+            if piece.text and not (begun is not self.blocks[-1] and begun.is_complete):
+                begun.pieces.append(piece.text)
+                self._grown()
 
     def text(self, text: str) -> None:
+        """A piece of visible text."""
         if text:
             self._prose(TEXT, text)
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        if index in self._calls:
-            raise ValueError(f"tool call {index} begun twice")
-        block = self._calls[index] = OrderedBlock(TOOL, index, call_id, name)
-        self.blocks.append(block)
-        self._grown()
-
-    def arguments(self, index: int, fragment: str) -> None:
-        block = self._calls.get(index)
-        if block is None:
-            raise ValueError(f"arguments of tool call {index}, which has not begun")
-        if not fragment or (block is not self.blocks[-1] and block.is_complete):
-            return
-        block.pieces.append(fragment)
-        self._grown()
 
     def _prose(self, kind: str, text: str) -> None:
         if not self.blocks or self.blocks[-1].kind != kind:
@@ -201,28 +182,14 @@ class BlockOrder:
         """A block began or has another piece."""
 
 
-class Signer:
-    """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
-
-    __slots__ = ("_hash",)
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256(b"specdash")
-
-    def add(self, text: str) -> None:
-        """The next piece of the thinking."""
-        self._hash.update(text.encode("utf-8", "replace"))
-
-    def signature(self) -> str:
-        """Of everything added."""
-        return base64.b64encode(self._hash.digest()).decode("ascii")
+_SEED = hashlib.sha256(b"specdash")
 
 
 def signature_of(thinking: str) -> str:
-    """The signature of a whole thinking text."""
-    signer = Signer()
-    signer.add(thinking)
-    return signer.signature()
+    """The signature of a thinking block: opaque to clients, which hand it back as it is, and a function of its text."""
+    digest = _SEED.copy()
+    digest.update(thinking.encode("utf-8", "replace"))
+    return base64.b64encode(digest.digest()).decode("ascii")
 
 
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
@@ -237,26 +204,22 @@ class MessageBuilder(BlockOrder):
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
         return [_block(block) for block in self.blocks]
 
-    def replay(self, sink: BlockSink, *, prose: bool = True, calls: bool = True) -> None:
-        """Give the answer, or only its `prose` or its `calls`, to another sink, each block in one piece."""
+    def pieces(self) -> Iterator[Piece]:
+        """The answer again, each block in one piece."""
         for block in self.blocks:
-            if not (calls if block.kind == TOOL else prose):
-                continue
             joined = "".join(block.pieces)
             if block.kind == TEXT:
-                sink.text(joined)
+                yield Text(joined)
             elif block.kind == THINKING:
-                sink.thinking(joined)
+                yield Thinking(joined)
             else:
-                sink.tool(block.index, block.call_id, block.name)
-                if joined:
-                    sink.arguments(block.index, joined)
+                yield ToolStart(block.index, block.call_id, block.name)
+                yield Arguments(block.index, joined)
 
-    def tool_calls(self) -> list[ToolCall]:
-        """The calls as the model wrote them."""
-        return [
-            ToolCall(block.call_id, block.name, "".join(block.pieces)) for block in self.blocks if block.kind == TOOL
-        ]
+    @property
+    def has_calls(self) -> bool:
+        """A tool call is among the blocks."""
+        return bool(self._calls)
 
 
 def _block(ordered_block: OrderedBlock) -> dict[str, Any]:
@@ -285,7 +248,7 @@ class SseWriter(BlockOrder):
     whole input or the answer is finished. Calls in a wrong state are errors of the program and raise RuntimeError.
     """
 
-    __slots__ = ("_cursor", "_delta", "_is_open", "_out", "_signer", "_text_delta", "_written", "finished", "started")
+    __slots__ = ("_cursor", "_delta", "_is_open", "_out", "_text_delta", "_thought", "_written", "finished", "started")
 
     def __init__(self) -> None:
         super().__init__()
@@ -295,7 +258,7 @@ class SseWriter(BlockOrder):
         self._is_open = False
         self._delta = b""
         self._text_delta = b""
-        self._signer = Signer()
+        self._thought: list[str] = []
         self.started = False
         self.finished = False
 
@@ -359,23 +322,15 @@ class SseWriter(BlockOrder):
         self._out.clear()
         return data
 
-    def tool(self, index: int, call_id: str, name: str) -> None:
+    def add(self, piece: Piece) -> None:
         self._require_open()
-        super().tool(index, call_id, name)
-
-    def arguments(self, index: int, fragment: str) -> None:
-        self._require_open()
-        super().arguments(index, fragment)
+        super().add(piece)
 
     def _require_open(self) -> None:
         if not self.started:
             raise RuntimeError("the message has not started")
         if self.finished:
             raise RuntimeError("the message is finished")
-
-    def _prose(self, kind: str, text: str) -> None:
-        self._require_open()
-        super()._prose(kind, text)
 
     def _grown(self) -> None:
         self._write(is_last=False)
@@ -402,7 +357,7 @@ class SseWriter(BlockOrder):
             content: dict[str, Any] = {"type": TOOL, "id": block.call_id, "name": block.name, "input": {}}
         elif block.kind == THINKING:
             content = {"type": THINKING, "thinking": "", "signature": ""}
-            self._signer = Signer()
+            self._thought.clear()
         else:
             content = {"type": TEXT, "text": ""}
         start = {"type": "content_block_start", "index": self._cursor, "content_block": content}
@@ -419,7 +374,7 @@ class SseWriter(BlockOrder):
         for piece in block.pieces[self._written :]:
             self._out.append(self._delta + orjson.dumps(piece) + _DELTA_END)
             if block.kind == THINKING:
-                self._signer.add(piece)
+                self._thought.append(piece)
         if block.kind == TOOL:
             self._written = len(block.pieces)
         else:
@@ -427,7 +382,7 @@ class SseWriter(BlockOrder):
 
     def _close(self, block: OrderedBlock) -> None:
         if block.kind == THINKING:
-            delta = {"type": "signature_delta", "signature": self._signer.signature()}
+            delta = {"type": "signature_delta", "signature": signature_of("".join(self._thought))}
             self._out.append(
                 _frame("content_block_delta", {"type": "content_block_delta", "index": self._cursor, "delta": delta})
             )

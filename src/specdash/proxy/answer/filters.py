@@ -1,324 +1,262 @@
-"""The steps an answer passes on its way to the client, put together for one upstream call, and what it ends with."""
+"""What an answer passes on its way to the client, one generator each, and what it ends with."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from typing import TYPE_CHECKING
 
-from specdash.proxy.answer.blocks import Cut, Filter
-from specdash.proxy.guardrails.markup_search import PseudoCallGate
-from specdash.proxy.guardrails.repetition import RepetitionCut, RepetitionWatch
+from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Text, Thinking, ToolStart
+from specdash.proxy.guardrails.openings import Openings
+from specdash.proxy.guardrails.repetition import RepetitionWatch
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import BlockSink, ToolCall
+    from specdash.proxy.answer.blocks import Piece, ToolCall
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import MessagesRequest, Tool
 
+    Pieces = AsyncIterator[Piece]
 
-# The client's stop sequences, found in visible text as it streams.
+
+@dataclass(slots=True)
+class Attempt:
+    """One call of the upstream: its answer, and what the filters found in it and kept back.
+
+    `limit` is the number of calls that the client takes, None for any. `draft` is what passed the filters where the
+    client does not get it at once.
+    """
+
+    answer: AnswerAssembler
+    limit: int | None = None
+    is_cut: bool = False
+    """The rest is not wanted."""
+    stop_text: str | None = None
+    """The stop sequence that ended the text."""
+    has_repeated: bool = False
+    """The text was cut because it repeated itself."""
+    hidden: list[str] = field(default_factory=list)
+    """Reasoning that the client does not get."""
+    held: list[Piece] = field(default_factory=list)
+    """Text that may be a written tool call, to its end, and the reasoning in between."""
+    draft: MessageBuilder = field(default_factory=MessageBuilder)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls that count: those past the client's limit do not, nor need they be whole."""
+        return self.answer.tool_calls()[: self.limit]
+
+    @property
+    def held_text(self) -> str:
+        """The text among `held`."""
+        return "".join(piece.text for piece in self.held if isinstance(piece, Text))
+
+    def split(self, at: int) -> tuple[list[Piece], str]:
+        """What is held before `at`, an offset in the held text, with all reasoning; and the text from there on."""
+        before: list[Piece] = []
+        rest = ""
+        for piece in self.held:
+            if not isinstance(piece, Text) or len(piece.text) <= at:
+                before.append(piece)
+                at -= len(piece.text) if isinstance(piece, Text) else 0
+                continue
+            if at > 0:
+                before.append(Text(piece.text[:at]))
+            rest += piece.text[max(0, at) :]
+            at = 0
+        return before, rest
 
 
-class StopSequences(Cut):
-    """Passes an answer up to the stop that begins earliest in its text (the shortest of those), and nothing after.
+def filtered(
+    source: Pieces,
+    attempt: Attempt,
+    request: MessagesRequest,
+    tools: Sequence[Tool],
+    settings: ProxySettings,
+    *,
+    prefill: str,
+    thinking: bool,
+) -> Pieces:
+    """The pieces for the client.
+
+    The order matters: what ends the text (repetition, stop sequences) sees it as the model wrote it; what holds
+    written calls sees what the client would see.
+    """
+    choice = request.tool_choice
+    is_refused = choice.kind == "none" and not choice.is_ours and bool(tools)
+    attempt.limit = 0 if is_refused else None if choice.parallel else 1
+    names = frozenset(tool.name for tool in tools) if tools and settings.malformed_tool_guardrail else None
+    if settings.repetition_cut:
+        source = until_repeated(source, attempt, settings)
+    if not thinking:
+        source = without_thinking(source, attempt)
+    if prefill:
+        source = without_echo(source, prefill)
+    if request.stop_sequences:
+        source = until_stop(source, attempt, request.stop_sequences)
+    if names is not None and not is_refused:
+        source = with_held_calls(source, attempt, names)
+    if names is not None or attempt.limit is not None:
+        source = with_allowed_calls(source, attempt, names)
+    return source
+
+
+async def until_repeated(source: Pieces, attempt: Attempt, settings: ProxySettings) -> Pieces:
+    """End an answer where its visible text or its reasoning repeats endlessly; calls are not watched."""
+    watch = RepetitionWatch(settings)
+    async for piece in source:
+        yield piece
+        if (piece.__class__ is Text or piece.__class__ is Thinking) and not attempt.is_cut and watch.feed(piece.text):
+            attempt.is_cut = attempt.has_repeated = True
+            yield END
+
+
+async def without_thinking(source: Pieces, attempt: Attempt) -> Pieces:
+    """Keep reasoning from a client that did not ask for it."""
+    async for piece in source:
+        if piece.__class__ is Thinking:
+            attempt.hidden.append(piece.text)
+        else:
+            yield piece
+
+
+async def without_echo(source: Pieces, prefill: str) -> Pieces:
+    """Take the prefill off the start of the text when the upstream repeats it, as llama.cpp does.
+
+    An echo may lack some of the white space at the end of the prefill, where a chat template trims it.
+    """
+    held, decided = "", not prefill.strip()
+    async for piece in source:
+        if decided or not isinstance(piece, (Text, ToolStart, End)):
+            yield piece
+            continue
+        if isinstance(piece, Text):
+            held += piece.text
+            if len(held) < len(prefill) and prefill.startswith(held):
+                continue
+        decided = True
+        same = next((at for at, (a, b) in enumerate(zip(held, prefill, strict=False)) if a != b), -1)
+        same = same if same >= 0 else min(len(held), len(prefill))
+        if rest := held[same:] if same >= len(prefill.rstrip()) else held:
+            yield Text(rest)
+        if not isinstance(piece, Text):
+            yield piece
+
+
+async def until_stop(source: Pieces, attempt: Attempt, stops: Iterable[str]) -> Pieces:
+    """Pass an answer up to the stop that begins earliest in its text (the shortest of those), and nothing after.
 
     Only text that may still become a stop is held back. Reasoning and arguments are not searched, and a stop does not
     reach across them.
     """
-
-    __slots__ = ("_begins", "_held", "_stops", "matched")
-
-    def __init__(self, stops: Sequence[str], sink: BlockSink, on_cut: Callable[[], None] | None = None) -> None:
-        super().__init__(sink, on_cut)
-        self._stops = sorted((stop for stop in set(stops) if stop), key=len)
-        begins = "".join(sorted({re.escape(stop[0]) for stop in self._stops}))
-        self._begins = re.compile(f"[{begins}]" if begins else "(?!)")
-        self._held = ""
-        self.matched: str | None = None
-        """The stop that ended the text."""
-
-    def thinking(self, text: str) -> None:
-        self.flush()
-        super().thinking(text)
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        self.flush()
-        super().tool(index, call_id, name)
-
-    def text(self, text: str) -> None:
-        if self.is_cut:
-            return
-        if not self._held and self._begins.search(text) is None:
-            self._sink.text(text)
-            return
-        text = self._held + text
-        at, stop = self._earliest(text)
-        hopeful = self._hopeful(text)
-        if stop is None or hopeful < at:
-            self._held = text[hopeful:]
-            if hopeful:
-                self._sink.text(text[:hopeful])
+    ordered = sorted({stop for stop in stops if stop}, key=len)
+    begins = re.compile("|".join(re.escape(mark) for mark in sorted({stop[0] for stop in ordered})) or "(?!)")
+    held = ""
+    async for piece in source:
+        if isinstance(piece, Text):
+            if not held and begins.search(piece.text) is None:
+                yield piece
+                continue
+            held += piece.text
+            settled = _settled(held, ordered)
+        elif held and isinstance(piece, (Thinking, ToolStart, End)):
+            settled = len(held)
         else:
-            self._match(text[:at], stop)
-
-    def flush(self) -> None:
-        """The text has ended: what was held is text, unless it holds a stop that a longer one kept waiting."""
-        held, self._held = self._held, ""
-        if not held:
-            return
-        at, stop = self._earliest(held)
-        if stop is None:
-            self._sink.text(held)
-        else:
-            self._match(held[:at], stop)
-
-    def _match(self, before: str, stop: str) -> None:
-        self._held = ""
-        self.matched = stop
-        if before:
-            self._sink.text(before)
-        self.cut()
-
-    def _earliest(self, text: str) -> tuple[int, str | None]:
-        found: tuple[int, str | None] = (len(text), None)
-        for stop in self._stops:
-            at = text.find(stop, 0, found[0] + len(stop) - 1)
-            if at >= 0:
-                found = (at, stop)
-        return found
-
-    def _hopeful(self, text: str) -> int:
-        """Where the longest beginning of a stop at the end of `text` starts; its length when there is none."""
-        longest = len(self._stops[-1])
-        for at in range(max(0, len(text) - longest + 1), len(text)):
-            tail = text[at:]
-            if any(len(stop) > len(tail) and stop.startswith(tail) for stop in self._stops):
-                return at
-        return len(text)
+            yield piece
+            continue
+        at, stop = _earliest(held, ordered)
+        # A longer stop that begins before may still come.
+        if stop is not None and at <= settled:
+            attempt.is_cut, attempt.stop_text = True, stop
+            if at:
+                yield Text(held[:at])
+            yield END
+            held = ""
+            continue
+        if settled:
+            yield Text(held[:settled])
+        held = held[settled:]
+        if not isinstance(piece, Text):
+            yield piece
 
 
-class PrefillEcho(Filter):
-    """Takes the prefill off the start of the text when the upstream repeats it, as llama.cpp does; else passes all.
+def _earliest(text: str, stops: Sequence[str]) -> tuple[int, str | None]:
+    found: tuple[int, str | None] = (len(text), None)
+    for stop in stops:
+        at = text.find(stop, 0, found[0] + len(stop) - 1)
+        if at >= 0:
+            found = (at, stop)
+    return found
 
-    An echo may lack some of the white space at the end of the prefill, where a chat template trims it.
+
+def _settled(text: str, stops: Sequence[str]) -> int:
+    """Where the longest beginning of a stop at the end of `text` starts; its length when there is none."""
+    for at in range(max(0, len(text) - len(stops[-1]) + 1), len(text)):
+        tail = text[at:]
+        if any(len(stop) > len(tail) and stop.startswith(tail) for stop in stops):
+            return at
+    return len(text)
+
+
+async def with_held_calls(source: Pieces, attempt: Attempt, offered: Collection[str]) -> Pieces:
+    """Hold text back from where a written call may begin; what is held to the end stays in `attempt.held`.
+
+    Every other fragment passes as it came. A real call says that the upstream's parser works: what is held is text.
     """
-
-    __slots__ = ("_core", "_held", "_prefill")
-
-    def __init__(self, prefill: str, sink: BlockSink) -> None:
-        super().__init__(sink)
-        self._core = len(prefill.rstrip())
-        self._prefill = prefill if self._core else ""
-        self._held = ""
-
-    def text(self, text: str) -> None:
-        if not self._prefill:
-            self._sink.text(text)
-            return
-        self._held += text
-        if len(self._held) >= len(self._prefill) or not self._prefill.startswith(self._held):
-            self.flush()
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        self.flush()
-        self._sink.tool(index, call_id, name)
-
-    def flush(self) -> None:
-        """Decide on what is held; no echo can follow."""
-        held, prefill = self._held, self._prefill
-        self._held = ""
-        if not held:
-            return
-        self._prefill = ""
-        same = next((at for at, (a, b) in enumerate(zip(held, prefill, strict=False)) if a != b), -1)
-        same = same if same >= 0 else min(len(held), len(prefill))
-        rest = held[same:] if same >= self._core else held
-        if rest:
-            self._sink.text(rest)
-
-
-class ThinkingGate(Filter):
-    """Keeps reasoning from a client that did not ask for it; what it kept is `held`."""
-
-    __slots__ = ("_kept", "_wanted")
-
-    def __init__(self, wanted: bool, sink: BlockSink) -> None:
-        super().__init__(sink)
-        self._wanted = wanted
-        self._kept: list[str] = []
-
-    @property
-    def held(self) -> str:
-        """Reasoning the client did not get."""
-        return "".join(self._kept)
-
-    def thinking(self, text: str) -> None:
-        if self._wanted:
-            self._sink.thinking(text)
+    openings: Openings | None = Openings(offered)
+    held, waiting = attempt.held, 0
+    async for piece in source:
+        if openings is None:
+            yield piece
+        elif piece.__class__ is Text:
+            openings.feed(piece.text)
+            if not held and not openings.held:
+                yield piece
+                continue
+            held.append(piece)
+            waiting += len(piece.text)
+            while held:
+                size = len(held[0].text) if isinstance(held[0], Text) else 0
+                if waiting - size < openings.held:
+                    break
+                waiting -= size
+                yield held.pop(0)
+        elif piece.__class__ is Thinking and held:
+            held.append(piece)
+        elif piece.__class__ is ToolStart:
+            openings = None
+            for kept in held:
+                yield kept
+            held.clear()
+            yield piece
         else:
-            self._kept.append(text)
+            yield piece
 
 
-class CallFilter:
-    """Passes the tool calls a client can take: at most `limit`, and only of tools it offered."""
-
-    def __init__(
-        self, names: frozenset[str] | None, limit: int | None, sink: BlockSink, on_extra: Callable[[], None]
-    ) -> None:
-        self._sink = sink
-        # Every piece of text comes here: it is the sink's own method that takes it.
-        self.text, self.thinking = sink.text, sink.thinking
-        self._names = names
-        self._on_extra = on_extra
-        self.limit = limit
-        self._passed: set[int] = set()
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        if self._names is not None and name not in self._names:
-            return
-        if self.limit is not None and len(self._passed) >= self.limit:
-            self._on_extra()
-        else:
-            self._passed.add(index)
-            self._sink.tool(index, call_id, name)
-
-    def arguments(self, index: int, fragment: str) -> None:
-        if index in self._passed:
-            self._sink.arguments(index, fragment)
-
-
-class VisibleContent(Filter):
-    """Remembers whether visible text, thinking and which calls the client was given; `begin` is called before the
-    first piece.
-    """
-
-    __slots__ = ("_begin", "call_ids", "calls", "has_text", "has_thinking")
-
-    def __init__(self, sink: BlockSink, begin: Callable[[], None] | None = None) -> None:
-        super().__init__(sink)
-        self._begin = begin
-        self.has_text = False
-        self.has_thinking = False
-        self.calls: list[str] = []
-        self.call_ids: set[str] = set()
-
-    def thinking(self, text: str) -> None:
-        self._first()
-        self.has_thinking = True
-        self._sink.thinking(text)
-
-    def text(self, text: str) -> None:
-        # Blanks alone do not count as shown.
-        if not self.has_text:
-            self._first()
-            self.has_text = bool(text) and not text.isspace()
-        self._sink.text(text)
-
-    def tool(self, index: int, call_id: str, name: str) -> None:
-        self._first()
-        self.calls.append(name)
-        self.call_ids.add(call_id)
-        self._sink.tool(index, call_id, name)
-
-    def _first(self) -> None:
-        if self._begin is not None:
-            self._begin()
-            self._begin = None
-
-
-class Chain:
-    """The filters of one upstream call, from `head`, which the answer feeds, to the sink given.
-
-    The order matters: what ends the text (repetition, stop sequences) sees it as the model wrote it; what judges it
-    (the gate for unparsed tool calls) sees what the client would see.
-    """
-
-    def __init__(
-        self,
-        request: MessagesRequest,
-        tools: Sequence[Tool],
-        settings: ProxySettings,
-        sink: BlockSink,
-        *,
-        prefill: str,
-        thinking: bool,
-    ) -> None:
-        self.cut_short = False
-        """True once the rest of the answer is not wanted."""
-        self.on_cut: Callable[[], None] | None = None
-        """Called at that moment."""
-        guarded = bool(tools) and settings.malformed_tool_guardrail
-        choice = request.tool_choice
-        refused = choice.kind == "none" and not choice.is_ours and bool(tools)
-        limit = 0 if refused else None if choice.parallel else 1
-        names = frozenset(tool.name for tool in tools) if guarded else None
-        self.calls = CallFilter(names, limit, sink, self._cut)
-        head: BlockSink = self.calls if names is not None or limit is not None else sink
-        self.gate: PseudoCallGate | None = None
-        if guarded:
-            head = self.gate = PseudoCallGate(tools, head, rules=settings.agentic_supplement_mode != "off")
-        self.stops: StopSequences | None = None
-        if request.stop_sequences:
-            head = self.stops = StopSequences(request.stop_sequences, head, self._cut)
-        self.echo: PrefillEcho | None = None
-        if prefill:
-            head = self.echo = PrefillEcho(prefill, head)
-        head = self.thinking = ThinkingGate(thinking, head)
-        self.repetition: RepetitionCut | None = None
-        if settings.repetition_cut:
-            head = self.repetition = RepetitionCut(RepetitionWatch(settings), head, self._cut)
-        self.head = head
-
-    @property
-    def stop_text(self) -> str | None:
-        """The stop sequence that ended the text."""
-        return self.stops.matched if self.stops is not None else None
-
-    @property
-    def repeated(self) -> bool:
-        """True when the text was cut because it repeated itself."""
-        return self.repetition is not None and self.repetition.is_cut
-
-    @property
-    def held(self) -> str:
-        """Text that may be an unparsed tool call and was held back."""
-        return self.gate.held if self.gate is not None else ""
-
-    def calls_of(self, answer: AnswerAssembler) -> list[ToolCall]:
-        """The calls of a complete answer that count: those past the client's limit do not, nor need they be whole."""
-        return answer.tool_calls()[: self.calls.limit]
-
-    def end(self) -> None:
-        """No more will come: let through what was held for a match that cannot come any more, except `held`."""
-        if self.echo is not None:
-            self.echo.flush()
-        if self.stops is not None:
-            self.stops.flush()
-
-    def release(self) -> str:
-        """Let `held` through: it is no tool call. Returns nothing held."""
-        if self.gate is not None:
-            self.gate.flush()
-        return ""
-
-    def drop(self) -> str:
-        """Throw `held` away, and return it."""
-        return self.gate.drop() if self.gate is not None else ""
-
-    def _cut(self) -> None:
-        self.cut_short = True
-        if self.on_cut is not None:
-            self.on_cut()
+async def with_allowed_calls(source: Pieces, attempt: Attempt, names: Collection[str] | None) -> Pieces:
+    """Pass the tool calls that a client can take: at most `attempt.limit`, and only of tools it offered."""
+    passed: set[int] = set()
+    async for piece in source:
+        if piece.__class__ is ToolStart:
+            if names is not None and piece.name not in names:
+                continue
+            if attempt.limit is not None and len(passed) >= attempt.limit:
+                attempt.is_cut = True
+                continue
+            passed.add(piece.index)
+        elif piece.__class__ is Arguments and piece.index not in passed:
+            continue
+        yield piece
 
 
 def stop_reason_of(finish_reason: str | None, has_calls: bool, stop_text: str | None) -> str:
     """The Messages API's `stop_reason` of an upstream's finish reason.
 
     A client runs calls only on `tool_use`, so calls outrank a stop sequence; an answer cut by its token limit says so
-    even with calls, for the last may be incomplete. A stream without a finish reason counts as ended: whoever cares
-    that it broke off must ask before.
+    even with calls, for the last may be incomplete. A stream without a finish reason counts as ended.
     """
     if finish_reason == "length" and stop_text is None:
         return "max_tokens"

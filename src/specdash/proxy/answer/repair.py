@@ -1,43 +1,42 @@
-"""What is wrong with an answer, if anything, and what is done about it: bounded retries, and the best use of what there
-is when they fail. A healthy answer passes, whatever guardrails are on.
+"""The answer of one turn: what is wrong with it, if anything, and what is done about that: bounded retries, and the
+best use of what there is when they fail. A healthy answer passes every guardrail.
 """
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import MessageBuilder
+from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Pause, Text, Thinking, ToolStart
+from specdash.proxy.answer.filters import Attempt, filtered
 from specdash.proxy.guardrails.malformed import (
     UNREADABLE,
-    ToolUseFault,
     call_fault,
     empty_retry,
     fallback_text,
-    inspect,
     malformed_retry,
-    recover,
     required_retry,
 )
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
+from specdash.proxy.guardrails.written import IN_TEXT, ToolUseFault, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, api_error
 from specdash.proxy.upstream.window import RetryPolicy
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from specdash.proxy.answer.blocks import ToolCall
-    from specdash.proxy.answer.filters import Chain, VisibleContent
+    from specdash.proxy.answer.blocks import BlockOrder, Piece, ToolCall
     from specdash.proxy.answer.turn import Turn
+    from specdash.proxy.guardrails.written import Written
     from specdash.proxy.upstream.upstream import UpstreamReply
 
-
-# One call of the upstream: its bytes through the decoder, the answer and the filters, as they come.
+    Flush = Callable[[AnswerAssembler], Awaitable[None]]
 
 _LARGEST_ANSWER = 64 << 20
 _STATUS_OF_TYPE = {
@@ -47,15 +46,76 @@ _STATUS_OF_TYPE = {
     "unavailable_error": 503,
     "authentication_error": 401,
 }
+NOTHING = "(The model ended its turn without an answer.)"
+"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
+NEW_CALLS = 1 << 20
+"""First number of calls that the upstream's own answer does not have."""
+_LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
+_NOT_READ = "(A tool call is left out here: it could not be read.)"
 
 
-async def call_upstream(
-    turn: Turn, body: dict[str, Any], chain: Chain, on_data: Callable[[AnswerAssembler], Awaitable[None]] | None = None
-) -> AnswerAssembler:
-    """Send `body` and feed the answer through `chain` until it ends, or until the chain wants no more of it.
+class Shown:
+    """What the client was given: pieces go to `order`, and are remembered. `begin` is called before the first."""
 
-    `on_data` is awaited after every read. Waits first while the proxy is held; a call that breaks because the upstream
-    is being restarted, before it said anything, is made again: see `RetryPolicy`. Raises `ApiError`.
+    def __init__(self, order: BlockOrder, begin: Callable[[], None] | None = None) -> None:
+        self.has_text = False
+        """Visible text; blanks alone do not count."""
+        self.has_thinking = False
+        self.calls: list[ToolStart] = []
+        self._order = order
+        self._begin = begin
+
+    def add(self, piece: Piece) -> None:
+        """The next piece."""
+        if self._begin is not None:
+            self._begin()
+            self._begin = None
+        if isinstance(piece, Text):
+            self.has_text = self.has_text or (bool(piece.text) and not piece.text.isspace())
+        elif isinstance(piece, Thinking):
+            self.has_thinking = True
+        elif isinstance(piece, ToolStart):
+            self.calls.append(piece)
+        self._order.add(piece)
+
+    def add_all(self, pieces: Iterable[Piece]) -> None:
+        """The next pieces."""
+        for piece in pieces:
+            self.add(piece)
+
+    def add_calls(self, calls: Iterable[ToolCall]) -> None:
+        """The calls that the client lacks; in place of one that is no JSON object, a sentence that says so."""
+        given = {call.id for call in self.calls}
+        for index, call in enumerate((call for call in calls if call.id not in given), NEW_CALLS + len(given)):
+            arguments = call.arguments if call.arguments.strip() else "{}"
+            if object_of(arguments) is None:
+                self.add(Text(_LEFT_OUT.format(tool=call.name)))
+            else:
+                self.add_all((ToolStart(index, call.id, call.name), Arguments(index, arguments)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with an answer: the guardrail that found it, and for a malformed tool call what is malformed.
+
+    EMPTY_RESPONSE: the model stopped without a word or a call. MALFORMED_TOOL: a tool call that no client can take, or
+    that arrived as text. UNEXPECTED_END: the model announced a tool call and stopped without it.
+    """
+
+    guardrail: Guardrail
+    tool_use: ToolUseFault | None = None
+    held_from: int = 0
+    """Where in the text held back the malformed part begins."""
+
+
+# One call of the upstream: its bytes as pieces.
+
+
+async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> AsyncIterator[Piece]:
+    """The answer to `body`, until it ends or no more of it is wanted. Raises `ApiError`.
+
+    Waits first while the proxy is held; a call that breaks because the upstream is being restarted, before its
+    answer began, is made again: see `RetryPolicy`.
     """
     gate = turn.proxy.gate
     patience = RetryPolicy(gate)
@@ -64,63 +124,65 @@ async def call_upstream(
             turn.active.held()
             with turn.deadline.paused():
                 await gate.wait(turn.settings.hold_limit)
-        answer = AnswerAssembler(chain.head, fallback_id=turn.request_id)
+        answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
         turn.attempt_begins(answer)
         turn.active.sent()
         try:
-            # Written for each call anew: kept for the next, which hardly ever comes, it would lie there through this.
             async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                if reply.content_type == "application/json":
-                    _take_whole(answer, await reply.body(_LARGEST_ANSWER))
-                else:
-                    await _take_stream(turn, reply, chain, answer, on_data)
+                is_whole = reply.content_type == "application/json"
+                async for piece in (_whole if is_whole else _streamed)(reply, attempt):
+                    yield piece
+                    if attempt.is_cut:
+                        reply.abort()
+                        return
         except ApiError as error:
             if answer.started or not await patience.again(error):
                 raise
             continue
-        chain.end()
-        turn.active.update(answer)
-        return answer
+        yield END
+        return
 
 
-async def _take_stream(
-    turn: Turn,
-    reply: UpstreamReply,
-    chain: Chain,
-    answer: AnswerAssembler,
-    on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
-) -> None:
-    decoder = ChatDecoder(answer.chunk)
-    chain.on_cut = decoder.stop
-    while data := await reply.read():
-        decoder.feed(data)
-        turn.active.update(answer)
-        if answer.error is not None:
-            raise stream_error(*answer.error)
-        if on_data is not None:
-            await on_data(answer)
-        if chain.cut_short:
-            reply.abort()
-            answer.end()
-            return
-        if decoder.done:
-            await reply.read_to_the_end()
-            break
+async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
+    answer, decoder = attempt.answer, ChatDecoder()
+    while not decoder.done and (data := await reply.read()):
+        for chunk in decoder.feed(data):
+            for piece in answer.chunk(chunk):
+                yield piece
+            if answer.error is not None:
+                raise stream_error(*answer.error)
+        yield PAUSE
+    is_done = decoder.done
+    if is_done:
+        await reply.read_to_the_end()
     else:
-        decoder.close()
-        if answer.error is not None:
-            raise stream_error(*answer.error)
-        if answer.finish_reason is None:
-            raise _cut_off()
-    if answer.finish_reason is None and not answer.started:
-        raise _cut_off()
-    answer.end()
+        for chunk in decoder.close():
+            for piece in answer.chunk(chunk):
+                yield piece
+    if answer.error is not None:
+        raise stream_error(*answer.error)
+    if answer.finish_reason is None and not (is_done and answer.started):
+        raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
+    for piece in answer.end():
+        yield piece
 
 
-def _cut_off() -> UpstreamBrokenError:
-    return UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
+async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
+    answer = attempt.answer
+    try:
+        completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
+    except orjson.JSONDecodeError:
+        raise ApiError(500, "the upstream's answer is not JSON") from None
+    for piece in answer.chunk(completion) if isinstance(completion, dict) else ():
+        yield piece
+    if answer.error is not None:
+        raise stream_error(*answer.error)
+    if not answer.started and answer.finish_reason is None:
+        raise ApiError(500, "the upstream's answer is not a chat completion")
+    for piece in answer.end():
+        yield piece
 
 
 def stream_error(kind: str, message: str) -> ApiError:
@@ -129,201 +191,235 @@ def stream_error(kind: str, message: str) -> ApiError:
     return api_error(_STATUS_OF_TYPE.get(kind, 500), body)
 
 
-def _take_whole(answer: AnswerAssembler, data: bytes) -> None:
-    try:
-        completion = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raise ApiError(500, "the upstream's answer is not JSON") from None
-    if isinstance(completion, dict):
-        answer.whole(completion)
-    if answer.error is not None:
-        raise stream_error(*answer.error)
-    if not answer.started and answer.finish_reason is None:
-        raise ApiError(500, "the upstream's answer is not a chat completion")
-    answer.end()
+async def _attempted(
+    turn: Turn, body: dict[str, Any], shown: Shown | None, flush: Flush | None, *, thinking: bool
+) -> Attempt:
+    """Ask the upstream once; what passes the filters goes to `shown` as it comes, else into the attempt's draft."""
+    prepared = turn.prepared
+    attempt = Attempt(AnswerAssembler(fallback_id=turn.request_id))
+    async with aclosing(_pieces(turn, body, attempt)) as source:  # type: ignore[type-var]  # it is a generator
+        pieces = filtered(
+            source,
+            attempt,
+            prepared.request,
+            prepared.tools,
+            turn.settings,
+            prefill=prepared.prefill,
+            thinking=thinking,
+        )
+        async for piece in pieces:
+            if not isinstance(piece, Pause):
+                (attempt.draft if shown is None else shown).add(piece)
+                continue
+            turn.active.update(attempt.answer)
+            if flush is not None:
+                await flush(attempt.answer)
+    turn.active.update(attempt.answer)
+    return attempt
 
 
-NOTHING = "(The model ended its turn without an answer.)"
-"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
-NEW_CALLS = 1 << 20
-"""First number of calls that the upstream's own answer does not have."""
-MISSING_CALL = "missing_call"
-"""Fault of an answer without a call where `tool_choice` demands one."""
-_LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
+# The answer of a turn.
 
 
-@dataclass(frozen=True, slots=True)
-class GuardrailResult:
-    """What is wrong with an answer: the guardrail that found it, and for a malformed tool call what is malformed.
+async def answered(turn: Turn, shown: Shown, flush: Flush | None) -> Attempt:
+    """Bring the turn's answer into `shown`: as it comes, with `flush` after each read, or else once it is judged.
 
-    EMPTY_RESPONSE: the model stopped without a word or a call. MALFORMED_TOOL: a tool call that no client can take, or
-    that arrived as text. UNEXPECTED_END: the model announced a tool call and stopped without it.
+    Returns the attempt that counts for the stop reason.
     """
+    wants_thinking = turn.prepared.request.wants_thinking
+    first = await _attempted(turn, turn.prepared.body, shown if flush else None, flush, thinking=wants_thinking)
+    turn.count(first.answer)
+    verdict = judge(turn, first)
+    is_malformed = isinstance(verdict, Fault) and verdict.guardrail is Guardrail.MALFORMED_TOOL
+    for piece in first.draft.pieces():
+        if not (is_malformed and isinstance(piece, ToolStart | Arguments)):
+            shown.add(piece)
+    if first.has_repeated:
+        chars = first.answer.text_chars + first.answer.thinking_chars
+        turn.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
+    if isinstance(verdict, Fault):
+        return await _repaired(turn, verdict, first, shown)
+    if verdict is None:
+        shown.add_all(first.held)
+    else:
+        _made_real(turn, verdict, first, shown)
+    if shown.calls:
+        turn.session.malformed_streak = 0
+    return first
 
-    guardrail: Guardrail
-    fault: ToolUseFault | None = None
 
-    @property
-    def is_malformed(self) -> bool:
-        """A tool call is wrong, or missing."""
-        return self.guardrail is Guardrail.MALFORMED_TOOL
-
-
-def judge(turn: Turn, answer: AnswerAssembler, chain: Chain) -> GuardrailResult | None:
-    """Judge a complete answer, whose suspicious text `chain` holds; None for a good one."""
-    if chain.stop_text is not None or chain.repeated:
+def judge(turn: Turn, attempt: Attempt) -> Fault | Written | None:
+    """Judge a complete answer: a fault, calls that it wrote as text, or None for a good one."""
+    if attempt.stop_text is not None or attempt.has_repeated:
         return None
     request, tools, settings = turn.prepared.request, turn.prepared.tools, turn.settings
-    calls = chain.calls_of(answer)
+    answer, calls = attempt.answer, attempt.calls
     text = answer.text()
-    truncated = answer.finish_reason == "length"
+    is_truncated = answer.finish_reason == "length"
     if settings.malformed_tool_guardrail and tools:
-        rules = settings.agentic_supplement_mode != "off"
-        # What the gate has let through holds no call: only what it holds need be judged in its context.
-        doubtful = text if rules or chain.held else ""
-        fault = inspect(doubtful, calls, tools, truncated=truncated, rules=rules)
-        if fault is None and request.tool_choice.kind in {"any", "tool"} and not calls and not truncated:
-            wanted = request.tool_choice.name
-            fault = ToolUseFault(MISSING_CALL, wanted, "tool_choice demands a call, and none came")
-        if fault is not None:
-            return GuardrailResult(Guardrail.MALFORMED_TOOL, fault)
-    if not truncated and not calls and not text.strip():
-        return GuardrailResult(Guardrail.EMPTY_RESPONSE)
+        offered = {tool.name: tool for tool in tools}
+        faults = (
+            call_fault(call, offered, is_cut=is_truncated and at == len(calls)) for at, call in enumerate(calls, 1)
+        )
+        if (fault := next(filter(None, faults), None)) is not None:
+            return Fault(Guardrail.MALFORMED_TOOL, fault)
+        written = None if calls or attempt.limit == 0 else _written(turn, attempt, text, is_truncated=is_truncated)
+        if written is not None:
+            if written.fault is not None:
+                return Fault(Guardrail.MALFORMED_TOOL, written.fault, written.start)
+            return written
+        if request.tool_choice.kind in {"any", "tool"} and not calls and not is_truncated:
+            missing = ToolUseFault(
+                "missing_call", request.tool_choice.name, "tool_choice demands a call, and none came"
+            )
+            return Fault(Guardrail.MALFORMED_TOOL, missing, len(attempt.held_text))
+    if not is_truncated and not calls and not text.strip():
+        return Fault(Guardrail.EMPTY_RESPONSE)
     if (
         settings.guardrail_retry
         and is_unexpected_end(request, text, calls, answer.finish_reason)
         and not has_been_added_to(turn.request.messages, text)
     ):
-        return GuardrailResult(Guardrail.UNEXPECTED_END)
+        return Fault(Guardrail.UNEXPECTED_END)
     return None
 
 
-async def repair(
-    turn: Turn, bad: GuardrailResult, answer: AnswerAssembler, chain: Chain, held: str, shown: VisibleContent
-) -> AnswerAssembler:
-    """Complete what `shown` has of a bad answer, and return the answer that counts for the stop reason.
+def _written(turn: Turn, attempt: Attempt, text: str, *, is_truncated: bool) -> Written | None:
+    """What is written at the end of an answer, its place counted from the start of what is held."""
+    held = attempt.held_text
+    if not held:
+        return echoed_rules(text)
+    offered = {tool.name: tool for tool in turn.prepared.tools}
+    found = written_at_end(text, offered, is_truncated=is_truncated, seed=turn.message_id)
+    return found.moved(len(held) - len(text)) if found is not None else None
 
-    `held` is the text that `chain` kept back.
-    """
-    guardrail, session = bad.guardrail, turn.session
+
+def _made_real(turn: Turn, written: Written, attempt: Attempt, shown: Shown) -> None:
+    """Give the calls that an answer wrote as text as real ones, and what stands before them."""
+    before, _ = attempt.split(written.start)
+    lead = "".join(piece.text for piece in before if isinstance(piece, Text))
+    shown.add_all(piece for piece in before if lead.strip() or not isinstance(piece, Text))
+    if written.text.strip():
+        shown.add(Text(written.text))
+    calls = written.calls[: attempt.limit]
+    if calls:
+        shown.add_calls(calls)
+        turn.session.malformed_total += 1
+        facts = {"streak": turn.session.malformed_streak, "kind": "unparsed_call", "tool": calls[0].name}
+        turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, **facts)
+        turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, calls=len(calls))
+
+
+async def _repaired(turn: Turn, bad: Fault, first: Attempt, shown: Shown) -> Attempt:
+    """Complete what `shown` has of a bad answer, and return the attempt that counts."""
+    guardrail, session, settings = bad.guardrail, turn.session, turn.settings
+    is_malformed = guardrail is Guardrail.MALFORMED_TOOL
     facts: dict[str, Any] = {}
-    if bad.is_malformed:
+    if is_malformed:
         session.malformed_streak += 1
         session.malformed_total += 1
         facts["streak"] = session.malformed_streak
-        if bad.fault is not None:
-            facts |= {"kind": bad.fault.kind, "tool": bad.fault.tool or ""}
+        if bad.tool_use is not None:
+            facts |= {"kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
     elif guardrail is Guardrail.UNEXPECTED_END:
         session.unexpected_ends += 1
     turn.note(guardrail, GuardrailAction.DETECTED, **facts)
-    called = chain.calls_of(answer)
+    before, held = first.split(bad.held_from) if is_malformed else (first.held, "")
+    shown.add_all(before)
     if shown.calls:
-        _complete_calls(turn, answer, called, shown)
-        return answer
+        _complete_calls(turn, first, shown)
+        return first
     attempts = {
-        Guardrail.MALFORMED_TOOL: turn.settings.malformed_tool_retry_max,
-        Guardrail.EMPTY_RESPONSE: turn.settings.empty_response_retry_max,
+        Guardrail.MALFORMED_TOOL: settings.malformed_tool_retry_max,
+        Guardrail.EMPTY_RESPONSE: settings.empty_response_retry_max,
     }.get(guardrail, 1)
-    for attempt in range(1, attempts + 1):
-        turn.note(guardrail, GuardrailAction.RETRIED, attempt=attempt, attempts=attempts)
-        found = await _retry(turn, bad, answer, attempt, thinking_shown=shown.has_thinking)
-        if found is None:
-            continue
-        again, builder = found
-        if shown.has_text and not builder.tool_calls():
+    for number in range(1, attempts + 1):
+        turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
+        again = await _retried(turn, bad, first, number, shown)
+        if again is None or (shown.has_text and not again.draft.has_calls):
             # Words beside those that the client has would leave out what is held.
             continue
-        builder.replay(shown, prose=not shown.has_text)
-        turn.note(guardrail, GuardrailAction.RECOVERED, attempt=attempt, attempts=attempts, calls=len(shown.calls))
-        if bad.is_malformed:
+        is_prose_shown = shown.has_text
+        for piece in again.draft.pieces():
+            if isinstance(piece, ToolStart | Arguments) or not is_prose_shown:
+                shown.add(piece)
+        calls = len(shown.calls)
+        turn.note(guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
+        if is_malformed:
             session.malformed_streak = 0
         return again
     turn.note(guardrail, GuardrailAction.EXHAUSTED)
-    if bad.is_malformed:
-        _make_do(turn, called, held, shown)
-    if not shown.has_text and not shown.calls and (thinking := chain.thinking.held):
-        text = fallback_text(thinking, turn.settings)
+    _make_do(turn, bad, first, shown, held)
+    return first
+
+
+def _make_do(turn: Turn, bad: Fault, first: Attempt, shown: Shown, held: str) -> None:
+    """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
+    error that the model can read and mend.
+    """
+    if bad.guardrail is Guardrail.MALFORMED_TOOL:
+        if not turn.shows_no_fragment:
+            shown.add(Text(held))
+        elif bad.tool_use is not None and bad.tool_use.kind in IN_TEXT:
+            shown.add(Text(_NOT_READ))
+        shown.add_calls(first.calls)
+    if not shown.has_text and not shown.calls and first.hidden:
+        text = fallback_text("".join(first.hidden), turn.settings)
         if text:
-            shown.text(text)
+            shown.add(Text(text))
             turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
-    return answer
 
 
-async def _retry(
-    turn: Turn, bad: GuardrailResult, answer: AnswerAssembler, attempt: int, *, thinking_shown: bool
-) -> tuple[AnswerAssembler, MessageBuilder] | None:
-    """Ask again; None when what came is no better."""
+async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int, shown: Shown) -> Attempt | None:
+    """Ask again; None when what came is no better. What is good of it is the draft."""
     body = turn.prepared.body
-    wants_call = bad.guardrail is Guardrail.UNEXPECTED_END
-    if bad.is_malformed:
-        body = malformed_retry(body, turn.settings, attempt)
+    is_malformed, wants_call = (bad.guardrail is kind for kind in (Guardrail.MALFORMED_TOOL, Guardrail.UNEXPECTED_END))
+    if is_malformed:
+        body = malformed_retry(body, turn.settings, number)
     elif wants_call:
         body = required_retry(body)
     else:
-        body = empty_retry(body, reasoning_only=answer.thinking_chars > 0)
-    builder = MessageBuilder()
-    chain = turn.chain(builder, thinking=turn.prepared.request.wants_thinking and not thinking_shown)
+        body = empty_retry(body, reasoning_only=first.answer.thinking_chars > 0)
     turn.active.next_attempt()
+    thinking = turn.prepared.request.wants_thinking and not shown.has_thinking
     try:
-        again = await call_upstream(turn, body, chain)
+        again = await _attempted(turn, body, None, None, thinking=thinking)
     except ApiError as error:
         if error.status in {529, 504}:
             raise
         return None
-    turn.count(again)
-    still_bad = judge(turn, again, chain)
-    if still_bad is None or (still_bad.guardrail is Guardrail.UNEXPECTED_END and bad.is_malformed):
-        chain.release()
-        if wants_call:
-            if not builder.tool_calls():
-                return None
-            for block in builder.blocks:
-                block.call_id = block.call_id and ADDED_ID + block.call_id.removeprefix("toolu_")
-        return again, builder
-    if still_bad.is_malformed and bad.is_malformed:
-        turn.session.malformed_streak += 1
-    return None
+    turn.count(again.answer)
+    verdict = judge(turn, again)
+    if isinstance(verdict, Fault):
+        if not is_malformed or verdict.guardrail is not Guardrail.UNEXPECTED_END:
+            turn.session.malformed_streak += is_malformed and verdict.guardrail is Guardrail.MALFORMED_TOOL
+            return None
+        verdict = None
+    kept = Shown(again.draft)
+    if verdict is None:
+        kept.add_all(again.held)
+    else:
+        _made_real(turn, verdict, again, kept)
+    if wants_call:
+        if not again.draft.has_calls:
+            return None
+        for block in again.draft.blocks:
+            block.call_id = block.call_id and ADDED_ID + block.call_id.removeprefix("toolu_")
+    return again
 
 
-def _complete_calls(turn: Turn, answer: AnswerAssembler, called: list[ToolCall], shown: VisibleContent) -> None:
+def _complete_calls(turn: Turn, attempt: Attempt, shown: Shown) -> None:
     """Give the client the calls it lacks of an answer whose first calls it has.
 
     Raises `ApiError` when it has one whose arguments are no JSON object: no client can take that, and none of it can be
     called back.
     """
     offered = {tool.name: tool for tool in turn.prepared.tools}
-    for call in called:
-        cut = answer.finish_reason == "length" and call is called[-1]
-        fault = call_fault(call, offered, cut=cut)
-        if fault is not None and fault.kind in UNREADABLE and call.id in shown.call_ids:
+    given = {call.id for call in shown.calls}
+    for call in attempt.calls:
+        is_cut = attempt.answer.finish_reason == "length" and call is attempt.calls[-1]
+        fault = call_fault(call, offered, is_cut=is_cut)
+        if fault is not None and fault.kind in UNREADABLE and call.id in given:
             turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED)
             raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
-    _emit(called, shown)
-
-
-def _make_do(turn: Turn, called: list[ToolCall], held: str, shown: VisibleContent) -> None:
-    """Release what was held: as calls where it holds good ones, else as it came. A client refuses a call it does not
-    know or whose input does not fit, with an error that the model can read and mend.
-    """
-    recovered = recover(held, turn.prepared.tools, turn.message_id) if held else None
-    if recovered is not None:
-        text, calls = recovered
-        if text.strip():
-            shown.text(text)
-        _emit(calls, shown)
-        turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, calls=len(calls))
-    elif held:
-        shown.text(held)
-    _emit(called, shown)
-
-
-def _emit(calls: list[ToolCall], sink: VisibleContent) -> None:
-    """Give on the calls that the client lacks; in place of one that is no JSON object, a sentence that says so."""
-    begun = len(sink.calls)
-    for index, call in enumerate((call for call in calls if call.id not in sink.call_ids), begun):
-        arguments = call.arguments if call.arguments.strip() else "{}"
-        if object_of(arguments) is None:
-            sink.text(_LEFT_OUT.format(tool=call.name))
-        else:
-            sink.tool(NEW_CALLS + index, call.id, call.name)
-            sink.arguments(NEW_CALLS + index, arguments)
+    shown.add_calls(attempt.calls)

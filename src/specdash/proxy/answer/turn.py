@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestEvent, RequestOutcome
-from specdash.proxy.answer.blocks import MessageBuilder, SseWriter, Usage
-from specdash.proxy.answer.filters import Chain, VisibleContent, stop_reason_of
-from specdash.proxy.answer.repair import NOTHING, call_upstream, judge, repair
+from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
+from specdash.proxy.answer.blocks import MessageBuilder, Text, Usage
+from specdash.proxy.answer.filters import stop_reason_of
+from specdash.proxy.answer.repair import NOTHING, Shown, answered
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
-from specdash.proxy.http.client import ClientLeftError, ClientStream, ClientWatch
-from specdash.proxy.http.responses import (
-    ApiError,
-    PromptTooLongError,
-    ProxyStoppingError,
-    client_host,
-    header_map,
-    read_body,
-    send_json,
-)
-from specdash.proxy.sessions import session_id
-from specdash.proxy.telemetry import LONGEST_NAME
-from specdash.proxy.translate.parse import parse_messages
+from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, learn_models, must_wait, upstream_model
+from specdash.proxy.upstream.window import admitted, upstream_model
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import BlockSink
+    from specdash.proxy.answer.blocks import SseWriter
+    from specdash.proxy.answer.repair import Flush
     from specdash.proxy.http.app import Proxy
-    from specdash.proxy.http.responses import Receive, Scope, Send
     from specdash.proxy.sessions import ProxySession
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.telemetry import ActiveRequest
@@ -64,8 +51,8 @@ class Deadline:
         except TimeoutError:
             if not self._timeout.expired():
                 raise
-            said = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
-            raise ApiError(504, said) from None
+            text = f"the turn took longer than PROXY_GENERATION_TIMEOUT={self._seconds:g} s"
+            raise ApiError(504, text) from None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -161,102 +148,11 @@ def _break_loop(
     return request, notes
 
 
-AT_ONCE_S = 0.25
-"""How long a stream that will wait long has before message_start: enough for an upstream that refuses at once."""
-NEARLY_FULL = 0.8
-"""Share of the context window from which a refusal is worth waiting for: its status makes clients compact."""
-
-
-async def handle(proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
-    turn = await _received(proxy, scope, receive)
-    try:
-        async with ClientWatch(receive) as watch:
-            await (_stream if turn.is_stream else _whole)(turn, send, watch)
-    except ClientLeftError:
-        turn.failed(RequestOutcome.CLIENT_LEFT, 499, None)
-    except asyncio.CancelledError:
-        turn.failed(RequestOutcome.ERROR, 529, "overloaded_error")
-        raise
-    except ApiError as error:
-        turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
-        raise
-    except Exception:
-        turn.failed(RequestOutcome.ERROR, 500, "api_error")
-        raise
-
-
-async def _received(proxy: Proxy, scope: Scope, receive: Receive) -> Turn:
-    """Read a request, and find out whose it is."""
-    request = parse_messages(
-        await read_body(scope, receive, proxy.settings.max_body_mib << 20), proxy.settings.max_blocks
-    )
-    headers = header_map(scope)
-    session = proxy.sessions.get(session_id(headers, request, client_host(scope)))
-    session.note_arrival(len(request.messages), time.monotonic())
-    settings = proxy.settings
-    if not must_wait(proxy):
-        await learn_models(request.model, proxy.window)
-    prepared = None if must_wait(proxy) else _prepared(proxy, request, session)
-    strict = request.stream and (
-        settings.force_non_stream or (settings.malformed_tool_stream_strict and bool(request.tools))
-    )
-    event = RequestEvent(
-        time.time(), session.id, scope["request_id"], stream=request.stream, strict=strict,
-        model=request.model[:LONGEST_NAME],
-        messages=len(request.messages), tools=len(request.tools),
-    )  # fmt: skip
-    turn = Turn(proxy, request, session, proxy.telemetry.begin(session, event))
-    if prepared is not None:
-        turn.starts(prepared)
-    return turn
-
-
-def _prepared(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
+def prepared_for(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
+    """What goes upstream for a request."""
     model = upstream_model(request.model, proxy.window)
     proxy.window.note_use(model)
     return prepare(request, session, proxy.settings, window=proxy.window.tokens, model=model)
-
-
-async def _whole(turn: Turn, send: Send, watch: ClientWatch) -> None:
-    await turn.admitted()
-    async with turn.deadline.running():
-        message = await turn.message()
-    watch.answered = True
-    await send_json(send, message)
-    turn.done()
-
-
-async def _stream(turn: Turn, send: Send, watch: ClientWatch) -> None:
-    settings = turn.proxy.settings
-    writer = SseWriter()
-    async with ClientStream(send, writer, lambda: turn.begin(writer), ping_interval=settings.ping_interval) as client:
-        waits_long = turn.is_strict and turn.is_ready and turn.fullness < NEARLY_FULL
-        at_once = turn.proxy.gate.held or waits_long
-        client.commit_after(min(settings.commit_delay, AT_ONCE_S) if at_once else settings.commit_delay)
-        try:
-            await turn.admitted()
-            async with turn.deadline.running():
-                await turn.stream(writer, client)
-        except ApiError as error:
-            if not client.started:
-                raise
-            watch.answered = True
-            await client.fail(error, turn.request_id)
-            turn.failed(RequestOutcome.ERROR, error.status, error.type, error)
-            return
-        except asyncio.CancelledError:
-            if client.started and not watch.left:
-                await client.fail(ProxyStoppingError(), turn.request_id)
-            raise
-        except Exception:
-            if client.started:
-                watch.answered = True
-                await client.fail(ApiError(500, "internal error of the proxy"), turn.request_id)
-            raise
-        watch.answered = True
-        await client.close()
-        turn.done()
 
 
 class Turn:
@@ -298,7 +194,7 @@ class Turn:
         """Return once the request is ready and may be sent. Raises `ApiError` 529 when a hold outlasts its wait."""
         if not self.is_ready:
             await admitted(self.proxy, self._wait_for_gate)
-            self.starts(_prepared(self.proxy, self.request, self.session))
+            self.starts(prepared_for(self.proxy, self.request, self.session))
 
     @property
     def fullness(self) -> float:
@@ -306,10 +202,15 @@ class Turn:
         window = self.proxy.window.tokens
         return self._estimate / window if window else 0.0
 
+    @property
+    def shows_no_fragment(self) -> bool:
+        """True when a call that cannot be read is never shown, not even as text."""
+        return self.is_strict or self.settings.malformed_tool_stream_strict
+
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
         builder = MessageBuilder()
-        await self._answer(builder, None)
+        await self._answer(Shown(builder), None)
         return {
             "id": self.message_id,
             "type": "message",
@@ -321,26 +222,27 @@ class Turn:
             "usage": self.usage.anthropic(),
         }
 
-    async def stream(self, writer: SseWriter, client: ClientStream) -> None:
+    async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
+
+        async def on_read(answer: AnswerAssembler) -> None:
+            if not writer.started:
+                if answer.id is None:
+                    return
+                self.begin(writer)
+            await flush()
+            if writer.has_content and self.active.ttft_s is None:
+                self.active.first_content()
+
         if self.is_strict:
             builder = MessageBuilder()
-            await self._answer(builder, None)
+            await self._answer(Shown(builder), None)
             self.begin(writer)
-            builder.replay(writer)
+            for piece in builder.pieces():
+                writer.add(piece)
             self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED, forced=self.settings.force_non_stream)
         else:
-
-            async def on_data(answer: AnswerAssembler) -> None:
-                if not writer.started:
-                    if answer.id is None:
-                        return
-                    self.begin(writer)
-                await client.flush()
-                if writer.has_content and self.active.ttft_s is None:
-                    self.active.first_content()
-
-            await self._answer(writer, on_data, lambda: self.begin(writer))
+            await self._answer(Shown(writer, lambda: self.begin(writer)), on_read)
             self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
         if writer.has_content:
@@ -357,22 +259,18 @@ class Turn:
         if self._current is not None:
             self._identify(self._current)
             self.active.update(self._current)
-        told = self.active.prompt()
-        prompt = self.usage.prompt or told.prompt or self._estimate
-        cached = self.usage.cached or told.cached
+        known = self.active.prompt()
+        prompt = self.usage.prompt or known.prompt or self._estimate
+        cached = self.usage.cached or known.cached
         writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
 
     def note(self, guardrail: Guardrail, action: GuardrailAction, **facts: Any) -> None:
         """Tell what a guardrail did."""
         self.proxy.telemetry.note(self.active, self.session, GuardrailNote(guardrail, action, facts))
 
-    def chain(self, sink: BlockSink, *, thinking: bool) -> Chain:
-        """New filters in front of `sink`."""
-        prepared = self.prepared
-        return Chain(prepared.request, prepared.tools, self.settings, sink, prefill=prepared.prefill, thinking=thinking)
-
     def count(self, answer: AnswerAssembler) -> None:
-        """Add one upstream call's tokens; a prompt whose size nobody told counts as it was estimated."""
+        """Add one upstream call's tokens; a prompt of unknown size counts as it was estimated."""
+        self._identify(answer)
         usage = answer.usage
         if not usage.prompt:
             usage += Usage(prompt=self._estimate)
@@ -395,7 +293,7 @@ class Turn:
 
     @property
     def message_id(self) -> str:
-        """The upstream's id for the message, or our own when it has to be told before the upstream has said one."""
+        """The upstream's id for the message, or the proxy's when it is needed before the upstream has given one."""
         if self._message_id is None:
             self._message_id = f"msg_{self.request_id.removeprefix('req_')}"
         return self._message_id
@@ -413,37 +311,13 @@ class Turn:
         if answer.id and self._message_id is None:
             self._message_id = answer.message_id
 
-    async def _answer(
-        self,
-        sink: BlockSink,
-        on_data: Callable[[AnswerAssembler], Awaitable[None]] | None,
-        begin: Callable[[], None] | None = None,
-    ) -> None:
-        """Bring the final answer into `sink`: at once with `on_data`, else only after it is judged."""
-        shown = VisibleContent(sink, begin)
-        draft = None if on_data is not None else MessageBuilder()
-        chain = self.chain(draft or shown, thinking=self.prepared.request.wants_thinking)
-        answer = await call_upstream(self, self.prepared.body, chain, on_data)
-        self._identify(answer)
-        self.count(answer)
-        bad = judge(self, answer, chain)
-        is_malformed = bad is not None and bad.is_malformed
-        held = chain.drop() if is_malformed else chain.release()
-        if draft is not None:
-            draft.replay(shown, calls=not is_malformed)
-        if chain.repeated:
-            chars = answer.text_chars + answer.thinking_chars
-            self.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
-        used = answer
-        if bad is not None:
-            used = await repair(self, bad, answer, chain, held, shown)
-        elif shown.calls:
-            self.session.malformed_streak = 0
-        if not (shown.calls or shown.has_text or shown.has_thinking or chain.stop_text):
-            shown.text(NOTHING)
-        self._calls = shown.calls
-        self._stop_text = chain.stop_text or answer.stop_text
-        finish = "length" if chain.repeated else used.finish_reason
+    async def _answer(self, shown: Shown, flush: Flush | None) -> None:
+        attempt = await answered(self, shown, flush)
+        if not (shown.calls or shown.has_text or shown.has_thinking or attempt.stop_text):
+            shown.add(Text(NOTHING))
+        self._calls = [call.name for call in shown.calls]
+        self._stop_text = attempt.stop_text or attempt.answer.stop_text
+        finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
 
     def _finish(

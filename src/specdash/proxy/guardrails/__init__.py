@@ -1,4 +1,4 @@
-"""Guardrails: each a small module with its own settings, counters and tests; `proxy.pipeline` puts them in order.
+"""Guardrails: each a small module with its own settings, counters and tests; `answer` orders them.
 
 A guardrail is a pure function of the request or the answer and of what the session remembers. It returns what to do
 and the `GuardrailNote`s to tell; it changes nothing by itself, and a healthy turn passes it unchanged.

@@ -1,15 +1,10 @@
-"""A turn that repeats itself without end: told from an exact period of the latest text."""
+"""A turn that repeats itself without end: found by an exact period of the latest text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.proxy.answer.blocks import Cut
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from specdash.proxy.answer.blocks import BlockSink
     from specdash.proxy.settings import ProxySettings
 
 UNIT_MAX = 500
@@ -87,25 +82,3 @@ def _run(text: str, period: int) -> int:
         else:
             high = middle - 1
     return low
-
-
-class RepetitionCut(Cut):
-    """Ends an answer where its visible text or its reasoning repeats endlessly; calls are not watched."""
-
-    __slots__ = ("_watch",)
-
-    def __init__(self, watch: RepetitionWatch, sink: BlockSink, on_cut: Callable[[], None] | None = None) -> None:
-        super().__init__(sink, on_cut)
-        self._watch = watch
-
-    def thinking(self, text: str) -> None:
-        if not self.is_cut:
-            self._sink.thinking(text)
-            if self._watch.feed(text):
-                self.cut()
-
-    def text(self, text: str) -> None:
-        if not self.is_cut:
-            self._sink.text(text)
-            if self._watch.feed(text):
-                self.cut()

@@ -1,7 +1,8 @@
 """Turns inside a tool loop that announce their next call and end without it.
 
 A finished agent must never be made to act; a missed announcement merely ends the turn. So the last sentence must say in
-the first person what is done now, and end in a colon or name its file, command or tool, without one word of doubt.
+the first person what is done now, and end in a colon or name its file, command or tool, without a word of doubt, of
+later, or to the user. Judged by word lists: they are data, and tests/data/proxy_corpus/endings.json is what they face.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.guardrails.history import calls_of, instruction_of
-from specdash.proxy.guardrails.markup_search import prose_lines
+from specdash.proxy.guardrails.openings import prose_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,46 +29,83 @@ def _any_of(phrases: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w'-])(?:{found})(?:'?s)?(?![\w'-])", re.IGNORECASE)
 
 
-# Verbs that only a call carries out; that may also write a text; that need the name of a tool; that take a command.
+# Verbs that a call carries out; those of a command or a test run; those that need a tool's name behind them.
 _DEEDS = _any_of("""
-    check debug edit examine execute explore fetch find fix grep implement inspect install investigate locate look
-    patch read recheck refactor remove rename replace rerun restart retry run scan search test trace try verify""")
-_WRITES = _any_of("add build create delete modify move open rewrite update write checking reading running testing")
-_USES = _any_of("use call")
-_RUNS = _any_of("execute rerun restart retry run")
-# All that an object may hold beside names, where the verb and a colon do not decide.
-_PLAIN = _any_of("a again an at code docs file import in it new now script server template test the to tool with")
+    add adjust analyze back_up continue continue_with proceed_with start_by do_the_same take_another have_a_look
+    get_the analyse append apply audit begin_by benchmark browse build bump change check clean clone commit compare
+    compile configure convert copy correct count create debug delete determine diff dig disable download double-check
+    edit enable examine execute experiment explore extract fetch figure_out find fix format generate go_ahead_and
+    go_through grep handle implement import include insert inspect install investigate kill launch lint load locate
+    look make measure merge migrate modify move open parse patch peek print probe profile pull push put query read
+    rebase rebuild recheck recreate redo refactor reload remove rename replace reproduce rerun resolve restart restore
+    retry revert review rewrite run save scan search see set_up set show split start stash switch take_a_look
+    take_another_look take_a_closer_look test trace try tweak update upgrade validate verify view wire write checking
+    reading running testing looking building""")
+# Verbs of speech, of rest and of doubt, which a colon makes no deed.
+_TALK = _any_of("""
+    admit answer apologize ask assume be break break_down call clarify close conclude consider count defer define
+    describe discuss elaborate emphasize end enumerate expand explain express finish give guess have highlight hold
+    hope illustrate introduce keep know lay lay_out leave let list mark mention need not note outline pause point
+    postpone preface present propose put quote recap recommend rephrase repeat report remind respond rest restate say
+    see share sign skip speak state stay stop stress suggest sum sum_up summarize summarise take talk tell thank think
+    treat trust wait walk want watch wish wonder wrap_up reiterate reply remember reflect confess remark offer advise
+    warn translate spell look_silly""")
+_RUNS = _any_of("execute rerun restart retry run start launch try use")
+_USES = _any_of("use call invoke")
+# What such a verb makes of itself where it speaks of words, not of work.
+_WORDS = _any_of("""
+    summary summaries report overview caveat caveats remark remarks recap explanation answer thought thoughts plan
+    news finding findings conclusion conclusions word words point points pros description one_more_thing ticket
+    an_issue a_new_issue update_the_issue a_pr a_pull_request myself mind english question questions background sense
+    clear sure_you silly harder brief fast eyes between_the_lines into_limits things_up notes_here list_the list_them
+    list_what run_through""")
+# Not now, or not surely, wherever it stands.
+_LATER = _any_of("""
+    later tomorrow tonight overnight soon shortly eventually sometime someday meanwhile future afterwards someone
+    morning afternoon evening night nights midnight noon weekend monday tuesday wednesday thursday friday saturday
+    sunday week weeks month months year hour hours daily hourly nightly weekly regularly periodically always usually
+    every release sprint milestone phase session backlog follow-up next_time next_week next_step long_run deadline
+    instant moment leisure passing separate drive together qa for_you update_you get_back permitting willing customer
+    team everyone on_top off_the_list off commit_message today meantime other_time from_here out_of""")
 _DOUBT = _any_of("""
-    no not never nothing none neither nor without don't won't can't cannot only rarely enough any doubt stop done
-    finish finished complete completed rest leave left remain remaining skip wait keep end final later tomorrow tonight
-    today overnight soon shortly eventually sometime someday meanwhile future due long bit separately afterwards then
-    next time date day night morning evening afternoon noon midnight pm am week weekend month year hour minute second
-    moment monday tuesday wednesday thursday friday saturday sunday always usually often every each hourly daily
-    regularly periodically release version sprint milestone phase session pr pull issue ticket backlog follow-up if
-    when whenever whatever once unless until till whether while during after before upon as otherwise case should would
-    could can may might must perhaps maybe probably possibly provided assuming depending pending given subject needed
-    necessary approval confirm please you you're you'll you've your user customer team everyone someone together we us
-    our they my myself me i'm i'll i've thank say tell show explain summarize ask report note finding point word option
-    pro plan question thought table list number back up down off out over on through by""")
+    no not never nothing none neither nor without don't won't can't cannot enough any_doubt rarely if when whenever
+    once unless until till after before upon as_soon as_needed otherwise in_case should would could can may might must
+    perhaps maybe probably possibly provided assuming depending pending given needed necessary approval go-ahead
+    confirm please you except in_CI done finished complete stop wait leave skip keep i'm i've tell say ask further""")
+_SUBORDINATE = re.compile(
+    r"\b(check|see|verify|look|test|find|determine|figure|understand|confirm|examine|investigate|sure|find out|learn)"
+    r"((?: \w+){0,2} (?:if|whether|what|why|how|where|which|who|when|(?<=(?:firm|rify|heck) )that)\b"
+    r"|ing .*? (?:if|whether|what)\b).*"
+)
+_PURPOSE = re.compile(
+    r" (?:to|and) (?:see|check|verify|confirm|understand|make|ensure|find|get|learn|be|look|test|handle|use|return"
+    r"|support|avoid|prevent|include|match|fix|add|remove|pass|work|run|catch|allow|reflect|reproduce)\b.*"
+)
 _TO_THE_USER = _any_of("""
-    please you your confirm approve approval permission let_me_know tell say ask feel_free wait waiting awaiting
-    blocked standing_by stop stopping nothing that_is_all that's_all that_is_it that's_it all_done all_set we're_done
-    i'm_done task_is work_is job_is everything_is goodbye nice_day""")
-_OVER = _any_of("done finished complete completed over ready resolved set everything need")
+    please confirm approve approval permission let_me_know tell say ask feel_free wait waiting awaiting blocked
+    standing_by stop stopping nothing that_is_all that's_all that_is_it that's_it all_done all_set we're_done i'm_done
+    task_is work_is job_is everything_is goodbye nice_day you_need you_have_to you_must you_should you_can you_could
+    you_may you_want you_would you_prefer your_call your_decision your_choice your_feedback your_review your_input""")
+_OVER = _any_of("done finished complete completed over ready resolved set everything need committed merged works")
 
 _SHOWN = re.compile(r"^[ \t]*(?:[-*+•>|#]|\d+[.)])\s|:\W*\n", re.MULTILINE)
-_ASIDE = re.compile(r"[?,;()–—\"“”„«»]|: | - ")
+_ASIDE = re.compile(r"[?;()–—\"“”„«»]|: | - ")
+_OPENERS = (
+    r"(?:(?:now|next|first|then|so|and|but|ok|okay|good|great|perfect"
+    r"|alright|right|sure|yes|excellent|nice|hmm)"
+    r"[,!]? )*"
+)
 _INTENT = re.compile(
-    r"(?i)(?=.{,300}$)(?P<cause>.+, so |)(?:(?:now|next|first|so|ok|okay|good|great),? )*"
-    r"(?:(?:let me|let's|i'll|i will|i'm going to|i am going to) (?:(?:now|first|next|also|just|quickly|start by) )*"
-    r"|(?<=now )(?=\w+ing the .*:$))(?P<verb>[\w-]+)(?P<object>.*)"
+    rf"(?i)(?=.{{,300}}$)(?P<cause>.+?, (?:so |and |but )?|.+? so |){_OPENERS}"
+    r"(?:(?P<subject>let me|let's|let us|i'll|i will|i'm going to|i am going to|i need to|i should|i want to|i have to)"
+    r" (?:(?:now|first|next|also|just|quickly|then|try to|go ahead and|go and|re-?) )*"
+    r"|(?<=now )(?=\w+ing the \S+(?: \S+)?:$))(?P<verb>[\w-]+)(?P<object>.*)"
 )
-_AWAY = r"(?!.* (?:in|at|with|from|to|sign-off|except|willing|instant|someplace|separate|accomplished|summer)\b)"
-_OBJECT = re.compile(
-    rf"(?: at| for| into)?{_AWAY}(?: (?:an?|the|its?|this|that|these|those|them|how|what|why|where)\b.*)?"
+_FILE = (
+    r"`?(?!e\.g|i\.e)(?<![\w.~/-])(?:(?:~|\.{1,2})?/[\w./-]*\w|[\w./-]*(?:\w\.[a-zA-Z]\w{0,4}|Makefile|Dockerfile))"
+    r"(?![\w/-])`?"
+    r"|`[\w.-]+/[\w./-]*`|(?:with|using|via|by running) `[^`]+`"
 )
-_FILE = r"`?(?<![\w.~/-])(?:(?:~|\.{1,2})?/[\w./-]*\w|[\w./-]*(?:\w\.[a-z]\w{0,4}|Makefile|Dockerfile))(?![\w/-])`?"
-_PURPOSE = re.compile(rf" (?:to|and) (?:see|{_DEEDS.pattern})\b.*")
 
 
 def is_unexpected_end(
@@ -109,22 +147,33 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
         return False
     paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]
     earlier = text[: len(text) - len(paragraph)]
-    last = re.split(r"(?<=[^\d\s][.!?…])[*_]*\s+", paragraph)[-1]
+    last = re.split(r"(?<=\w[\w`)'’\"][.!?…])[*_]*\s+", paragraph)[-1]
     before = text[: len(text) - len(last)].replace("’", "'")[-600:]
     if "?" in before or _TO_THE_USER.search(before) or _SHOWN.search(earlier[-6:] + paragraph):
         return False
-    sentence = " ".join(last.replace("’", "'").strip("*_ ").split())
+    sentence = re.sub(r"\bre-(?=\w)", "re", " ".join(last.replace("’", "'").strip("*_ ").split()))
     if (intent := _INTENT.fullmatch(sentence)) is None:
         return False
-    verb, has_colon = intent["verb"].replace("-", ""), sentence.endswith(":")
-    named = "`[^`]+`|" + _FILE if _RUNS.fullmatch(verb) else _FILE
-    if uses := _USES.fullmatch(verb):
-        named = "|".join(rf"^ (?:the )?`?{re.escape(tool)}\b`?" for tool in tools) or "(?!)"
-    rest, names = re.subn(named, " ", intent["object"].rstrip(" .!…:"))
-    if _ASIDE.search(rest) or _DOUBT.search(intent["cause"] + rest):
+    rest, has_colon = intent["verb"] + intent["object"].rstrip(" .!…:"), sentence.endswith((":", "..."))
+    subject, cause = (intent["subject"] or "").casefold(), intent["cause"]
+    deed = _DEEDS.match(rest) or _USES.match(rest)
+    verb = deed[0] if deed else intent["verb"]
+    if (not has_colon and deed is None) or (deed is None and _TALK.match(rest)) or (subject, verb) == ("i'll", "see"):
         return False
-    if has_colon and _DEEDS.fullmatch(verb) and _OBJECT.fullmatch(rest):
-        return True
-    acts = _DEEDS.fullmatch(verb) or _WRITES.fullmatch(verb) or (uses and names)
-    is_plain = rest and all(map(_PLAIN.fullmatch, _PURPOSE.sub("", rest).split()))
-    return bool(acts and is_plain and (has_colon or (names and not _OVER.search(before))))
+    is_use = _USES.fullmatch(verb) is not None
+    named = "`[^`]+`|" + _FILE if _RUNS.fullmatch(verb) else _FILE
+    if is_use:
+        named = "|".join([r"^ `[^`]+ [^`]+`", *(rf"^ (?:the )?`?{re.escape(tool)}\b`?" for tool in tools)])
+    plain, names = re.subn(named, " ", re.sub(r'"[^"]{1,40}"', " ", rest[len(verb) :]))
+    needless = _PURPOSE.sub("", _SUBORDINATE.sub(r"\1", verb + plain, count=1), count=1)
+    if has_colon and subject == "let me":
+        cause = re.sub(r"(?i)^before \w+ing ", "", cause)
+        needless = re.sub(r"\b(?:right |just )?(?:before|after) the\b", "", needless)
+    if (
+        _LATER.search(cause + verb + plain)
+        or _ASIDE.search(plain)
+        or _DOUBT.search(cause + needless[len(verb) :])
+        or _WORDS.search(needless)
+    ):
+        return False
+    return (has_colon and not is_use) or bool(names and subject != "i should" and not _OVER.search(before))

@@ -13,10 +13,11 @@ import socket
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from specdash.proxy.http.responses import ApiError, client_host, header
+from specdash.proxy.http.responses import ApiError, client_host
 
 if TYPE_CHECKING:
-    from specdash.proxy.http.responses import Scope
+    from starlette.requests import Request
+
     from specdash.proxy.settings import ProxySettings
 
 
@@ -26,37 +27,37 @@ OPEN: frozenset[tuple[str, str]] = frozenset({("HEAD", "/"), ("GET", "/health"),
 """Endpoints that need no key: probes that tell nothing."""
 
 
-def check_key(scope: Scope, key: str | None) -> None:
+def check_key(request: Request, key: str | None) -> None:
     """Raise `ApiError` 401 unless the request has `key`, as x-api-key or as Bearer; either is enough.
 
     Without a `key` any request passes, whatever it sends.
     """
-    if not key or (scope["method"], scope["path"]) in OPEN:
+    if not key or (request.method, request.url.path) in OPEN:
         return
-    given = _sent(scope, b"x-api-key")
+    given = _sent(request, "x-api-key")
     if not _is_among(key, given):
         problem = "invalid" if given else "missing"
         raise ApiError(401, f"{problem} API key: send PROXY_API_KEY as x-api-key or as Authorization: Bearer")
 
 
 _FORWARDED = re.compile(
-    rb"forwarded|(?:real|client|connecting|remote|user)[-_]?(?:ip|addr)|x-envoy-|x-original-|cf-|cdn-loop\Z|via\Z"
+    r"forwarded|(?:real|client|connecting|remote|user)[-_]?(?:ip|addr)|x-envoy-|x-original-|cf-|cdn-loop\Z|via\Z"
 )
 """Names of headers that a reverse proxy adds: who asked it is not on this machine, or is not known to be."""
 
 
-def check_admin(scope: Scope, token: str) -> None:
+def check_admin(request: Request, token: str) -> None:
     """Raise `ApiError` unless a program on this machine asks that has `token`, as x-admin-token, x-api-key or Bearer.
 
     A web page is none, wherever its browser runs; nor is what comes through a reverse proxy.
     """
-    if header(scope, b"origin") is not None:
+    if "origin" in request.headers:
         raise ApiError(403, "the admin endpoints do not answer web pages")
-    if not is_local(client_host(scope)):
+    if not is_local(client_host(request)):
         raise ApiError(403, "the admin endpoints answer only on this machine")
-    if any(_FORWARDED.search(name.lower()) for name, _ in scope["headers"]):
+    if any(_FORWARDED.search(name) for name in request.headers):
         raise ApiError(403, "the admin endpoints answer nothing that a reverse proxy forwards")
-    if not _is_among(token, [*_sent(scope, b"x-admin-token"), *_sent(scope, b"x-api-key")]):
+    if not _is_among(token, [*_sent(request, "x-admin-token"), *_sent(request, "x-api-key")]):
         raise ApiError(
             401,
             "the admin endpoints want the proxy's admin token as x-admin-token: PROXY_ADMIN_TOKEN, or the one in the "
@@ -64,15 +65,14 @@ def check_admin(scope: Scope, token: str) -> None:
         )
 
 
-def _sent(scope: Scope, name: bytes) -> list[bytes]:
+def _sent(request: Request, name: str) -> list[str]:
     """Values of a header, and those sent as Bearer."""
-    bearers = [value for key, value in scope["headers"] if key == b"authorization"]
-    given = [value for key, value in scope["headers"] if key == name]
-    return given + [value[7:].strip() for value in bearers if value[:7].lower() == b"bearer "]
+    bearers = request.headers.getlist("authorization")
+    return request.headers.getlist(name) + [value[7:].strip() for value in bearers if value[:7].lower() == "bearer "]
 
 
-def _is_among(wanted: str, given: list[bytes]) -> bool:
-    return any(hmac.compare_digest(value, wanted.encode()) for value in given)
+def _is_among(wanted: str, given: list[str]) -> bool:
+    return any(hmac.compare_digest(value.encode("latin-1"), wanted.encode()) for value in given)
 
 
 @lru_cache(maxsize=256)
@@ -89,43 +89,35 @@ def is_local(host: str) -> bool:
 
 
 _AUTHORITY = re.compile(r"(\[[0-9a-z:.%]+\]|[^\s:/@,\[\]]+)(:\d*)?", re.IGNORECASE | re.ASCII)
-_PREFLIGHT = b"access-control-request-method"
 
 
-def check_host(scope: Scope, settings: ProxySettings) -> None:
-    """Raise `ApiError` 400 for a request without the one Host of HTTP/1.1, 403 for a host not known here."""
-    named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-    if len(named) > 1 or (not named and scope["http_version"] != "1.0"):
+def check_host(request: Request, settings: ProxySettings) -> None:
+    """Raise `ApiError` 400 for a request without exactly one valid Host, 403 for a host not known here."""
+    named = request.headers.getlist("host")
+    if len(named) != 1:
         raise ApiError(400, f"{'more than one' if named else 'no'} Host header; HTTP/1.1 wants one")
-    target = scope.get("authority")
-    if target is not None:
-        named.append(f"[{target}]" if ":" in target else target)
-    local = is_local(_here(scope))
-    for authority in named:
-        host = host_of(authority)
-        if host is None:
-            raise ApiError(400, "the Host header is not a host")
-        if not _is_known(host, settings.host, settings.allowed_hosts, local=local):
-            raise ApiError(403, f"{host[:200]} is no name of this proxy; if it is, add it to PROXY_ALLOWED_HOSTS")
+    host = host_of(named[0])
+    if host is None:
+        raise ApiError(400, "the Host header is not a host")
+    if not _is_known(host, settings.host, settings.allowed_hosts, local=is_local(_here(request))):
+        raise ApiError(403, f"{host[:200]} is no name of this proxy; if it is, add it to PROXY_ALLOWED_HOSTS")
 
 
-def check_origin(scope: Scope, settings: ProxySettings) -> bytes | None:
+def check_origin(request: Request, settings: ProxySettings) -> str | None:
     """The allowed origin of the web page that asks, None where no page of others does. Raises `ApiError` 403."""
     found = None
-    for name, value in scope["headers"]:
-        if name != b"origin":
-            continue
-        origin = value.decode("latin-1").strip().lower()
+    for value in request.headers.getlist("origin"):
+        origin = value.strip().lower()
         if origin in _listed(settings.allowed_origins):
             found = value
-        elif origin.partition("://")[2] != _host_header(scope):
+        elif origin.partition("://")[2] != request.headers.get("host", "").strip().lower():
             raise ApiError(403, f"web pages of {origin[:200]} may not ask; PROXY_ALLOWED_ORIGINS lists those that may")
     return found
 
 
-def is_preflight(scope: Scope) -> bool:
+def is_preflight(request: Request) -> bool:
     """True when a browser asks whether a page may send a request."""
-    return scope["method"] == "OPTIONS" and any(name == _PREFLIGHT for name, _ in scope["headers"])
+    return request.method == "OPTIONS" and "access-control-request-method" in request.headers
 
 
 def host_of(authority: str) -> str | None:
@@ -164,11 +156,7 @@ def _listed(text: str | None) -> frozenset[str]:
     return frozenset(part.strip().rstrip("/").lower() for part in (text or "").split(",")) - {""}
 
 
-def _here(scope: Scope) -> str:
+def _here(request: Request) -> str:
     """This machine's address of the connection, "" on a Unix socket."""
-    server = scope.get("server")
+    server = request.scope.get("server")
     return str(server[0]) if server and server[1] is not None else ""
-
-
-def _host_header(scope: Scope) -> str | None:
-    return next((value.decode("latin-1").strip().lower() for name, value in scope["headers"] if name == b"host"), None)

@@ -1,21 +1,19 @@
-"""Small whole responses, and the request id that every response carries."""
+"""Errors as each API sends them, whole JSON answers, and the body of a request."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 import zlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
-    Scope = dict[str, Any]
-    Receive = Callable[[], Awaitable[dict[str, Any]]]
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
+    from starlette.requests import Request
 
 
 # Errors as the Anthropic API sends them: status, type, envelope. Source: docs.anthropic.com, "Errors".
@@ -141,90 +139,27 @@ def object_of(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-REQUEST_ID = b"request-id"
-CLOSE = (b"connection", b"close")
-JSON = "application/json"
 OPENAI_PATHS = ("/v1/chat/completions", "/chat/completions")
 """Endpoints that speak OpenAI's language, also in their errors."""
 
 
-def new_request_id() -> str:
-    """A fresh id, as `req_` and 24 hexadecimal digits."""
-    return f"req_{secrets.token_hex(12)}"
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A whole answer in JSON."""
+    return Response(orjson.dumps(value), status, headers, "application/json")
 
 
-def header(scope: Scope, name: bytes) -> str | None:
-    """The first value of a request header; `name` in lower case."""
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
-
-
-def header_map(scope: Scope) -> dict[str, str]:
-    """The request's headers, the last of each name."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-def client_host(scope: Scope) -> str:
-    """Address of the peer, "" on a Unix socket."""
-    client = scope.get("client")
-    return str(client[0]) if client else ""
-
-
-async def send_bytes(
-    send: Send, status: int, body: bytes, content_type: str, headers: Mapping[str, str] | None = None
-) -> None:
-    """One whole response."""
-    named = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
-    lines = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
-    await send({"type": "http.response.start", "status": status, "headers": lines})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_json(send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-    """One whole JSON response."""
-    await send_bytes(send, status, orjson.dumps(value), JSON, headers)
-
-
-def error_answer(path: str, error: ApiError, request_id: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON body of an error, in the words of the endpoint at `path`: Anthropic's or OpenAI's."""
+def error_response(path: str, request_id: str, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """An error in the words of the endpoint at `path`: Anthropic's or OpenAI's."""
+    named = {**error.headers, **(headers or {})}
     if path in OPENAI_PATHS:
         # 529 is Anthropic's own: clients of this endpoint know 503.
-        return 503 if error.status == 529 else error.status, error.openai()
-    return error.status, error.envelope(request_id)
+        return json_response(error.openai(), 503 if error.status == 529 else error.status, named)
+    return json_response(error.envelope(request_id), error.status, named)
 
 
-async def send_error(scope: Scope, send: Send, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
-    """The error in the envelope of its endpoint."""
-    status, value = error_answer(scope["path"], error, scope["request_id"])
-    await send_json(send, value, status, {**error.headers, **(headers or {})})
-
-
-class TaggedSend:
-    """`send` that puts the request id on the response, and says that the connection ends with it where `closing` says
-    so when it begins.
-
-    `started` is True once the response has begun; `origin` is that of a web page that may read it.
-    """
-
-    __slots__ = ("_closing", "_request_id", "_send", "origin", "started")
-
-    def __init__(self, send: Send, request_id: str, closing: Callable[[], bool] = lambda: False) -> None:
-        self._send = send
-        self._closing = closing
-        self._request_id = request_id.encode("latin-1")
-        self.started = False
-        self.origin: bytes | None = None
-
-    def __call__(self, message: dict[str, Any]) -> Awaitable[None]:
-        if message["type"] == "http.response.start":
-            self.started = True
-            last: tuple[tuple[bytes, bytes], ...] = (CLOSE,) if self._closing() else ()
-            if self.origin is not None:
-                last += ((b"access-control-allow-origin", self.origin), (b"vary", b"origin"))
-            message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self._request_id), *last]
-        return self._send(message)
-
-
-# Reading a request body without letting it grow past its limit, unpacked when it comes packed.
+def client_host(request: Request) -> str:
+    """Address of the peer, "" on a Unix socket."""
+    return request.client.host if request.client is not None else ""
 
 
 _GZIP = frozenset({"gzip", "x-gzip"})
@@ -232,25 +167,21 @@ _UNPACKED_AT_ONCE = 1 << 20
 _MOST_MEMBERS = 16
 
 
-async def read_body(scope: dict[str, Any], receive: Callable[[], Awaitable[dict[str, Any]]], limit: int) -> bytearray:
+async def read_body(request: Request, limit: int) -> bytearray:
     """The whole body. Raises `ApiError` 413 as soon as it is known to be longer than `limit` bytes, packed or not; 415
     for a packing other than gzip, 400 for one that is damaged."""
-    coding = (header(scope, b"content-encoding") or "identity").strip().lower()
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity" and coding not in _GZIP:
         raise ApiError(415, f"Content-Encoding {coding[:40]!r} is not read here; send gzip, or nothing packed")
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise _too_large(limit)
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
     body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ApiError(400, "the client closed the connection before the whole body had arrived")
-        body += message.get("body", b"")
+    async for piece in request.stream():
+        body += piece
         if len(body) > limit:
             raise _too_large(limit)
-        if not message.get("more_body", False):
-            return await _unpacked(bytes(body), limit) if coding in _GZIP and body else body
+    return await _unpacked(bytes(body), limit) if coding in _GZIP and body else body
 
 
 async def _unpacked(packed: bytes, limit: int) -> bytearray:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from specdash.proxy.http.responses import ApiError, InvalidRequestError
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -101,12 +100,7 @@ MAX_INT = 2**31 - 1
 
 JsonObject = dict[str, Any]
 
-_HALF = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})")
-"""What may be half a surrogate pair in JSON text; the group makes a pair of it."""
-_ESCAPE_SIZE = len(rb"\ud83d")
-_MOST_HALVES = 100_000
-_BACKSLASH = ord("\\")
-_REPLACEMENT = rb"\ufffd"
+MOST_PIECES = 10_000
 
 
 def load_object(body: bytes | bytearray) -> JsonObject:
@@ -118,31 +112,13 @@ def load_object(body: bytes | bytearray) -> JsonObject:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        value = _load_repaired(body, error)
+        try:
+            value = read_json(body.decode())
+        except ValueError:
+            raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("", "The request body is not a JSON object")
     return value
-
-
-def _load_repaired(body: bytes | bytearray, error: orjson.JSONDecodeError) -> Any:
-    repaired = _HALF.sub(_without_half, body, _MOST_HALVES)
-    if repaired != body:
-        try:
-            return orjson.loads(repaired)
-        except orjson.JSONDecodeError as other:
-            error = other
-    raise InvalidRequestError("", f"The request body is not valid JSON: {error}") from None
-
-
-def _without_half(found: re.Match[bytes]) -> bytes:
-    text, body = found[0], found.string
-    at = found.start()
-    while at and body[at - 1] == _BACKSLASH:
-        at -= 1
-    if (found.start() - at) % 2 == 0:
-        return text if found[1] else _REPLACEMENT
-    # The backslash itself is escaped: the first is no escape, the second, if any, stands alone.
-    return text[:-_ESCAPE_SIZE] + _REPLACEMENT if found[1] else text
 
 
 def writable(value: Any, where: str) -> None:
@@ -151,10 +127,10 @@ def writable(value: Any, where: str) -> None:
     dumped([[[[[[[[value]]]]]]]], where)
 
 
-def check_pieces(source: JsonObject, most: int) -> None:
-    """Raise `ApiError` 413 when a body has more than `most` messages, content blocks, tools and stop words together.
+def check_pieces(source: JsonObject) -> None:
+    """Raise `ApiError` 413 when a body has more than `MOST_PIECES` messages, content blocks, tools and stop words.
 
-    Each takes a while to look at, in which nobody else is served.
+    Each takes a while to look at, in which no other client is served.
     """
     lists = ("messages", "system", "tools", "stop_sequences", "stop")
     left: list[Any] = [source.get(name) for name in lists]
@@ -163,9 +139,9 @@ def check_pieces(source: JsonObject, most: int) -> None:
         value = left.pop()
         if isinstance(value, list):
             count += len(value)
-            if count > most:
+            if count > MOST_PIECES:
                 what = "messages, content blocks, tools and stop sequences"
-                raise ApiError(413, f"the request has more than {most} {what} (PROXY_MAX_BLOCKS)")
+                raise ApiError(413, f"the request has more than {MOST_PIECES} {what}")
             left += value
         elif isinstance(value, dict):
             left += (value.get("content"), value.get("source"))
@@ -405,22 +381,21 @@ ROLES = ("user", "assistant", "system")
 TOOL_NAME_MAX = 256
 
 
-def parse_messages(body: bytes | bytearray, most_blocks: int | None = None) -> MessagesRequest:
-    """The request of POST /v1/messages; see `check_pieces` for `most_blocks`."""
-    request = _request(body, most_blocks, counts=False)
+def parse_messages(body: bytes | bytearray) -> MessagesRequest:
+    """The request of POST /v1/messages."""
+    request = _request(body, counts=False)
     _check_answered(request)
     return request
 
 
-def parse_count_tokens(body: bytes | bytearray, most_blocks: int | None = None) -> MessagesRequest:
+def parse_count_tokens(body: bytes | bytearray) -> MessagesRequest:
     """The request of POST /v1/messages/count_tokens: `max_tokens` may be missing, and calls may be unanswered."""
-    return _request(body, most_blocks, counts=True)
+    return _request(body, counts=True)
 
 
-def _request(body: bytes | bytearray, most_blocks: int | None, *, counts: bool) -> MessagesRequest:
+def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     source = load_object(body)
-    if most_blocks is not None:
-        check_pieces(source, most_blocks)
+    check_pieces(source)
     if not counts:
         required(source, "max_tokens", "")
     tools, server_tools = _tools(source)

@@ -143,14 +143,11 @@ _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
 _LLAMA_CPP = "llama.cpp"
+CONNECT_S = 10.0
 _KEEP_ALIVE_S = 4.0
 """Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
 _LAST_CHUNK_S = 0.05
 _LARGEST_ERROR = 1 << 20
-
-
-Body = bytes | bytearray | tuple[bytes | memoryview, ...]
-"""JSON for the upstream, whole or in parts that follow each other."""
 
 
 class UpstreamBrokenError(ApiError):
@@ -254,7 +251,7 @@ class Upstream:
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
 
-    async def open(self, body: Body, path: str = CHAT_PATH) -> UpstreamReply:
+    async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, whatever its status.
 
         A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
@@ -364,7 +361,7 @@ class Upstream:
             return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
-    async def _post(self, body: Body, path: str) -> aiohttp.ClientResponse:
+    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
         try:
             return await self._send(body, path, fresh=False)
         except (aiohttp.ClientError, OSError) as error:
@@ -375,14 +372,14 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
 
-    async def _send(self, body: Body, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
+    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
         session = self._session(fresh=fresh)
-        data = io.BytesIO(b"".join(body) if isinstance(body, tuple) else body)
+        data = io.BytesIO(body)
         return await session.post(self._url(path), data=data, **self._options())
 
     def _options(self) -> dict[str, Any]:
         settings = self.settings
-        return _options(settings.upstream_api_key, settings.connect_timeout, settings.read_timeout)
+        return _options(settings.upstream_api_key, CONNECT_S, settings.read_timeout)
 
     def _url(self, path: str) -> URL:
         found = self._urls.get(path)

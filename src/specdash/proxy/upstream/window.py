@@ -8,21 +8,24 @@ import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, unquote
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident
 from specdash.llama.server_answers import router_models
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, ModelLoadingError, send_json
+from specdash.proxy.http.responses import ApiError, InvalidRequestError, ModelLoadingError, json_response
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from starlette.datastructures import QueryParams
+    from starlette.requests import Request
+    from starlette.responses import Response
+
     from specdash.core.readings import RouterModel
-    from specdash.proxy.http.app import Gate, Proxy
-    from specdash.proxy.http.responses import Receive, Scope, Send
+    from specdash.proxy.gate import Gate
+    from specdash.proxy.http.app import Proxy
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.upstream.upstream import Upstream
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("specdash.proxy")
 LONGEST_WAIT_S = 2.0
 """What a request may be delayed to learn the window."""
+REFRESH_S = 60.0
 _AGAIN_S = 2.0
 """Time between two attempts that learn nothing."""
 
@@ -66,14 +70,14 @@ class ContextWindow:
         return self.settings.context_window or self._said
 
     async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `context_refresh`.
+        """See to it that the window is known and not older than `REFRESH_S`.
 
         Waits, at most 2 s, only while nothing is known or when forced; otherwise reading goes on in the background.
         Never fails: what cannot be read stays unknown.
         """
         now = self._clock()
         if not force:
-            if self.read_at is not None and now - self.read_at < self.settings.context_refresh:
+            if self.read_at is not None and now - self.read_at < REFRESH_S:
                 return
             if self._tried_at is not None and now - self._tried_at < _AGAIN_S and self._reading is None:
                 return
@@ -237,34 +241,33 @@ def find_model(requested: str, models: tuple[str, ...]) -> str | None:
     return next((name for name in (requested, _VARIANT.sub("", requested)) if name in models), None)
 
 
-async def handle_list(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
+async def handle_list(request: Request) -> Response:
     """GET /v1/models, in the words of both APIs."""
+    proxy: Proxy = request.app.state.proxy
     await proxy.window.refresh()
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
     rows = _models_rows(proxy.window.models, proxy.started)
-    chosen = _page(rows, query)
-    await send_json(
-        send,
+    chosen = _page(rows, request.query_params)
+    return json_response(
         {
             "object": "list",
             "data": chosen,
-            "has_more": bool(chosen) and _more(rows, chosen, query),
+            "has_more": bool(chosen) and _more(rows, chosen, request.query_params),
             "first_id": chosen[0]["id"] if chosen else None,
             "last_id": chosen[-1]["id"] if chosen else None,
-        },
+        }
     )
 
 
-async def handle_one(proxy: Proxy, scope: Scope, _receive: Receive, send: Send) -> None:
+async def handle_one(request: Request) -> Response:
     """GET /v1/models/{id}."""
+    proxy: Proxy = request.app.state.proxy
     await proxy.window.refresh()
-    raw = scope.get("raw_path") or scope["path"].encode()
-    requested = unquote(raw.decode("latin-1").split("/v1/models/", 1)[-1])
+    requested = request.path_params["model"]
     models = proxy.window.models
     model = find_model(requested, models)
     if model is None:
         raise ApiError(404, f"model: {requested[:200]}")
-    await send_json(send, _models_rows(models, proxy.started)[models.index(model)])
+    return json_response(_models_rows(models, proxy.started)[models.index(model)])
 
 
 def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]]:
@@ -283,20 +286,20 @@ def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]
     ]
 
 
-def _page(rows: list[dict[str, Any]], query: dict[str, list[str]]) -> list[dict[str, Any]]:
-    text = query.get("limit", [str(_MOST)])[0]
+def _page(rows: list[dict[str, Any]], query: QueryParams) -> list[dict[str, Any]]:
+    text = query.get("limit") or str(_MOST)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST):
         raise InvalidRequestError("limit", f"must be a whole number from 1 to {_MOST}")
     limit = int(text)
     ids = [row["id"] for row in rows]
-    if (after := query.get("after_id", [""])[0]) in ids:
+    if (after := query.get("after_id", "")) in ids:
         return rows[ids.index(after) + 1 :][:limit]
-    if (before := query.get("before_id", [""])[0]) in ids:
+    if (before := query.get("before_id", "")) in ids:
         return rows[: ids.index(before)][-limit:]
     return rows[:limit]
 
 
-def _more(rows: list[dict[str, Any]], chosen: list[dict[str, Any]], query: dict[str, list[str]]) -> bool:
+def _more(rows: list[dict[str, Any]], chosen: list[dict[str, Any]], query: QueryParams) -> bool:
     """True when there are rows beyond the page, in the direction the client goes."""
     return chosen[0] is not rows[0] if "before_id" in query else chosen[-1] is not rows[-1]
 

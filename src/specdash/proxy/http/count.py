@@ -1,0 +1,82 @@
+"""POST /v1/messages/count_tokens: exact, by the upstream's own template and tokenizer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from specdash.proxy.http.responses import ApiError, json_response, read_body
+from specdash.proxy.http.stream import unless_gone
+from specdash.proxy.translate.parse import parse_count_tokens
+from specdash.proxy.translate.translate import chat_body
+from specdash.proxy.upstream.upstream import api_error
+from specdash.proxy.upstream.window import RetryPolicy, admitted, learn_models, upstream_model
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from specdash.proxy.http.app import Proxy
+    from specdash.proxy.translate.parse import MessagesRequest
+    from specdash.proxy.upstream.upstream import Upstream
+
+COUNT_PATH = "/v1/chat/completions/input_tokens"
+"""llama.cpp counts there what it would read of a chat completion; older builds have only the two below."""
+_TEMPLATE_PATH, _TOKENIZE_PATH = "/apply-template", "/tokenize"
+
+
+async def handle_count(request: Request) -> Response:
+    """Serve one request."""
+    proxy: Proxy = request.app.state.proxy
+    body = await read_body(request, proxy.settings.max_body_mib << 20)
+    parsed = parse_count_tokens(body)
+    return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
+
+
+async def _count(proxy: Proxy, request: MessagesRequest) -> int:
+    patience = RetryPolicy(proxy.gate)
+    while True:
+        await admitted(proxy, lambda: proxy.gate.wait(proxy.settings.hold_limit))
+        await learn_models(request.model, proxy.window)
+        body = chat_body(request, upstream_model(request.model, proxy.window))
+        try:
+            return await count(proxy.upstream, body, proxy.settings.read_timeout)
+        except ApiError as error:
+            if not await patience.again(error):
+                raise
+
+
+async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int:
+    """Prompt tokens of a chat completion. Raises `ApiError` when the upstream cannot tell."""
+    data = orjson.dumps(body)
+    status, answer = await upstream.exchange(COUNT_PATH, data, limit_s)
+    if status in {404, 405, 501}:
+        return await count_by_template(upstream, data, limit_s)
+    return _whole(_object(status, answer).get("input_tokens"))
+
+
+async def count_by_template(upstream: Upstream, data: bytes, limit_s: float) -> int:
+    """The same from an upstream that has no endpoint for it: the rendered prompt, tokenized."""
+    prompt = _object(*await upstream.exchange(_TEMPLATE_PATH, data, limit_s)).get("prompt")
+    # As the server itself reads a rendered prompt: special tokens are added, and understood.
+    wanted = {"content": prompt, "add_special": True, "parse_special": True}
+    answer = await upstream.exchange(_TOKENIZE_PATH, orjson.dumps(wanted), limit_s)
+    tokens = _object(*answer).get("tokens")
+    return _whole(len(tokens) if isinstance(tokens, list) else None)
+
+
+def _object(status: int, answer: bytes) -> dict[str, Any]:
+    if status != 200:
+        raise api_error(status, answer)
+    try:
+        value = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

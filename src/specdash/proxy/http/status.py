@@ -1,0 +1,235 @@
+"""What the proxy says of itself: /health, /v1/context and /metrics. Never prompt text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from specdash import __version__
+from specdash.core.proxy_events import (
+    SESSIONS_SHOWN,
+    ProxyStatus,
+    RequestOutcome,
+    RequestPhase,
+    UpstreamStatus,
+    status_to_json,
+    warning_level,
+)
+from specdash.proxy.guardrails.loops import LoopState
+from specdash.proxy.http.responses import ApiError, json_response
+from specdash.proxy.sessions import KINDS, ProxySession
+from specdash.proxy.telemetry import BOUNDS_S
+from specdash.proxy.upstream.upstream import without_secrets
+from specdash.system.data import json_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.metrics_core import Metric
+    from starlette.requests import Request
+
+    from specdash.proxy.http.app import Proxy
+    from specdash.proxy.sessions import SessionStore
+    from specdash.proxy.telemetry import Histogram
+
+_HEALTH = {UpstreamStatus.OK: "ok", UpstreamStatus.LOADING: "loading"}
+
+
+async def handle_root(_request: Request) -> Response:
+    """GET /."""
+    return json_response({"service": "specdash proxy", "version": __version__})
+
+
+async def handle_health(request: Request) -> Response:
+    """GET /health: always 200, the proxy answers; the state of its upstream is in the body."""
+    proxy: Proxy = request.app.state.proxy
+    seen = await proxy.window.check()
+    return json_response(
+        {
+            "status": "held" if proxy.gate.held else _HEALTH.get(seen, "degraded"),
+            "proxy": "ok",
+            "upstream": str(seen if seen is not UpstreamStatus.UNKNOWN else UpstreamStatus.UNREACHABLE),
+            "held": proxy.gate.held,
+            "context_window": proxy.window.tokens,
+            "problems": list(proxy.settings.problems),
+        }
+    )
+
+
+async def handle_context(request: Request) -> Response:
+    """GET /v1/context: the fields of the UAP proxy, and the whole live picture under `status`."""
+    proxy: Proxy = request.app.state.proxy
+    name = request.query_params.get("session_id")
+    session = _named_session(proxy.sessions, name) if name else proxy.sessions.latest()
+    return json_response(context_json(proxy, session))
+
+
+async def handle_metrics(request: Request) -> Response:
+    """GET /metrics in Prometheus' text format 0.0.4."""
+    return Response(render(request.app.state.proxy), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _named_session(store: SessionStore, name: str) -> ProxySession:
+    """The session of our id for it, or of the name its client gave it."""
+    for prefix in ("", *KINDS):
+        session = store.find(prefix + name)
+        if session is not None:
+            return session
+    raise ApiError(404, f"no such session: {name[:200]}; it may have been idle for too long")
+
+
+RECENT_SIZES = 10
+RECENT_PATTERNS = 5
+_STREAKS = (
+    "loop_warnings_emitted=loop_warnings unexpected_end_turn_count=unexpected_ends "
+    "malformed_tool_streak=malformed_streak contamination_resets"
+)
+_NO_SESSION = ProxySession("", 0.0)
+_NO_LOOP = LoopState()
+
+
+def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
+    """The answer about `session`; None is a proxy that has seen none yet, whose values are blank."""
+    window, settings = proxy.window.tokens, proxy.settings
+    seen = session or _NO_SESSION
+    loop = seen.loop or _NO_LOOP
+    use = seen.utilisation(window)
+    return {
+        "active_session_id": seen.id or None,
+        "context_window": window,
+        "last_input_tokens": seen.last_prompt_tokens,
+        "last_output_tokens": seen.last_output_tokens,
+        "peak_input_tokens": seen.peak_prompt_tokens,
+        "utilization": round(use, 4) if use is not None else None,
+        "utilization_pct": f"{use * 100:.1f}%" if use is not None else None,
+        "warning_level": warning_level(use),
+        "estimated_turns_remaining": seen.turns_remaining(window),
+        "total_requests": seen.requests,
+        "prune_count": seen.prunes,
+        "overflow_count": seen.overflows,
+        "recent_history": list(seen.history)[-RECENT_SIZES:],
+        "session_count": len(proxy.sessions),
+        "prune_threshold": settings.context_prune_threshold,
+        "loop_protection": {
+            "enabled": settings.loop_breaker,
+            "consecutive_forced_count": seen.forced_streak,
+            "no_progress_streak": loop.no_progress,
+            **json_of(seen, _STREAKS),
+            **json_of(loop, "tool_call_history_len=turns is_looping loop_repeat_count=repeats"),
+            "recent_tool_patterns": list(loop.patterns[-RECENT_PATTERNS:]),
+        },
+        "status": status_to_json(proxy_status(proxy)),
+    }
+
+
+def proxy_status(proxy: Proxy) -> ProxyStatus:
+    """The live picture of the whole proxy."""
+    telemetry, gate, window = proxy.telemetry, proxy.gate, proxy.window
+    tally, sessions = telemetry.tally, proxy.sessions.all()
+    return ProxyStatus(
+        version=__version__,
+        started=telemetry.started,
+        upstream_url=without_secrets(proxy.settings.upstream),
+        upstream=window.status,
+        context_window=window.tokens,
+        held=gate.held,
+        held_since=gate.since,
+        hold_reason=gate.reason,
+        waiting=gate.waiting,
+        requests=tally.requests.total(),
+        errors=tally.count(RequestOutcome.ERROR),
+        clients_left=tally.count(RequestOutcome.CLIENT_LEFT),
+        counters=dict(telemetry.counters),
+        sessions=tuple(session.view(window.tokens or session.window) for session in sessions[:SESSIONS_SHOWN]),
+        session_count=len(sessions),
+        active=tuple(request.view() for request in telemetry.active),
+        problems=proxy.settings.problems,
+    )
+
+
+_PREFIX = "specdash_proxy_"
+_SUMS = {
+    "retries": "Upstream calls beyond the first of a request.",
+    "held_seconds": "Time requests waited because the proxy was held.",
+    "prompt_tokens": "Prompt tokens, cached ones included, over all retries.",
+    "cached_tokens": "Prompt tokens that the upstream had in its cache.",
+    "completion_tokens": "Tokens of answers, over all retries.",
+    "prefilled_tokens": "Prompt tokens processed in prefill_seconds.",
+    "prefill_seconds": "Time the upstream took to process prompts.",
+    "decoded_tokens": "Tokens generated in decode_seconds: all but the first of each answer.",
+    "decode_seconds": "Time the upstream took to generate tokens.",
+    "draft_tokens": "Draft tokens proposed.",
+    "accepted_tokens": "Draft tokens accepted.",
+}
+"""What `TokenTally.sums` holds."""
+
+
+def render(proxy: Proxy) -> str:
+    """The whole page."""
+    return generate_latest(_Figures(proxy)).decode()
+
+
+class _Figures(Collector):
+    """Every metric of one proxy. Labels are few: endpoints, outcomes, error types, guardrails."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    def collect(self) -> Iterator[Metric]:
+        proxy = self._proxy
+        telemetry, window, gate, tally = proxy.telemetry, proxy.window, proxy.gate, proxy.telemetry.tally
+        phases = Counter(active.phase for active in telemetry.active)
+        yield _gauge("info", "Version of the proxy; always 1.", [((__version__,), 1)], "version")
+        yield _gauge("start_time_seconds", "Unix time of the proxy's start.", telemetry.started)
+        states = [((str(status),), float(status is window.status)) for status in UpstreamStatus]
+        yield _gauge(
+            "upstream_state", "1 for what the proxy last saw of its upstream, 0 for the rest.", states, "state"
+        )
+        if window.tokens:
+            yield _gauge("context_window_tokens", "Context window of one conversation.", window.tokens)
+        yield _gauge("held", "1 while new requests wait because the proxy is held.", float(gate.held))
+        yield _gauge("waiting_requests", "Requests that wait because the proxy is held.", gate.waiting)
+        under_way = [((str(phase),), phases[phase]) for phase in RequestPhase if phase is not RequestPhase.DONE]
+        yield _gauge("active_requests", "Requests under way, by phase.", under_way, "phase")
+        yield _gauge("sessions", "Sessions remembered.", len(proxy.sessions))
+        problems = len(proxy.settings.problems)
+        yield _gauge("settings_problems", "Settings that were not usable and left at their defaults.", problems)
+        ended = [((path, str(how)), count) for (path, how), count in sorted(tally.requests.items())]
+        yield _counter("requests", "Finished requests, by endpoint and outcome.", ended, "path", "outcome")
+        errors = [((kind,), count) for kind, count in sorted(tally.errors.items())]
+        yield _counter("errors", "Requests that failed, by error type.", errors, "type")
+        actions = [(tuple(mark.split(":", 1)), count) for mark, count in sorted(telemetry.counters.items())]
+        help_ = "What guardrails did, by guardrail and action."
+        yield _counter("guardrail_actions", help_, actions, "guardrail", "action")
+        yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
+        yield _counter("log_lines_lost", "Lines of the log that could not be written.", telemetry.log_lines_lost())
+        for name, text in _SUMS.items():
+            yield _counter(name, text, tally.sums[name])
+        yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)
+        yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", tally.duration)
+
+
+def _gauge(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
+    metric = GaugeMetricFamily(_PREFIX + name, help_, labels=labels)
+    for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
+        metric.add_metric(values, value)
+    return metric
+
+
+def _counter(name: str, help_: str, samples: float | Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
+    metric = CounterMetricFamily(_PREFIX + name, help_, labels=labels)
+    for values, value in [((), samples)] if isinstance(samples, int | float) else samples:
+        metric.add_metric(values, value)
+    return metric
+
+
+def _histogram(name: str, help_: str, values: Histogram) -> Metric:
+    bounds = [f"{bound:g}" for bound in BOUNDS_S] + ["+Inf"]
+    buckets = list(zip(bounds, accumulate(values.counts), strict=True))
+    return HistogramMetricFamily(_PREFIX + name, help_, buckets=buckets, sum_value=values.sum)

@@ -1,0 +1,55 @@
+"""An answer's pieces through one filter, as a turn feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from specdash.proxy.answer.assembler import AnswerAssembler
+from specdash.proxy.answer.blocks import END, MessageBuilder, Text
+from specdash.proxy.answer.filters import Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from specdash.proxy.answer.blocks import Piece
+
+
+def texts(*pieces: str) -> list[Piece]:
+    """Visible text in these fragments."""
+    return [Text(piece) for piece in pieces]
+
+
+def through(
+    make: Callable[[Any, Attempt], AsyncIterator[Piece]], pieces: Iterable[Piece]
+) -> tuple[list[Piece], Attempt]:
+    """What comes out of the filter that `make` puts behind the source, its end left out, and the attempt."""
+    attempt = Attempt(AnswerAssembler())
+
+    async def source() -> AsyncIterator[Piece]:
+        for piece in pieces:
+            yield piece
+            if attempt.is_cut:
+                return
+        yield END
+
+    async def run() -> list[Piece]:
+        return [piece async for piece in make(source(), attempt)]
+
+    found = asyncio.run(run())
+    assert found.count(END) == 1
+    assert found[-1] == END
+    return found[:-1], attempt
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    """All visible text."""
+    return "".join(piece.text for piece in pieces if isinstance(piece, Text))
+
+
+def content_of(pieces: Iterable[Piece]) -> list[dict[str, Any]]:
+    """The blocks that the pieces make."""
+    builder = MessageBuilder()
+    for piece in pieces:
+        builder.add(piece)
+    return builder.content()
