@@ -34,7 +34,9 @@ async def test_new_requests_wait_until_resumed() -> None:
         request = asyncio.create_task(proxy.post("/v1/chat/completions", CHAT))
         await until_async(lambda: proxy.proxy.gate.waiting == 1)
         assert server.count("/v1/chat/completions") == 0
-        assert (await proxy.get("/admin/state")).json()["waiting"] == 1
+        state = (await proxy.get("/admin/state")).json()
+        assert state["waiting"] == 1
+        assert state["longest_wait_s"] >= 0
         assert (await proxy.get("/health")).json()["status"] == "held"
         assert (await proxy.post("/admin/resume")).json()["resumed"] is True
         assert (await request).status_code == 200

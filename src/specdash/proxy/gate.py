@@ -78,6 +78,12 @@ class Gate:
         return max(0.0, self._wall() - self.since) if self.since is not None else 0.0
 
     @property
+    def longest_wait_s(self) -> float | None:
+        """Seconds that the oldest of the waiting requests has waited, None without one."""
+        began = min((began for began, _ in self._waits.values()), default=None)
+        return None if began is None else asyncio.get_running_loop().time() - began
+
+    @property
     def settling(self) -> bool:
         """Whether a hold ended so recently that the upstream may not be back yet."""
         return self._opened_at is not None and self._clock() - self._opened_at < SETTLING_S

@@ -44,6 +44,7 @@ def state(proxy: Proxy) -> dict[str, Any]:
         "limit_s": gate.limit_s,
         "wait_s": gate.wait_s,
         "waiting": gate.waiting,
+        "longest_wait_s": None if gate.longest_wait_s is None else round(gate.longest_wait_s, 3),
         "active": proxy.upstream.in_flight,
         "drained": not proxy.upstream.in_flight,
         "streams": sum(bool(turn.event.stream) for turn in turns),
