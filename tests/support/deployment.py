@@ -359,8 +359,14 @@ def _clean(home: Path) -> dict[str, str]:
 
 
 def _argv(role: Role, file: Path) -> tuple[str, ...]:
-    """A service's command; a backend's passes the points of `support.points`."""
-    program = (sys.executable, "-m", "support.points") if role is Role.BACKEND else (sys.executable, "-m", "specdash")
+    """A service's command; a backend's passes the points of `support.points`, under the name of specdash, by which
+    `specdash apply` knows it."""
+    program: tuple[str, ...] = (sys.executable, "-m", "specdash")
+    if role is Role.BACKEND:
+        script = file.parent / "specdash"
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} -m support.points "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+        program = (str(script),)
     return (*program, str(role), "run", "--env-file", str(file))
 
 
