@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -249,3 +249,9 @@ def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
     _, record = setting.apply(*[word for word in words if not word.startswith("#")])
     assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
     assert not setting.service.env_file.exists()
+
+
+def test_a_service_that_runs_another_command_is_not_changed_and_the_way_out_named(setting: Setting) -> None:
+    theirs = replace(setting.service, foreign=True)
+    with pytest.raises(ServiceError, match=r"runs a command that is not specdash's.*`specdash services adopt`"):
+        plan_apply(Deployment(theirs), parse_assignments(["LLAMA_DRAFT_MAX=8"]), env=setting.env)
