@@ -1,25 +1,20 @@
-"""What stands in the way before anything is touched, and services that are not ours; with a manager of plain data."""
+"""What stands in the way before anything is touched; with a manager of plain data."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
-from specdash.control.apply import apply as apply_module
-from specdash.control.apply.apply import Apply, ApplyOptions, plan_apply, plan_rollback
 
-from specdash.backend import demo
+from specdash.backend import demo, transaction
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.journal import append_record, journal_file, read_records
+from specdash.backend.journal import append_record, journal_file
 from specdash.backend.launch import free_port
-from specdash.control.plan import disagreements, preview
+from specdash.backend.repair import repair
+from specdash.control.change import Apply
+from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
 from specdash.control.services.services import (
     Deployment,
     ManagedService,
@@ -27,13 +22,11 @@ from specdash.control.services.services import (
     ServiceState,
     ServiceStatus,
 )
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role, parse_assignments
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role, parse_assignments
 from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
 from specdash.core.paths import applies_file, backups_dir
-from support.deployment import misbehaving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from specdash.backend.env_store import EnvSnapshot
@@ -157,28 +150,6 @@ def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, k
     assert disagreements(Deployment(setting.service), setting.env) == ()
 
 
-MISSING = ServiceStatus("llama", ServiceState.MISSING, detail="systemd knows no such unit")
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"now": MISSING}, "llama: systemd knows no such unit (test); nothing was changed"),
-        ({"refuses": "systemd's user manager does not run"}, "systemd's user manager does not run"),
-    ],
-    ids=["unit", "manager"],
-)
-def test_a_service_that_cannot_be_asked_for_is_refused(setting: Setting, changed: dict[str, Any], reason: str) -> None:
-    before = setting.service.env_file.read_bytes()
-    for name, value in changed.items():
-        setattr(setting.manager, name, value)
-    apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
-    assert (record.outcome, record.failed_step, record.reason) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT, reason)
-    assert apply.error is not None
-    assert apply.error.exit_code is ExitCode.SERVICE
-    setting.assert_untouched(before)
-
-
 @pytest.mark.parametrize("reason", ["no space left", "is on a read-only file system", "belongs to root"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_else(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, reason: str
@@ -187,7 +158,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_else(
         raise NotWrittenError(f"{snapshot.path} was not written, and is as it was: {reason}")
 
     before = setting.service.env_file.read_bytes()
-    monkeypatch.setattr(apply_module, "check_writable", check)
+    monkeypatch.setattr(transaction, "check_writable", check)
     apply, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.REFUSED
     assert reason in record.reason
@@ -224,7 +195,7 @@ def test_the_preview_shows_the_diff_the_arguments_and_what_is_done(setting: Sett
     assert "+LLAMA_DRAFT_MAX=8" in edit_preview.diff
     assert "- speculative.draft.n_max = 4" in edit_preview.arguments
     assert "+ speculative.draft.n_max = 8" in edit_preview.arguments
-    assert edit_preview.action == "start llama, which does not run now"
+    assert edit_preview.action == f"write {edit_preview.env_file}; no backend runs with it: it counts at its next start"
     assert "draft-simple" in dict(edit_preview.readers)["LLAMA_DRAFT_MAX"]
     assert "hush-hush" not in str(edit_preview.as_json())
     assert "hush-hush" not in repr(plan)
@@ -238,138 +209,49 @@ def test_a_preview_of_values_that_no_engine_can_run_says_why_instead_of_a_diff(s
     assert "LLAMA_ENGINE" in why
 
 
-@dataclass
-class ShellManager(FakeManager):
-    """Runs an adopted service: a shell script of somebody else's that reads the env file and runs llama-server."""
-
-    script: str = ""
-    env: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-
-    def status(self, name: str) -> ServiceStatus:
-        if self.process is None:
-            return ServiceStatus(name, ServiceState.STOPPED)
-        code = self.process.poll()
-        if code is None:
-            return ServiceStatus(name, ServiceState.RUNNING, self.process.pid)
-        return ServiceStatus(name, ServiceState.FAILED, exit_code=code, detail=f"exit code {code}")
-
-    def start(self, name: str) -> None:
-        self._ask("start")
-        self.process = subprocess.Popen(["/bin/sh", "-c", self.script], env=self.env, start_new_session=True)
-
-    def stop(self, name: str) -> None:
-        self._ask("stop")
-        if self.process is not None:
-            # Nobody else can have the group's number: the process is not reaped yet.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(5)
-            self.process = None
-
-    def restart(self, name: str) -> None:
-        self.stop(name)
-        self.start(name)
-
-
-@pytest.fixture
-def adopted(setting: Setting) -> Iterator[Setting]:
-    file = setting.service.env_file
-    words = misbehaving(setting.home, "good")
-    program = words[1].partition("=")[2]
-    values = [*words, f"LLAMA_PORT={free_port('127.0.0.1')}", f"LLAMA_MODEL={demo.bundled_model(demo.TARGET_MODEL)}"]
-    file.write_text("\n".join([*values, "LLAMA_SPEC_TYPE=ngram-mod", ""]), encoding="utf-8")
-    given = '--port "$LLAMA_PORT" --alias "$LLAMA_ALIAS" --model "$LLAMA_MODEL" --spec-type "$LLAMA_SPEC_TYPE"'
-    script = f'. {file}; {program} {given} ${{LLAMA_CTX_SIZE:+--ctx-size "$LLAMA_CTX_SIZE"}}; exit $?'
-    manager = ShellManager(ServiceStatus("uap", ServiceState.RUNNING), script=script, env={"PATH": os.environ["PATH"]})
-    setting.manager = manager
-    setting.service = ManagedService(Role.BACKEND, "uap", manager, file, False, "recognised (UAP)")
-    manager.start("uap")
-    deadline = time.monotonic() + 20
-    from support.asking import healthy
-
-    while not healthy(f"http://127.0.0.1:{values[3].partition('=')[2]}"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    manager.asked.clear()
-    yield setting
-    manager.stop("uap")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_an_adopted_service_is_restarted_verified_and_rolled_back_by_its_process(adopted: Setting) -> None:
-    _, record = adopted.apply("LLAMA_CTX_SIZE=2048")
-    assert record.outcome is ApplyOutcome.APPLIED, record.reason
-    assert adopted.manager.asked == ["stop", "start"]
-    assert record.downtime_s is not None
-    before = adopted.service.env_file.read_bytes()
-    for way, step in (
-        ("exits", ApplyStep.HEALTH),
-        ("no-drafts", ApplyStep.SPECULATION),
-        ("dies-on-probe", ApplyStep.PROBE),
-    ):
-        _, record = adopted.apply(f"LLAMA_ALIAS={way}")
-        assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, step), record.reason
-        assert adopted.service.env_file.read_bytes() == before
-        assert adopted.service.status().state is ServiceState.RUNNING
-    assert [read_record.outcome for read_record in read_records(applies_file(adopted.env))] == [
-        ApplyOutcome.APPLIED,
-        *[ApplyOutcome.ROLLED_BACK] * 3,
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_change_that_does_not_reach_an_adopted_server_is_rolled_back_with_that_reason(adopted: Setting) -> None:
-    before = adopted.service.env_file.read_bytes()
-    _, record = adopted.apply("LLAMA_PARALLEL=2")
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH)
-    assert "LLAMA_PARALLEL=2 did not reach process" in record.reason
-    assert adopted.service.env_file.read_bytes() == before
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_another_try(
-    adopted: Setting, monkeypatch: pytest.MonkeyPatch
+def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specdash.control.apply.undo import recover, unfinished
-
-    from specdash.backend.env_store import replace_env
-
-    before = adopted.service.env_file.read_bytes()
+    """A disk that is full when a change that failed has to go back."""
+    before = setting.service.env_file.read_bytes()
+    real = transaction.replace_env
 
     def full(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
         if data == before:
             raise NotWrittenError(f"{snapshot.path} was not written: no space left")
-        return replace_env(snapshot, data)
+        return real(snapshot, data)
 
-    monkeypatch.setattr("specdash.control.apply.forward.replace_env", full)
-    monkeypatch.setattr("specdash.control.apply.undo._TRIES_APART_S", 0.01)
-    _, record = adopted.apply("LLAMA_ALIAS=no-tokens")
+    def fails(self: transaction.Change) -> None:
+        raise ServiceError("it does not go on")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "replace_env", full)
+        patch.setattr(transaction, "_TRIES_APART_S", 0.0)
+        patch.setattr(transaction.Change, "_request", fails)
+        _, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
-    assert "no space left; then run `specdash recover`" in record.reason
-    monkeypatch.setattr("specdash.control.apply.forward.replace_env", replace_env)
-    journal = unfinished(adopted.env)
-    assert journal is not None
-    again = recover(Deployment(adopted.service), journal, finish=False, on_progress=lambda _: None, env=adopted.env)
-    assert (again.outcome, again.number) == (ApplyOutcome.ROLLED_BACK, record.number + 1)
-    assert adopted.service.env_file.read_bytes() == before
-    assert unfinished(adopted.env) is None
+    assert "no space left; the next start of the backend tries again" in record.reason
+    assert journal_file(setting.env).path.exists()
+    repair(str(setting.service.env_file), setting.env)
+    assert setting.service.env_file.read_bytes() == before
+    assert not journal_file(setting.env).path.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_an_env_file_that_an_apply_made_is_gone_again_after_its_rollback(adopted: Setting) -> None:
-    service = adopted.service
-    words = [line for line in service.env_file.read_text(encoding="utf-8").splitlines() if line]
-    adopted.manager.stop("uap")
-    service.env_file.unlink()
-    _, record = adopted.apply(
-        *[word for word in words if not word.startswith(("LLAMA_ALIAS", "LLAMA_ENGINE", "LLAMA_BIN"))],
-        "LLAMA_ALIAS=no-tokens",
-    )
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.PROBE), record.reason
-    assert not service.env_file.exists()
-    assert service.status().state is ServiceState.STOPPED
+def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: transaction.Change) -> None:
+        raise ServiceError("it does not go on")
+
+    words = [line.replace('"', "") for line in setting.service.env_file.read_text("utf-8").splitlines() if "=" in line]
+    setting.service.env_file.unlink()
+    monkeypatch.setattr(transaction.Change, "_request", fails)
+    _, record = setting.apply(*[word for word in words if not word.startswith("#")])
+    assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
+    assert not setting.service.env_file.exists()
+
+
+def test_a_service_that_runs_another_command_is_not_changed_and_the_way_out_named(setting: Setting) -> None:
+    theirs = replace(setting.service, foreign=True)
+    with pytest.raises(ServiceError, match=r"runs a command that is not specdash's.*`specdash services adopt`"):
+        plan_apply(Deployment(theirs), parse_assignments(["LLAMA_DRAFT_MAX=8"]), env=setting.env)

@@ -13,7 +13,7 @@ from specdash.backend.journal import append_record
 from specdash.control.console import Console, RunningApply
 from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
-from specdash.core.errors import ServiceError, SpecdashError
+from specdash.core.errors import ServiceError
 from specdash.core.paths import applies_file, backups_dir
 from support.help_engine import TODAY, help_engine, help_text
 
@@ -77,12 +77,6 @@ def test_what_cannot_be_found_or_read_is_a_problem_in_words_and_no_error(tmp_pat
     assert lost.look().problems == ("systemd's user manager does not answer",)
     (tmp_path / "backend.env").mkdir()
     assert "backend.env" in console(tmp_path).look().problems[0]
-
-
-def test_there_is_nothing_to_recover_without_a_journal(tmp_path: Path) -> None:
-    assert console(tmp_path).unfinished() is None
-    with pytest.raises(SpecdashError, match="nothing to recover"):
-        console(tmp_path).recover(finish=True)
 
 
 def test_a_running_apply_is_busy_until_its_end_and_can_be_cancelled() -> None:

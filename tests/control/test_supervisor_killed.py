@@ -3,6 +3,7 @@ matters, a real one: both come back, and nothing of the one before is left."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from specdash.backend.journal import journal_file
 from specdash.control.change import Apply
 from specdash.control.services.supervisor_client import SupervisorClient
 from specdash.control.services.supervisor_services import children_file
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyStep, StepState
-from specdash.core.errors import ExitCode
-from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig
+from specdash.core.errors import ServiceError
+from support.deployment import ON_A_SCRIPTED_ENGINE, Rig
 from support.supervised import RunningDaemon, gone, running_daemon
 from support.waiting import until
 
@@ -87,7 +89,6 @@ def test_a_list_of_children_that_cannot_be_read_keeps_nothing_from_running(daemo
     until(lambda: daemon.client.status("a").pid is not None)
 
 
-@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 class TestInTheMiddleOfAnApply:
@@ -114,7 +115,7 @@ class TestInTheMiddleOfAnApply:
             ApplyStep.RECORD,
         ],
     )
-    def test_the_apply_ends_with_both_services_up_and_the_next_one_works(self, rig: Rig, step: ApplyStep) -> None:
+    def test_both_services_come_back_and_the_next_change_works(self, rig: Rig, step: ApplyStep) -> None:
         pid = self.supervisor(rig)
 
         def report(progress: ApplyProgress) -> None:
@@ -122,30 +123,15 @@ class TestInTheMiddleOfAnApply:
                 kill(pid)
 
         plan = rig.prepare("LLAMA_DRAFT_MAX=3")
-        record = Apply(plan.plan, plan.options, report, rig.env).run()
-        assert record.outcome in (ApplyOutcome.APPLIED, ApplyOutcome.ROLLED_BACK), record.reason
+        known = len(rig.records())
+        # The runner goes down with its supervisor, or ends the change first; its next start finishes what it left.
+        with contextlib.suppress(ServiceError):
+            Apply(plan.plan, plan.options, report, rig.env).run()
         assert self.supervisor(rig) != pid
         rig.wait_ready()
-        rig.assert_settled(version=rig.good_backend if record.outcome is ApplyOutcome.ROLLED_BACK else None)
+        until(lambda: len(rig.records()) > known or not journal_file(rig.env).path.exists())
+        assert {record.outcome for record in rig.records()[known:]} <= {ApplyOutcome.APPLIED, ApplyOutcome.ROLLED_BACK}
+        rig.assert_settled()
         assert rig.apply("LLAMA_DRAFT_MAX=5").outcome is ApplyOutcome.APPLIED
         rig.wait_ready()
         rig.assert_settled()
-
-    @UNDER_THE_DAEMON
-    @pytest.mark.parametrize("way", ["--rollback", "--finish"])
-    @pytest.mark.parametrize("point", ["write:after", "restart:asked", "probe:before"])
-    def test_when_the_apply_is_killed_too_a_recovery_brings_both_back(self, rig: Rig, point: str, way: str) -> None:
-        assert rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=3", fault=point).returncode == -signal.SIGKILL
-        kill(self.supervisor(rig))
-        done = rig.command("recover", way)
-        assert done.returncode == ExitCode.OK, done.stderr
-        rig.wait_ready()
-        assert rig.values()["LLAMA_DRAFT_MAX"] == ("3" if way == "--finish" else "4")
-        rig.assert_settled()
-
-    @UNDER_THE_DAEMON
-    def test_a_recovery_with_nothing_to_recover_starts_what_was_running(self, rig: Rig) -> None:
-        kill(self.supervisor(rig))
-        assert rig.command("recover", "--yes").stdout == "nothing to recover\n"
-        rig.wait_ready()
-        rig.assert_settled(version=rig.good_backend)

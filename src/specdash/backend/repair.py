@@ -72,18 +72,20 @@ def repair(env_file: str | None, env: Mapping[str, str] = os.environ) -> Repaire
     said: list[str] = []
     held: tuple[HeldProxy, ...] = ()
     file = os.path.realpath(env_file) if env_file is not None else None
-    with contextlib.suppress(ConflictError):  # another process is at it, and will finish it
-        try:
-            with ApplyLock("repair", env):
-                journal = journal_file(env).read()
-                if journal is not None and _concerns(journal, file):
-                    held = journal.held
-                    said += _put_back(journal, env)
-                noted = trial.read_trial(env)
-                if noted is not None and os.path.realpath(noted.env_file) == file and not noted.alive:
-                    said += _end_trial(noted, env)
-        except SpecdashError as error:
-            said.append(str(error))
+    try:
+        with ApplyLock("repair", env):
+            journal = journal_file(env).read()
+            if journal is not None and _concerns(journal, file):
+                held = journal.held
+                said += _put_back(journal, env)
+            noted = trial.read_trial(env)
+            if noted is not None and os.path.realpath(noted.env_file) == file and not noted.alive:
+                said += _end_trial(noted, env)
+    except ConflictError:
+        # Another process is at it, and will finish it.
+        return Repaired()
+    except SpecdashError as error:
+        said.append(str(error))
     return Repaired(tuple(said), held, env)
 
 

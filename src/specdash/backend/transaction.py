@@ -685,8 +685,8 @@ class Change:
                 except ConflictError:
                     changed = True
                     self._warn(
-                        f"{edit.env_file} was changed by somebody else after it was written: that version was left, and "
-                        f"what runs is the one from before, backup {edit.backup} of `specdash env history`"
+                        f"{edit.env_file} was changed by somebody else after it was written: that version was left, "
+                        f"and what runs is the one from before, backup {edit.backup} of `specdash env history`"
                     )
                 except SpecdashError as wrong:
                     unwritten = True

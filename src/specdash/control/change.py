@@ -225,7 +225,7 @@ class Apply:
 
     def _runner(self) -> str | None:
         backend = self.plan.deployment.backend
-        if backend is None or backend.command is not None:
+        if backend is None or backend.foreign:
             return None
         return runner_of(backend.env_file, self._env)
 

@@ -133,7 +133,7 @@ def edit_of(service: ManagedService, snapshot: EnvSnapshot, data: bytes, changed
 def service_of(deployment: Deployment, role: Role) -> ManagedService:
     """The service of a role. Raises `ServiceError` saying why there is none."""
     service = deployment.service(role)
-    if service is not None and service.command is not None:
+    if service is not None and service.foreign:
         raise ServiceError(
             f"{service.name} runs a command that is not specdash's, so its settings cannot be applied; `specdash "
             "services adopt` writes them into an env file and says how a service of specdash takes over"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from specdash.cli.changes.env import EnvSubject
     from specdash.control.services.services import ManagedService
-    from specdash.core.changes import Change, WantedValues
+    from specdash.core.changes import WantedValues
 
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
@@ -34,11 +34,9 @@ class PreflightRequest:
 
     role: Role
     env_file: Path
-    before: Mapping[str, str] = field(repr=False)
     after: Mapping[str, str] = field(repr=False)
     changed: frozenset[str]
     service: ManagedService | None
-    changes: tuple[Change, ...] = field(default=(), repr=False)
     other: PreflightRequest | None = None
     """The service beside it, where that is not to be checked itself."""
 
@@ -66,8 +64,6 @@ def run(args: argparse.Namespace) -> int:
 def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightRequest, tuple[Finding, ...]]]:
     """The findings about each service, each knowing what the other one shall be."""
     from specdash.control.preflight import PreflightContext, check
-    from specdash.control.services import service_command
-    from specdash.control.services.service_command import running_values
 
     every = list(subjects)
     found: list[tuple[PreflightRequest, tuple[Finding, ...]]] = []
@@ -75,16 +71,10 @@ def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightReq
         other = next((two for two in every if two.role is not request.role), request.other)
         context = PreflightContext(request.env_file, request.changed, request.service, _own_pids(request.service))
         if other is not None:
-            values = running_values(other.service, other.after) if other.service is not None else other.after
-            context = replace(context, other=values, other_pids=_own_pids(other.service))
+            context = replace(context, other=other.after, other_pids=_own_pids(other.service))
         # What two services do not agree on is found from both sides.
         said = {row for _, rows in found for row in rows}
-        unit = request.service if request.service is not None and request.service.command is not None else None
-        if unit is not None:
-            context = replace(context, running=running_values(unit, request.after))
         rows = check(request.role, request.after, context)
-        if unit is not None:
-            rows = (*service_command.findings(unit, request.before, request.after, request.changes), *rows)
         found.append((request, tuple(row for row in rows if row not in said)))
     return found
 
@@ -113,10 +103,9 @@ def _requests(args: argparse.Namespace) -> list[PreflightRequest]:
 def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
     """Lines of the env file that cannot be read become findings, not an error here."""
     before, own = subject.snapshot.file.values, wanted.get(subject.role, {})
-    changes = changes_to(subject.role, before, own)
-    changed = frozenset(change.key for change in changes)
+    changed = frozenset(change.key for change in changes_to(subject.role, before, own))
     after = changed_values(before, own)
-    return PreflightRequest(subject.role, subject.path, before, after, changed, subject.service, changes)
+    return PreflightRequest(subject.role, subject.path, after, changed, subject.service)
 
 
 def _own_pids(service: ManagedService | None) -> frozenset[int]:

@@ -40,10 +40,9 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
 
     out = Findings({**(context.other or {}), **wanted})
     check_env_lines(wanted, context, out)
-    runs = wanted if context.running is None else context.running
-    read = read_values(runs, context, out)
+    read = read_values(wanted, context, out)
     if read.settings is not None:
-        subject = BackendSubject(runs, context, read.settings, read.dropped)
+        subject = BackendSubject(wanted, context, read.settings, read.dropped)
         check_engine(subject, out)
         subject = check_decisions(check_files(subject, out), out)
         check_models(subject, out)
@@ -53,7 +52,7 @@ def _backend_findings(wanted: Mapping[str, str], context: PreflightContext) -> t
         check_memory(subject, out)
         check_listening(subject, out)
         if context.other is not None:
-            check_pair(runs, context.other, context, out)
+            check_pair(wanted, context.other, context, out)
         check_disk(context, out, log=read.settings.log_file, key="LLAMA_LOG_FILE")
     else:
         check_disk(context, out)

@@ -79,8 +79,6 @@ class PreflightContext:
     base: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     other: Mapping[str, str] | None = field(default=None, repr=False)
     """The wanted settings of the other service, where they are known."""
-    running: Mapping[str, str] | None = field(default=None, repr=False)
-    """What a unit that is not ours runs with, as an env file of ours would say it; None: what the env file says."""
     other_pids: frozenset[int] = frozenset()
     """The processes of the other service now."""
     gpus: Callable[[], Gpus | None] = nvml_gpus

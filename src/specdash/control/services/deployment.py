@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.control.services.by_hand import ByHand, running_env_files
-from specdash.control.services.service_command import ServiceCommand, is_ours, option_of
+from specdash.control.services.service_command import is_ours, option_of
 from specdash.control.services.services import Deployment, ManagedService, ServiceProblem
 from specdash.control.services.systemd import Systemctl, SystemdManager
 from specdash.control.services.units import UNIT_OF, read_directives, shown_words, split_words
@@ -166,7 +166,7 @@ class _Search:
             reloads=ours and facts.get("CanReload") == "yes",
             origin=candidate.origin,
             socket=bool(sockets),
-            command=None if ours else _command(words, facts, files),
+            foreign=not ours,
         )
 
     def _env_file(self, candidate: _Candidate, facts: Mapping[str, str], words: list[str] | None) -> Path | None:
@@ -252,7 +252,6 @@ class _Search:
 
     def _supervised(self, entry: ServiceEntry, role: Role, client: SupervisorClient) -> ManagedService:
         ours = entry.argv is None or is_ours(list(entry.argv), role)
-        file = str(paths.services_file(self.env))
         return ManagedService(
             role=role,
             name=entry.name,
@@ -261,7 +260,7 @@ class _Search:
             reloads=ours,
             origin=paths.services_file(self.env).name,
             socket=entry.listen is not None,
-            command=None if ours else ServiceCommand(entry.argv or (), file, replaces=False),
+            foreign=not ours,
         )
 
 
@@ -293,19 +292,6 @@ def _exec_words(facts: Mapping[str, str], files: list[str], env: Mapping[str, st
     shown = last.partition(" argv[]=")[2].rpartition(" ; ignore_errors=")[0]
     words = shown_words(files, env)
     return words if words is not None and " ".join(words) == shown else shown.split()
-
-
-def _command(words: list[str], facts: Mapping[str, str], files: list[str]) -> ServiceCommand:
-    """What a unit that is not ours runs, as its manager knows it."""
-    says = [file for file in files if any(key == "ExecStart" for _, key, _ in read_directives([file]))]
-    return ServiceCommand(
-        tuple(words),
-        file=(says or files)[-1],
-        env_files=tuple(Path(env_file) for env_file in _env_files(facts)),
-        environment=dict(part.partition("=")[::2] for part in split_words(facts.get("Environment", "")) or ()),
-        unset=tuple(split_words(facts.get("UnsetEnvironment", "")) or ()),
-        replaces="no-env-expand" not in facts.get("ExecStartEx", ""),
-    )
 
 
 def _env_files(facts: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,6 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.control.services.service_command import ServiceCommand
     from specdash.core.changes import Role
 
 
@@ -97,8 +96,8 @@ class ManagedService:
     """How it was found, in words: `config.toml`, `installed unit`, `recognised (UAP)`."""
     socket: bool = False
     """Its listening socket is held by the manager, so that a restart refuses no connection."""
-    command: ServiceCommand | None = None
-    """What it runs, where that is not specdash's own and its manager tells."""
+    foreign: bool = False
+    """Whether it runs a command that is not specdash's own."""
 
     def status(self) -> ServiceStatus:
         """Shorthand for asking the manager."""

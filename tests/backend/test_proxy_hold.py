@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from specdash.control.apply import transaction
-from specdash.control.apply.transaction import ProxyFront, ProxyGate, fronts, resume_all
 
+from specdash.backend import proxy_hold
 from specdash.backend.journal import HeldProxy
+from specdash.backend.proxy_hold import ProxyFront, ProxyHold, fronts, held_fronts
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy
@@ -46,49 +46,52 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
     assert found[0].token == proxy.admin_token
     assert not {"hush", proxy.admin_token} & set(repr(found).replace("'", " ").split())
     assert proxy.admin_token not in repr(found)
-    gate = ProxyGate(found, "specdash apply 1", 30)
-    assert gate.hold() == []
-    assert (gate.count, gate.active()) == (1, 0)
+    hold = ProxyHold(found, "specdash apply 1", 30)
+    assert hold.hold() == []
+    assert (hold.count, hold.active()) == (1, 0)
     assert (state(proxy)["held"], state(proxy)["reason"]) == (True, "specdash apply 1")
-    assert state(proxy)["limit_s"] == transaction.LIMIT_S
-    assert gate.resume() == []
+    assert state(proxy)["limit_s"] == proxy_hold.LEASE_S
+    assert hold.resume() == []
     assert state(proxy)["held"] is False
-    assert gate.resume() == []
+    assert hold.resume() == []
 
 
 def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
     proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "RENEW_S", 0.05)
-    monkeypatch.setattr(transaction, "LIMIT_S", 0.4)
-    gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
-    gate.hold()
+    monkeypatch.setattr(proxy_hold, "RENEW_S", 0.05)
+    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.4)
+    hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
+    hold.hold()
     threading.Event().wait(1.0)
     assert state(proxy)["held"] is True
-    gate.resume()
+    hold.resume()
     threading.Event().wait(0.3)
     assert state(proxy)["held"] is False
 
 
 def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "LIMIT_S", 0.2)
-    gate = ProxyGate(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
-    gate.hold()
+    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.2)
+    hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
+    hold.hold()
     until(lambda: state(proxy)["held"] is False)
-    gate.resume()
+    hold.resume()
 
 
 def test_the_proxies_of_a_journal_are_resumed_and_those_that_are_gone_are_no_trouble(proxy: ProxyProcess) -> None:
     found = fronts([UPSTREAM], env_of(proxy))
-    killed = ProxyGate(found, "of a specdash that was killed", 30)
+    killed = ProxyHold(found, "of a runner that was killed", 30)
     killed.hold()
     gone = HeldProxy(2**22 + 1, 0.0, UPSTREAM)
-    assert resume_all([gone, found[0].held], env_of(proxy)) == []
+    again = ProxyHold(held_fronts([gone, found[0].held], env_of(proxy)), "of its next start", 30)
+    assert again.hold() == []
+    assert again.count == 1
+    killed.resume()
+    assert again.resume() == []
     assert state(proxy)["held"] is False
     proxy.process.kill()
     proxy.process.join(5)
-    assert resume_all([found[0].held], env_of(proxy)) == []
-    killed.resume()
+    assert held_fronts([found[0].held], env_of(proxy)) == ()
 
 
 def front(url: str) -> ProxyFront:
@@ -100,9 +103,9 @@ def front(url: str) -> ProxyFront:
 def test_a_proxy_of_0_1_is_held_with_the_client_key() -> None:
     with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(200, "{}")}) as server:
         record = front(server.url).record
-        gate = ProxyGate([ProxyFront(record, "hush")], "why", 30)
-        assert gate.hold() == []
-        assert gate.resume() == []
+        hold = ProxyHold([ProxyFront(record, "hush")], "why", 30)
+        assert hold.hold() == []
+        assert hold.resume() == []
         (call,) = server.asked("/admin/hold")
     assert "x-api-key: hush" in call.head.lower()
     assert "x-admin-token" not in call.head.lower()
@@ -110,16 +113,16 @@ def test_a_proxy_of_0_1_is_held_with_the_client_key() -> None:
 
 def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:
     with FaultServer() as server:
-        gate = ProxyGate([front(server.url)], "why", 30)
-        assert gate.hold() == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
-        assert (gate.count, gate.active(), gate.resume()) == (0, 0, [])
+        hold = ProxyHold([front(server.url)], "why", 30)
+        assert hold.hold() == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
+        assert (hold.count, hold.active(), hold.resume()) == (0, 0, [])
         assert server.count("/admin/resume") == 0
 
 
 def test_a_proxy_that_does_not_take_the_resume_is_said_with_the_way_out() -> None:
     with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(500, "{}")}) as server:
-        gate = ProxyGate([front(server.url)], "why", 30)
-        gate.hold()
-        (warning,) = gate.resume()
+        hold = ProxyHold([front(server.url)], "why", 30)
+        hold.hold()
+        (warning,) = hold.resume()
     assert "could not be resumed (HTTP 500)" in warning
     assert f"specdash proxy resume --url {server.url}" in warning

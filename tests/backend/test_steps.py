@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from specdash.control.apply import steps
 
+from specdash.backend import start_check, steps
 from specdash.backend.start_check import ServerPromise
 from specdash.backend.steps import StepFailedError
 from specdash.control.running import promise
@@ -34,16 +34,16 @@ def completion(tokens: int = 16, drafted: int = 8, accepted: int = 4) -> Any:
 
 def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> None:
     with FaultServer({"/health": LOADING}) as server:
-        found = steps.health(server.url)
+        found = start_check.health(server.url)
         assert found is not None
         assert (found.status, found.progress) == (HealthStatus.LOADING, 0.25)
-        assert not steps.healthy(server.url)
+        assert not start_check.healthy(server.url)
         server.routes["/health"] = OK
-        assert steps.healthy(server.url)
+        assert start_check.healthy(server.url)
         for stranger in (says(200, "<html>"), writes(b"SSH-2.0\r\n"), resets()):
             server.routes["/health"] = stranger
-            assert steps.health(server.url) is None
-    assert steps.health(f"http://127.0.0.1:{free_port()}") is None
+            assert start_check.health(server.url) is None
+    assert start_check.health(f"http://127.0.0.1:{free_port()}") is None
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ def test_a_server_that_does_not_tell_is_a_warning(route: Any) -> None:
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
         assert steps.speculative(server.url, ServerPromise(server.url)) is None
-        assert steps.busy(server.url, ServerPromise(server.url)) is None
+        assert start_check.busy(server.url, ServerPromise(server.url)) is None
         assert server.count("/slots") == 0
 
 
 def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> None:
     text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n"
     with FaultServer({"/metrics": says(200, text), "/slots": slots(True, True)}) as server:
-        assert steps.busy(server.url, ServerPromise(server.url)) == 5
+        assert start_check.busy(server.url, ServerPromise(server.url)) == 5
         server.routes["/metrics"] = says(501, "{}")
-        assert steps.busy(server.url, ServerPromise(server.url)) == 1
+        assert start_check.busy(server.url, ServerPromise(server.url)) == 1
 
 
 def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
@@ -181,7 +181,7 @@ def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
         promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
         verdict = steps.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
-        assert verdict.detail == "16 tokens, as its runner saw"
+        assert verdict.detail == "16 tokens"
         assert server.count("/completion") == 0
 
 

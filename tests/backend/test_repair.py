@@ -1,0 +1,214 @@
+"""What a runner finishes at its start that another left half-done: plain files, no process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from specdash.backend import transaction, trial
+from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
+from specdash.backend.repair import repair
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
+from specdash.core.errors import NotWrittenError
+from specdash.core.paths import applies_file, apply_journal_file, trial_file
+
+if TYPE_CHECKING:
+    from specdash.backend.env_store import EnvSnapshot
+
+OLD, NEW = b"LLAMA_API_KEY=hush-hush\nLLAMA_DRAFT_MAX=4\n", b"LLAMA_API_KEY=hush-hush\nLLAMA_DRAFT_MAX=8\n"
+LEFT_BY_0_1 = Path(__file__).parents[1] / "data/from_0_1/state"
+THEIRS = b"# an editor was here\n"
+
+
+class Home:
+    """A user's files, with a journal of a process that is gone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.env = {"HOME": str(directory)}
+        self.file = directory / "backend.env"
+        self.file.write_bytes(NEW)
+
+    def journal(self, **changes: object) -> Journal:
+        change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
+        edit = Edit(Role.BACKEND, str(self.file), OLD, NEW, True, (change,), True, 1)
+        made = Journal(1, ApplyKind.APPLY, 1.0, 2**22 + 1, 1.0, ApplyStep.HEALTH, (edit,), written=(Role.BACKEND,))
+        return replace(made, **changes)  # type: ignore[arg-type]
+
+    def leave(self, **changes: object) -> None:
+        journal_file(self.env).write(self.journal(**changes))
+
+    def repair(self) -> str:
+        return "\n".join(repair(str(self.file), self.env).said)
+
+    def records(self) -> tuple[ApplyRecord, ...]:
+        return read_records(applies_file(self.env))
+
+    @property
+    def pending(self) -> bool:
+        return apply_journal_file(self.env).exists()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_without_a_journal_there_is_nothing_to_do(home: Home) -> None:
+    assert home.repair() == ""
+    assert home.records() == ()
+    assert home.file.read_bytes() == NEW
+
+
+def test_the_old_bytes_go_back_and_the_change_is_recorded(home: Home) -> None:
+    home.leave()
+    assert "the settings from before are back" in home.repair()
+    assert home.file.read_bytes() == OLD
+    assert not home.pending
+    (record,) = home.records()
+    assert (record.number, record.kind, record.outcome) == (1, ApplyKind.RECOVER, ApplyOutcome.ROLLED_BACK)
+    assert record.failed_step is ApplyStep.HEALTH
+    assert "killed at step health" in record.reason
+    assert home.repair() == ""
+    assert len(home.records()) == 1
+
+
+def test_no_secret_is_said_or_recorded(home: Home) -> None:
+    home.leave()
+    assert "hush" not in home.repair()
+    assert "hush" not in applies_file(home.env).read_text(encoding="utf-8")
+
+
+def test_a_change_that_was_recorded_before_the_runner_died_is_kept(home: Home) -> None:
+    home.leave(step=ApplyStep.RECORD)
+    append_record(applies_file(home.env), ApplyRecord(1, 1.0, 2.0, ApplyKind.APPLY, ApplyOutcome.APPLIED))
+    assert home.repair() == ""
+    assert home.file.read_bytes() == NEW
+    assert not home.pending
+    assert len(home.records()) == 1
+
+
+def test_an_edit_that_was_made_meanwhile_is_left_and_the_backup_named(home: Home) -> None:
+    home.leave()
+    home.file.write_bytes(THEIRS)
+    assert "backup 1 of `specdash env history`" in home.repair()
+    assert home.file.read_bytes() == THEIRS
+    assert not home.pending
+
+
+def test_a_file_that_the_change_made_is_gone_again(home: Home) -> None:
+    edit = replace(home.journal().edits[0], existed=False, old=b"")
+    home.leave(edits=(edit,))
+    home.repair()
+    assert not home.file.exists()
+
+
+def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
+        raise NotWrittenError(f"{snapshot.path} was not written: no space left")
+
+    home.leave()
+    with monkeypatch.context() as patch:
+        patch.setattr(transaction, "replace_env", full)
+        patch.setattr(transaction, "_TRIES_APART_S", 0.0)
+        assert "no space left" in home.repair()
+    assert home.pending
+    assert home.file.read_bytes() == NEW
+    home.repair()
+    assert not home.pending
+    assert home.file.read_bytes() == OLD
+    assert [record.outcome for record in home.records()] == [ApplyOutcome.ROLLBACK_FAILED, ApplyOutcome.ROLLED_BACK]
+    assert [record.number for record in home.records()] == [1, 2]
+
+
+def test_what_another_process_works_on_is_left_to_it(home: Home) -> None:
+    home.leave()
+    with ApplyLock("another", home.env):
+        assert home.repair() == ""
+    assert home.pending
+    assert home.file.read_bytes() == NEW
+
+
+def test_the_change_of_another_backend_is_left_to_its_own_runner(home: Home, tmp_path: Path) -> None:
+    home.leave()
+    assert repair(str(tmp_path / "other.env"), home.env).said == ()
+    assert home.pending
+
+
+def test_a_journal_that_cannot_be_read_is_said_and_keeps_nothing_from_starting(home: Home) -> None:
+    path = apply_journal_file(home.env)
+    path.parent.mkdir(parents=True)
+    path.write_text("{", encoding="utf-8")
+    assert "is no journal of this version" in home.repair()
+    assert home.file.read_bytes() == NEW
+
+
+def test_a_draft_that_a_killed_write_left_is_swept(home: Home) -> None:
+    draft = home.file.with_name(".backend.env.1234.specdash-new")
+    draft.write_bytes(NEW)
+    home.file.write_bytes(OLD)
+    home.leave(step=ApplyStep.WRITE)
+    home.repair()
+    assert not draft.exists()
+    assert home.file.read_bytes() == OLD
+
+
+def left_by_0_1(home: Home, name: str) -> bytes:
+    """Put a note of 0.1 in its place, about the env file here; the version that it goes back to."""
+    text = json.loads((LEFT_BY_0_1 / name).read_text(encoding="utf-8"))
+    edits = text.get("edits", [text])
+    for edit in edits:
+        edit["env_file"] = str(home.file)
+    path = apply_journal_file(home.env) if name == "apply.journal" else trial_file(home.env)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(text), encoding="utf-8")
+    if name == "apply.journal":
+        journal = journal_file(home.env).read()
+        assert journal is not None
+        home.file.write_bytes(journal.edits[0].new)
+        return journal.edits[0].old
+    noted = trial.read_trial(home.env)
+    assert noted is not None
+    return noted.original
+
+
+def test_an_apply_of_0_1_that_was_killed_is_undone(home: Home) -> None:
+    old = left_by_0_1(home, "apply.journal")
+    assert home.file.read_bytes() != old
+    home.repair()
+    assert home.file.read_bytes() == old
+    assert not home.pending
+    assert home.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
+
+
+def test_a_trial_of_0_1_whose_process_died_goes_back_to_the_original(home: Home) -> None:
+    original = left_by_0_1(home, "trial.json")
+    tried = json.loads(trial_file(home.env).read_text(encoding="utf-8"))
+    home.file.write_bytes(b"LLAMA_DRAFT_MAX=5\n")
+    tried["tried"] = [hashlib.sha256(home.file.read_bytes()).hexdigest()]
+    trial_file(home.env).write_text(json.dumps(tried), encoding="utf-8")
+    assert "the original is back" in home.repair()
+    assert home.file.read_bytes() == original
+    assert not trial_file(home.env).exists()
+
+
+def test_a_trial_whose_file_was_edited_leaves_the_edit(home: Home) -> None:
+    left_by_0_1(home, "trial.json")
+    home.file.write_bytes(THEIRS)
+    assert "cut short" in home.repair()
+    assert home.file.read_bytes() == THEIRS
+    assert not trial_file(home.env).exists()
+
+
+def test_a_change_whose_process_lives_is_left_to_it(home: Home) -> None:
+    other = psutil.Process(os.getppid())
+    home.leave(pid=other.pid, pid_started=other.create_time())
+    assert home.repair() == ""
+    assert home.pending
+    assert home.file.read_bytes() == NEW
