@@ -1,4 +1,4 @@
-"""`specdash apply`, `rollback`, `applies` and `recover` as an operator and a script use them."""
+"""`specdash apply`, `rollback` and `applies` as an operator and a script use them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.backend.journal import append_record
+from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file
@@ -81,11 +81,6 @@ def test_a_target_of_another_machine_changes_nothing_here() -> None:
     code, _, err = say("apply", "--target", "far", "LLAMA_DRAFT_MAX=4")
     assert code == ExitCode.USAGE
     assert "services are changed on their own machine" in err
-
-
-def test_without_an_unfinished_apply_there_is_nothing_to_recover() -> None:
-    assert say("recover") == (ExitCode.OK, "nothing to recover\n", "")
-    assert say("recover", "--json") == (ExitCode.OK, '{"outcome": "nothing to recover"}\n', "")
 
 
 def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to() -> None:

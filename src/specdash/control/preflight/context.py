@@ -73,6 +73,8 @@ class PreflightContext:
     """
 
     env_file: Path
+    back: bool = False
+    """Whether the values are of a version from before, which may hold keys that are not known."""
     changed: frozenset[str] = frozenset()
     service: ManagedService | None = None
     own_pids: frozenset[int] = frozenset()
