@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,32 +12,23 @@ import pytest
 from specdash.backend import demo
 from specdash.bench.compare.beds import OwnBed, ServiceBed
 from specdash.bench.load.samples import BootFailedError
-from specdash.control.change import Apply
 from specdash.control.plan import ApplyOptions, plan_rollback
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ConflictError, InputError
 from specdash.core.paths import trial_file
 from support.asking import ask, healthy
 from support.help_engine import scripted_engine
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from specdash.control.change import Apply
     from support.deployment import Rig
 
 OFF = {"LLAMA_SPEC_TYPE": "none"}
 SHORT = {"LLAMA_DRAFT_MAX": "2"}
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from specdash.bench.compare.beds import ServiceBed
-from specdash.control.plan import ApplyOptions
-from specdash.control.services.deployment import find_deployment
-from specdash.core.config import resolve_for_tests
-"""
 
 
 def bed_on(rig: Rig, **more: object) -> ServiceBed:
@@ -168,14 +157,13 @@ class TestTheServiceBed:
 
     def test_puts_the_original_back_when_its_process_is_killed(self, rig: Rig) -> None:
         """`kill -9` of the process that holds the trial: the runner sees its connection close."""
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(rig.file())], env=rig.env, stdout=subprocess.PIPE)
+        grid = "LLAMA_DRAFT_MAX=1,2,3,5,6,7"
+        holder = rig.start_command("bench", "sweep", "--grid", grid, "--service", "--yes", "--no-verify")
         try:
-            assert holder.stdout is not None
-            assert holder.stdout.readline() == b"on trial\n"
-            assert rig.file().read_bytes() != rig.good_backend
+            until(lambda: rig.file().read_bytes() != rig.good_backend, 60)
         finally:
             holder.kill()
-            holder.wait(10)
+            holder.communicate(timeout=10)
         until(lambda: not trial_file(rig.env).exists(), 20)
         rig.assert_settled(version=rig.good_backend)
 

@@ -6,10 +6,10 @@ import json
 import signal
 
 import pytest
+from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
 
 from specdash.backend.journal import journal_file
 from specdash.core.changes import ApplyKind, ApplyOutcome
-from support.crash import FORWARD_POINTS, RECOVER_POINTS, ROLLBACK_POINTS, dies_at
 from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

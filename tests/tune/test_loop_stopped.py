@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.cli import signals
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
-from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.core.changes import ApplyStep
 from specdash.tune.run import loop as loop_module
 from specdash.tune.run.loop import Texts
