@@ -1,7 +1,7 @@
 """A backend's runner that a test stops, or kills as by `kill -9`, at one point of a change.
 
-`python -m support.points backend run ...` is `specdash backend run ...`; at each point it looks into the file `POINT` of
-its home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows
+`python -m support.points backend run ...` is `specdash backend run ...`; at each point it looks into the file `POINT`
+of its home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows
 nothing of it: the points are calls of its functions, and the renames of env files that audit events announce.
 """
 
