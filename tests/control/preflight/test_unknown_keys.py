@@ -15,4 +15,4 @@ import pytest
 def test_unknown_key(request: pytest.FixtureRequest, role: str, key: str, more: dict[str, Any], severity: str) -> None:
     known = {**more, "changed": frozenset({key})} if "changed" in more else more
     found = request.getfixturevalue(role)({key: "3"}, **known)
-    assert [str(each.severity) for each in found.rows if each.key == key] == [severity]
+    assert [str(each.severity) for each in found.of("unknown-key")] == [severity]
