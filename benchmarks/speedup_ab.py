@@ -43,8 +43,8 @@ from specdash.backend.demo import (  # noqa: E402
     env_text,
 )
 from specdash.backend.launch import free_port, plan_from_file  # noqa: E402
-from specdash.backend.workload import PHASES  # noqa: E402
 from specdash.backend.start_check import healthy  # noqa: E402
+from specdash.backend.workload import PHASES  # noqa: E402
 from specdash.llama.gguf import GgufHeader  # noqa: E402
 from specdash.llama.widening import Dimensions, resize  # noqa: E402
 from specdash.system.http import ask  # noqa: E402

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from specdash.control.apply import trial
-from specdash.control.apply.apply import Apply, ApplyOptions, plan_rollback
 
 from specdash.backend import demo
 from specdash.bench.compare.beds import OwnBed, ServiceBed
 from specdash.bench.load.samples import BootFailedError
+from specdash.control.change import Apply
+from specdash.control.plan import ApplyOptions, plan_rollback
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, StepState
-from specdash.core.errors import ConflictError, InputError, UnfinishedApplyError
+from specdash.core.errors import ConflictError, InputError
 from specdash.core.paths import trial_file
 from support.asking import ask, healthy
 from support.deployment import Rig
 from support.help_engine import scripted_engine
+from support.waiting import until
 
 OFF = {"LLAMA_SPEC_TYPE": "none"}
 SHORT = {"LLAMA_DRAFT_MAX": "2"}
@@ -152,39 +151,17 @@ class TestTheServiceBed:
         bed.restore()
         rig.assert_settled(version=rig.good_backend)
 
-    def test_takes_its_note_away_also_when_it_was_interrupted_just_after_that(
-        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        begin = trial.begin
-
-        def interrupted(*given: Any) -> trial.Trial:
-            begin(*given)
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(trial, "begin", interrupted)
-        bed = bed_on(rig)
-        with pytest.raises(KeyboardInterrupt), bed.boot(OFF):
-            pytest.fail("it went on")
-        assert trial_file(rig.env).exists()
-        bed.restore()
-        assert not trial_file(rig.env).exists()
+    def test_puts_the_original_back_when_its_process_is_killed(self, rig: Rig) -> None:
+        """`kill -9` of the process that holds the trial: the runner sees its connection close."""
+        grid = "LLAMA_DRAFT_MAX=1,2,3,5,6,7"
+        holder = rig.start_command("bench", "sweep", "--grid", grid, "--service", "--yes", "--no-verify")
+        try:
+            until(lambda: rig.file().read_bytes() != rig.good_backend, 60)
+        finally:
+            holder.kill()
+            holder.communicate(timeout=10)
+        until(lambda: not trial_file(rig.env).exists(), 20)
         rig.assert_settled(version=rig.good_backend)
-
-    def test_that_was_killed_is_refused_until_it_is_put_back(self, rig: Rig) -> None:
-        bed = bed_on(rig)
-        with bed.boot(OFF):
-            pass
-        note = trial_file(rig.env)
-        note.write_text(json.dumps(json.loads(note.read_text()) | {"pid": 1 << 22}), encoding="utf-8")
-        with pytest.raises(UnfinishedApplyError, match="specdash recover"):
-            rig.apply("LLAMA_DRAFT_MAX=3")
-        with pytest.raises(UnfinishedApplyError, match="specdash recover"), bed_on(rig).boot(SHORT):
-            pytest.fail("a trial over a trial")
-        done = rig.command("recover", "--yes")
-        assert done.returncode == 0, done.stderr
-        assert "bench" in done.stderr
-        rig.assert_settled(version=rig.good_backend)
-        assert rig.command("recover", "--yes").stdout == "nothing to recover\n"
 
 
 def env_file(directory: Path) -> str:
@@ -196,14 +173,6 @@ def env_file(directory: Path) -> str:
 
 def engines_of_ours() -> set[int]:
     return {child.pid for child in psutil.Process().children() if "embedded" in " ".join(child.cmdline())}
-
-
-def test_a_broken_note_is_named_and_stops_whoever_would_write(tmp_path: Path) -> None:
-    env = {"XDG_STATE_HOME": str(tmp_path)}
-    trial_file(env).parent.mkdir(parents=True)
-    trial_file(env).write_text("{", encoding="utf-8")
-    with pytest.raises(InputError, match=r"trial\.json"):
-        trial.refuse_during_trial(env)
 
 
 @pytest.mark.engine

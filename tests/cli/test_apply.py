@@ -1,4 +1,4 @@
-"""`specdash apply`, `rollback`, `applies` and `recover` as an operator and a script use them."""
+"""`specdash apply`, `rollback` and `applies` as an operator and a script use them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.backend.journal import append_record
+from specdash.cli.main import main
+from specdash.cli.signals import change_begun
+from specdash.control.change import outlook_words
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file
@@ -81,11 +83,6 @@ def test_a_target_of_another_machine_changes_nothing_here() -> None:
     code, _, err = say("apply", "--target", "far", "LLAMA_DRAFT_MAX=4")
     assert code == ExitCode.USAGE
     assert "services are changed on their own machine" in err
-
-
-def test_without_an_unfinished_apply_there_is_nothing_to_recover() -> None:
-    assert say("recover") == (ExitCode.OK, "nothing to recover\n", "")
-    assert say("recover", "--json") == (ExitCode.OK, '{"outcome": "nothing to recover"}\n', "")
 
 
 def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to() -> None:
@@ -276,3 +273,38 @@ def test_a_profile_is_applied_by_name_and_words_win_over_it(rig: Rig) -> None:
     unknown = rig.command("apply", "--profile", "nobody-has-this", "--yes")
     assert unknown.returncode != ExitCode.OK
     assert "nobody-has-this" in unknown.stderr
+
+
+@pytest.mark.parametrize("command", [("apply", "LLAMA_DRAFT_MAX=3"), ("rollback",)])
+def test_an_interrupt_before_the_change_is_sent_says_that_nothing_was_changed(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    change_begun.clear()
+    monkeypatch.setattr("specdash.cli.changes.apply_run.deployment_of", interrupted)
+    code, out, err = say(*command)
+    assert (code, out, err) == (ExitCode.INTERRUPTED, "", "specdash: interrupted: nothing was changed\n")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, ""),
+        (
+            (1, 2, 1, 3.4),
+            "2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off",
+        ),
+        ((1, 1, 0, None), "1 client behind the proxy waits"),
+        ((1, 0, None, 0.5), "clients that ask the proxy meanwhile wait, 0.5 s last time"),
+        ((0, 0, 2, None), "2 that ask the backend directly are cut off"),
+        ((0, 0, None, None), ""),
+    ],
+)
+def test_what_clients_will_feel_is_said_as_far_as_it_is_known(
+    found: tuple[int, int, int | None, float | None] | None, words: str
+) -> None:
+    names = ("proxies", "behind_proxy", "direct", "last_stall_s")
+    known = None if found is None else {**dict(zip(names, found, strict=True)), "last_downtime_s": None}
+    assert outlook_words(known) == words

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.cli.main import main
 from specdash.backend.env_store import Backups, read_env
+from specdash.cli.main import main
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
 from specdash.backend.steps import CancelledApplyError, Steps
+from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -314,7 +314,7 @@ def test_what_is_better_is_applied_where_that_was_wanted(rig: Rig) -> None:
 @on_service
 @pytest.mark.parametrize("way", ["resume", "abort"])
 def test_a_killed_run_leaves_nothing_that_cannot_be_put_back(rig: Rig, way: str) -> None:
-    """By `specdash recover`: `test_bench_ab.py`, as that of any trial."""
+    """The runner puts the settings back by itself: `test_bench_ab.py`, as for any trial."""
     before = rig.file().read_bytes()
     process = rig.start_command("tune", *SMALL, "--restarts", "3", "--no-check")
     until(lambda: run_is_of(rig, process.pid) and measured_boots(rig.env) >= 2, 120)

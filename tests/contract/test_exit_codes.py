@@ -39,7 +39,7 @@ MODEL = str(bundled_model(TARGET_MODEL))
         (("config", "show"), 0),
         (("keys",), 0),
         (("applies",), 0),
-        (("recover",), 0),
+        (("recover",), 2),
         (("rollback",), 3),
         (("apply", "LLAMA_DRAFT_MAX=4"), 9),
         (("env", "show"), 3),

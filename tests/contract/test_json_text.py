@@ -13,8 +13,8 @@ from syrupy.assertion import SnapshotAssertion
 from insight.speedup_data import baseline
 from specdash.backend.baseline import add_baseline
 from specdash.backend.demo import TARGET_MODEL, bundled_model
-from specdash.cli.options import print_json
 from specdash.backend.journal import append_record
+from specdash.cli.options import print_json
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.paths import applies_file
 from specdash.core.records import AlertSeverity

@@ -52,7 +52,6 @@ class FakeConsole:
         default_factory=lambda: {Role.BACKEND: dict(BACKEND_ENV), Role.PROXY: dict(PROXY_ENV)}
     )
     last_good: dict[str, str] | None = field(default_factory=lambda: {**BACKEND_ENV, "LLAMA_DRAFT_MAX": "3"})
-    cut_short: str | None = None
     fails: bool = False
     wait: threading.Event | None = None
     started: list[Any] = field(default_factory=list)
@@ -66,12 +65,11 @@ class FakeConsole:
                 service(Role.BACKEND, dict(self.values[Role.BACKEND]), self.last_good),
                 service(Role.PROXY, dict(self.values[Role.PROXY]), None),
             ),
-            unfinished=self.cut_short,
         )
 
-    def unfinished(self) -> str | None:
-        """As it was made."""
-        return self.cut_short
+    def outlook(self, plan: Any) -> dict[str, Any] | None:
+        """Two clients behind the proxy, one beside it."""
+        return {"proxies": 1, "behind_proxy": 2, "direct": 1, "last_downtime_s": 0.5, "last_stall_s": 3.4}
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
@@ -106,12 +104,6 @@ class FakeConsole:
         """Steps, then the outcome."""
         self.started.append(plan)
         return RunningApply(lambda report: self._apply(plan, report), self._cancel).start()
-
-    def recover(self, *, finish: bool) -> RunningApply:
-        """Steps, then the outcome."""
-        self.started.append("finish" if finish else "roll back")
-        self.cut_short = None
-        return RunningApply(lambda report: self._apply(self._plan((), (), None), report), self._cancel).start()
 
     def _cancel(self) -> bool:
         self.cancelled = True

@@ -71,7 +71,7 @@ def test_alerts_of_real_faults_stand_below() -> None:
 def test_what_was_left_on_trial_is_yellow_and_says_what_to_do() -> None:
     found = lines("busy", LEFT)
     assert found[2][0][1] == "banner.warn"
-    assert "`specdash recover`" in block(found)
+    assert "next start of the backend" in block(found)
 
 
 def test_the_tuners_screen_says_it_itself() -> None:

@@ -19,7 +19,7 @@ from tui import driven
 from tui.drawn import block, is_open
 from tui.driven import SIZES, cells, edit, ended, opened, page, press, said, shown
 from tui.fake_console import FakeConsole
-from tui.waiting import answered, until
+from tui.waiting import until
 
 
 def dashboard(console: FakeConsole | None, scene: str = "busy", **options: Any) -> Dashboard:
@@ -255,18 +255,6 @@ async def test_with_nothing_applied_a_roll_back_says_so() -> None:
         assert any("nothing was applied yet" in note.message for note in app._notifications)
 
 
-@pytest.mark.parametrize(("key", "said"), [("C", "finish"), ("R", "roll back")])
-async def test_an_apply_that_was_cut_short_is_shown_and_can_be_ended_either_way(key: str, said: str) -> None:
-    console = FakeConsole(cut_short="apply 6 stopped after write")
-    app = dashboard(console)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "e")
-        assert "apply 6 stopped after write" in shown(app)
-        await press(pilot, "A", key, "enter")
-        await ended(pilot)
-        assert console.started == [said]
-
-
 async def test_a_preset_makes_its_values_pending_and_applies_nothing() -> None:
     console = FakeConsole()
     app = dashboard(console)
@@ -310,15 +298,13 @@ async def test_keys_typed_right_behind_the_one_that_opens_the_prompt_belong_to_i
         await until(pilot, lambda: app.kept(TuneModel).wanted.get(Role.BACKEND) == {"LLAMA_DRAFT_MAX": "9"})
 
 
-async def test_a_dashboard_that_starts_after_an_apply_was_cut_short_says_so_on_every_screen() -> None:
-    app = dashboard(FakeConsole(cut_short="apply 6 stopped after write"))
+async def test_the_last_look_names_who_waits_and_who_is_cut_off() -> None:
+    app = dashboard(FakeConsole())
     async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
-        app.access.look_for_unfinished()
-        await answered(app)
-        await pilot.pause()
-        assert "APPLY CUT SHORT" in block(app.overview.header.lines)
-        assert any("apply 6 stopped after write" in note.message for note in app._notifications)
+        await press(pilot, "e", "A", "R")
+        await until(pilot, lambda: isinstance(app.screen, ApplyScreen))
+        said = "2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off"
+        await until(pilot, lambda: said in page(app))
 
 
 async def test_v_takes_what_the_verdict_says_is_faster_to_the_tune_screen_and_applies_nothing() -> None:

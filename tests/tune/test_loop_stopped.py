@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.bench.load.samples import EngineAddress
 from specdash.cli import signals
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
-from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.core.changes import ApplyStep
 from specdash.tune.model.problem import Point
 from specdash.tune.run import loop as loop_module

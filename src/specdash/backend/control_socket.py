@@ -2,8 +2,8 @@
 
 A client sends one request a line: `{"do": "apply" | "trial" | "cancel" | "status" | "outlook", ...}`. The runner
 answers with any number of `{"progress": {...}}` lines and then one line of the result, or
-`{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/exit-codes.md. A client that goes away changes
-nothing: what it asked for goes on, and is recorded. Only a trial lives as long as its connection.
+`{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/exit-codes.md. A client that
+goes away changes nothing: what it asked for goes on, and is recorded. Only a trial lives as long as its connection.
 
 The socket is mode 0600, and only root and the runner's own user may connect.
 """
@@ -364,10 +364,11 @@ class _Client:
 
 def _as_json(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
-        return {"record": None, "changed": False, "problem": None}
+        return {"record": None, "changed": False, "slower": False, "problem": None}
     error = outcome.error
     return {
         "record": asdict(outcome.record),
         "changed": outcome.changed,
+        "slower": outcome.slower,
         "problem": None if error is None else {"code": int(error.exit_code), "reason": str(error)},
     }

@@ -1,4 +1,4 @@
-"""The steps of a change: reported as they begin and end, timed, cancelled; and what a backend must show to pass them."""
+"""The steps of a change: reported as they begin and end, timed, cancelled; what a backend must show to pass them."""
 
 from __future__ import annotations
 

@@ -150,6 +150,8 @@ class Outcome:
     record: ApplyRecord
     error: SpecdashError | None = None
     changed: bool = False
+    slower: bool = False
+    """Whether a first completion became much slower (`MUCH_SLOWER`)."""
 
 
 class Change:
@@ -181,6 +183,7 @@ class Change:
         self._last_good: LaunchPlan | None = None
         self._engine: RunningEngine | None = None
         self._probe_before_s: float | None = None
+        self._slower = False
 
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
@@ -217,7 +220,7 @@ class Change:
             with self.steps.step(ApplyStep.RECORD):
                 self._note(step=ApplyStep.RECORD)
                 self.steps.keep()
-                return Outcome(self._conclude(ApplyOutcome.APPLIED), changed=True)
+                return Outcome(self._conclude(ApplyOutcome.APPLIED), changed=True, slower=self._slower)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, first everything goes back
             return self._undo(error)
         finally:
@@ -343,7 +346,9 @@ class Change:
 
     def _drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
-        assert self._runner is not None and self._last_good is not None and self._hold is not None  # noqa: S101
+        assert self._runner is not None  # noqa: S101 - a drain is of a runner's engine
+        assert self._last_good is not None  # noqa: S101
+        assert self._hold is not None  # noqa: S101
         with self.steps.step(ApplyStep.DRAIN):
             self._note(step=ApplyStep.DRAIN)
             self._runner.quiet()
@@ -416,6 +421,7 @@ class Change:
     def _compare_probes(self, now_s: float | None) -> None:
         before_s = self._probe_before_s
         if now_s is not None and before_s and now_s > MUCH_SLOWER * before_s:
+            self._slower = True
             self._warn(
                 f"a first completion takes {now_s / before_s:.0f} times as long as before the change "
                 f"({1000 * before_s:.1f} -> {1000 * now_s:.1f} ms a token); `specdash rollback {self.journal.number}` "
@@ -685,8 +691,8 @@ class Change:
                 except ConflictError:
                     changed = True
                     self._warn(
-                        f"{edit.env_file} was changed by somebody else after it was written: that version was left, "
-                        f"and what runs is the one from before, backup {edit.backup} of `specdash env history`"
+                        f"{edit.env_file} was changed by somebody else after it was written: that version stays, and "
+                        f"what runs is the one from before, backup {edit.backup} of `specdash env history`"
                     )
                 except SpecdashError as wrong:
                     unwritten = True

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from specdash import __version__
 from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS, Command
-from specdash.cli.signals import follow_connection
+from specdash.cli.signals import change_begun, follow_connection
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.removed import removed_command
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_CHANGING = frozenset({"apply", "rollback"})
 _OBJECTS_BETWEEN_COLLECTIONS = 5_000
 """Python's own 700 has the collector go a hundred times through what a start creates and keeps."""
 
@@ -55,11 +56,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"specdash: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
+        if not change_begun.is_set() and _CHANGING.intersection(arguments[:1]):
+            print("specdash: interrupted: nothing was changed", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output is gone; point stdout elsewhere so that the interpreter's own flush stays quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.OK)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def entry() -> NoReturn:
@@ -69,6 +76,9 @@ def entry() -> NoReturn:
     them reading an end of file over and over. Taking apart every object takes a fifth of a short command's time, and
     gives nothing back that the end of a process does not.
     """
+    if _CHANGING.intersection(sys.argv[1:2]):
+        # Until the change has handlers of its own.
+        signal.signal(signal.SIGTERM, _interrupt)
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     follow_connection()
     try:
@@ -77,6 +87,8 @@ def entry() -> NoReturn:
         code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.FAILED)
     # What was done is done and said: a Ctrl-C while the interpreter ends must not turn the exit code into another.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGTERM) is _interrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     lingering = [t for t in threading.enumerate() if t is not threading.current_thread() and not t.daemon]
     if lingering:
         with contextlib.suppress(OSError, ValueError):

@@ -66,6 +66,8 @@ class Stoppable:
         self.ended = True
 
 
+change_begun = Flag()
+"""Set once `apply` or `rollback` has begun a change: an interrupt before that has changed nothing."""
 _under_way: list[Stoppable] = []
 """Innermost last."""
 

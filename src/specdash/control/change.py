@@ -37,6 +37,7 @@ from specdash.core.errors import (
 from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.system.processes import own_start
+from specdash.system.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -156,6 +157,8 @@ class Apply:
         self.error: SpecdashError | None = None
         self.changed = False
         """Whether anything was touched, undone or not."""
+        self.slower = False
+        """Whether it went well, but a first completion became much slower."""
         self.cancelled = False
         """Whether the end was asked for, in time or not."""
         self.undoing = False
@@ -221,6 +224,7 @@ class Apply:
         problem = answer["problem"]
         self.error = RemoteError(problem["reason"], problem["code"]) if problem is not None else None
         self.changed = bool(answer["changed"])
+        self.slower = bool(answer.get("slower"))
         return read(ApplyRecord, answer["record"])
 
     def _runner(self) -> str | None:
@@ -263,6 +267,24 @@ def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> dict[str, A
             with RunnerConnection(path) as connection:
                 return connection.ask("outlook")
     return None
+
+
+def outlook_words(found: Mapping[str, Any] | None) -> str:
+    """`2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off`; empty where
+    nothing is known."""
+    if found is None:
+        return ""
+    parts = []
+    if found["proxies"]:
+        count = found["behind_proxy"]
+        last = found["last_stall_s"] if found["last_stall_s"] is not None else found["last_downtime_s"]
+        who = f"{counted(count, 'client')} behind the proxy {'waits' if count == 1 else 'wait'}"
+        who = who if count else "clients that ask the proxy meanwhile wait"
+        parts.append(who + (f", {last:.1f} s last time" if last is not None else ""))
+    if direct := found["direct"]:
+        one = direct == 1
+        parts.append(f"{direct} that {'asks' if one else 'ask'} the backend directly {'is' if one else 'are'} cut off")
+    return "; ".join(parts)
 
 
 class Trial:
@@ -344,4 +366,4 @@ class Trial:
         return mark + line.encode() + rest
 
 
-__all__ = ["Apply", "RunnerConnection", "Trial", "outlook", "runner_of", "runners"]
+__all__ = ["Apply", "RunnerConnection", "Trial", "outlook", "outlook_words", "runner_of", "runners"]

@@ -185,8 +185,8 @@ class Console:
         return self._running is not None and self._running.busy
 
     def close(self, timeout: float) -> bool:
-        """Cancel a running apply and wait for its rollback; False when it has not ended in time: the runner goes on with
-        it."""
+        """Cancel a running apply and wait for its rollback; False when it has not ended in time: the runner goes on
+        with it."""
         if self._running is None or not self._running.busy:
             return True
         self._running.cancel()

@@ -159,6 +159,7 @@ def findings(
         context = PreflightContext(
             env_file=service.env_file,
             changed=frozenset(change.key for change in edit.changes),
+            back=back,
             service=service,
             own_pids=own_pids(service, env),
             base=env,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend import auto
@@ -18,6 +17,7 @@ from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from specdash.control.services.services import ManagedService
     from specdash.core.records import ProxyRecord

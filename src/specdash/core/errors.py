@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
     ROLLBACK_FAILED = 12
     """The change failed and so did undoing it; the message says what is left to do."""
     UNFINISHED = 13
-    """An apply was cut short by the death of its specdash; `specdash recover` finishes it or rolls it back."""
+    """Not used since 0.2: an apply that was cut short is put back without a command."""
     INCONCLUSIVE = 14
     """A comparison shows nothing either way: its control went wrong too, or what was to be compared did not happen."""
     INTERRUPTED = 130
@@ -142,12 +142,6 @@ class NotWrittenError(SpecdashError):
     """A file could not be written; what was there before is still there."""
 
     exit_code = ExitCode.NOT_WRITTEN
-
-
-class UnfinishedApplyError(SpecdashError):
-    """An earlier apply was cut short, and must be finished or rolled back first."""
-
-    exit_code = ExitCode.UNFINISHED
 
 
 # What a check before a change has to say: one finding each, with the key it is about and the way out.

@@ -374,7 +374,8 @@ class TrialNote:
     def words(self) -> str:
         """``on trial by `specdash tune`, boot 4 of 12``."""
         if not self.alive:
-            return f"left on trial: `specdash {self.what}` was cut short; the next start of the backend puts the original back"
+            why = f"left on trial: `specdash {self.what}` was cut short"
+            return f"{why}; the next start of the backend puts the original back"
         text = f"on trial by `specdash {self.what}`"
         if self.boot is None:
             return text

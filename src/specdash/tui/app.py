@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from specdash.tune.run.console import TunerConsole
 
 Model = TypeVar("Model")
-"""After the start, when the first paint is long done, the dashboard looks for an apply that was cut short."""
 
 
 def _action_provider() -> type[Provider]:

@@ -548,7 +548,7 @@ def _applied(
     return exit_code(done, apply.error, changed=apply.changed)
 
 
-def abort(args: argparse.Namespace) -> int:
+def abort() -> int:
     """End a run that was cut short: the service as it was before, and the run marked as stopped."""
     from specdash.tune.run.run_report import write_report
     from specdash.tune.run.status import TuneRunRecord, newest_run
@@ -624,7 +624,7 @@ def run(args: argparse.Namespace) -> int:
     if args.status:
         return status(as_json=args.json)
     if args.abort:
-        return abort(args)
+        return abort()
 
     return tune(args, options_from(args), Path(args.resume) if args.resume else None, os.environ)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -11,11 +12,11 @@ from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
 
 from specdash.backend.env_store import read_env
-from specdash.backend.journal import describe
+from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings
-from specdash.cli.signals import cancelled_by_signals
-from specdash.control.change import Apply
-from specdash.control.plan import ApplyOptions, preview
+from specdash.cli.signals import cancelled_by_signals, change_begun
+from specdash.control.change import Apply, outlook, outlook_words
+from specdash.control.plan import ApplyOptions, plan_rollback, preview
 from specdash.control.services.deployment import find_deployment
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from specdash.core.changes import ApplyRecord
 
 
-# What apply, rollback and recover print: the plan, the steps as they come, and the end.
+# What apply and rollback print: the plan, the steps as they come, and the end.
 
 _MARKS = {StepState.DONE: "ok", StepState.FAILED: "FAILED", StepState.SKIPPED: "--", StepState.RUNNING: "..."}
 _NOTHING_CHANGED = (ExitCode.CONFLICT, ExitCode.SERVICE, ExitCode.NOT_WRITTEN)
@@ -115,16 +116,20 @@ def _step_line(progress: ApplyProgress) -> str:
     return f"  {progress.step:<12} {_MARKS[progress.state]:<6} {took}  {progress.detail}{share}".rstrip()
 
 
-def report(record: ApplyRecord, *, as_json: bool) -> None:
-    """The end of it: the record on stdout as JSON, or a few lines of text."""
+def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None) -> None:
+    """The end of it: the record on stdout as JSON, or a few lines of text, without what `shown` has said already."""
     if as_json:
         print(json.dumps(asdict(record), sort_keys=True))
         return
-    for warning in record.warnings:
+    said = {finding.line for finding in shown.findings} if shown is not None else set()
+    for warning in (warning for warning in record.warnings if warning not in said):
         print(f"specdash: warning: {warning}", file=sys.stderr)
     if record.outcome is ApplyOutcome.APPLIED:
         down = "" if record.downtime_s is None else f", the backend was away for {record.downtime_s:.2f} s"
         print(f"applied: {describe(record.changes)} ({record.kind} {record.number}{down})")
+        return
+    if shown is not None and shown.refused:
+        print(f"specdash: {record.kind} {record.number} refused: nothing was changed", file=sys.stderr)
         return
     for line in record.log_lines:
         print(f"  | {line}", file=sys.stderr)
@@ -192,7 +197,11 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, 
     """Show the plan, ask, do it, and say how it ended; the exit code. Raises `ConflictError` for an env file that is
     not the version that was expected."""
     for role, digest in (word.partition("=")[::2] for word in args.expect):
-        _check_version(plan, role, digest)
+        if re.fullmatch(r"[0-9a-fA-F]{64}", digest) is None:
+            raise UsageError(
+                f"--expect {role}={digest}: must be a SHA-256, 64 hex digits; `specdash env show --json` has it"
+            )
+        _check_version(plan, role, digest.lower())
     if plan.empty:
         print(
             json.dumps({"outcome": "unchanged"})
@@ -202,15 +211,47 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, 
         return ExitCode.OK
     _show(plan, args)
     if args.dry_run:
+        _say_pending(printer)
         return ExitCode.REFUSED if plan.refused else ExitCode.OK
+    if not plan.refused and (felt := outlook_words(outlook(plan, os.environ))):
+        printer.say(felt)
     if not plan.refused and not confirm("Apply this?", args.yes, "apply"):
         printer.say("nothing was changed")
         return ExitCode.OK
     apply = Apply(plan, options, printer, os.environ)
     with cancelled_by_signals(apply):
+        change_begun.set()
         record = apply.run()
-        report(record, as_json=args.json)
+        report(record, as_json=args.json, shown=plan)
+    if apply.slower and not args.yes and not _keep():
+        return _go_back(plan, record.number, options, printer, as_json=args.json)
     return exit_code(record, apply.error, changed=apply.changed)
+
+
+def _keep() -> bool:
+    """Whether a change that made completions much slower stays; where there is no terminal to ask on, it does."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print("keep it? [Y/n] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() not in ("n", "no")
+
+
+def _go_back(plan: ApplyPlan, number: int, options: ApplyOptions, printer: StepPrinter, *, as_json: bool) -> int:
+    back = Apply(plan_rollback(plan.deployment, number, env=os.environ), options, printer, os.environ)
+    with cancelled_by_signals(back):
+        record = back.run()
+        report(record, as_json=as_json)
+    return exit_code(record, back.error, changed=back.changed)
+
+
+def _say_pending(printer: StepPrinter) -> None:
+    """A change whose process died is put back before the one that is planned here."""
+    pending = unfinished(os.environ)
+    if pending is not None:
+        printer.say(
+            f"note: {pending.what} was cut short: the next start of the backend, or the next change, puts the settings "
+            "from before back first"
+        )
 
 
 def _check_version(plan: ApplyPlan, role: str, digest: str) -> None:

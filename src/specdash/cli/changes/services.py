@@ -168,12 +168,12 @@ def _failed_at_once(service: ManagedService) -> ServiceStatus | None:
         if not status.alive or status.state is ServiceState.WAITING:
             return status
         waited = time.monotonic() - began
-        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and _shows_up(service, status)):
+        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and _shows_up(service)):
             return None
         time.sleep(_POLL_S)
 
 
-def _shows_up(service: ManagedService, status: ServiceStatus) -> bool:
+def _shows_up(service: ManagedService) -> bool:
     """Whether it has got as far as to leave its record; one of others leaves none."""
     from specdash.control.running import recorded_engine, recorded_proxy
 

@@ -85,6 +85,8 @@ class PreflightContext:
     """What the GPUs say; None where there are none."""
     probe_engine: bool = True
     """Ask the engine's binary what it can do. False: every check but that, for a caller that must not wait."""
+    back: bool = False
+    """Whether the values are of a version from before, which may hold keys that are not known."""
 
 
 class Findings:

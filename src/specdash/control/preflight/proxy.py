@@ -211,7 +211,7 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     out = Findings({**(context.other or {}), **values})
     check_env_lines(values, context, out)
     say_empty(values, BY_KEY, out)
-    _unknown(values, out)
+    _unknown(values, context, out)
     checked = _Checked(values, context, out)
     _listening(checked, context, out)
     _upstream(checked, context, out)
@@ -223,7 +223,7 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     return out.sorted()
 
 
-def _unknown(values: Mapping[str, str], out: Findings) -> None:
+def _unknown(values: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
     for key in values:
         if key in BY_KEY:
             continue
@@ -241,7 +241,8 @@ def _unknown(values: Mapping[str, str], out: Findings) -> None:
         close = close_key(Role.PROXY, key)
         if close is not None or key.startswith("PROXY_"):
             fix = f"did you mean {close}?" if close else "remove it"
-            out.warning("unknown-key", f"{key} is not a setting of this proxy: it is ignored", key=key, fix=fix)
+            say = out.error if key in context.changed and not context.back else out.warning
+            say("unknown-key", f"{key} is not a setting of this proxy: it is ignored", key=key, fix=fix)
 
 
 def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> None:

@@ -211,6 +211,21 @@ def say_empty(values: Mapping[str, str], known: Mapping[str, Parameter], out: Fi
         out.warning("empty", said, key=key, fix=f"give it a value, or remove it (-{key})")
 
 
+_READ_BY_ENGINE = frozenset(
+    {
+        "LLAMA_CACHE",
+        "LLAMA_TRACE",
+        "LLAMA_SET_ROWS",
+        "LLAMA_GRAPH_REUSE_DISABLE",
+        "LLAMA_GRAPH_INPUT_DEBUG",
+        "LLAMA_KV_CACHE_DEBUG",
+        "LLAMA_OFFLINE",
+        "LLAMA_LOG_FILE",
+    }
+)
+"""Variables that llama.cpp reads without an option of that name."""
+
+
 def _unknown(env: Mapping[str, str], context: PreflightContext, out: Findings) -> None:
     for key in env:
         if parameter_of(Role.BACKEND, key) is not None:
@@ -224,7 +239,19 @@ def _unknown(env: Mapping[str, str], context: PreflightContext, out: Findings) -
         close = close_key(Role.BACKEND, key)
         if close is not None or key.startswith("LLAMA_"):
             fix = f"did you mean {close}?" if close else ""
-            out.warning("unknown-key", f"{key} is not a known key and is passed on unread", key=key, fix=fix)
+            found = f"{key} is not a known key and is passed on unread"
+            if key in context.changed and not context.back and not _may_be_read(key, context, env):
+                out.error("unknown-key", found, key=key, fix=fix or "see `specdash keys`")
+            else:
+                out.warning("unknown-key", found, key=key, fix=fix)
+
+
+def _may_be_read(key: str, context: PreflightContext, env: Mapping[str, str]) -> bool:
+    """Whether llama.cpp may read a variable that is none of its listed ones: it could not be asked for them, or looks
+    there without an option."""
+    if key in _READ_BY_ENGINE:
+        return True
+    return key.startswith("LLAMA_ARG_") and not (context.probe_engine and listed_names(env, context.base))
 
 
 # Lines of the env file that cannot be read, and values that an env file cannot hold.

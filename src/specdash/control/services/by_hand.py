@@ -64,7 +64,7 @@ class ByHand:
         """Raises `ServiceError`."""
         self._refuse(name)
 
-    def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
+    def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:  # noqa: ARG002 - of every manager
         """Its terminal has them."""
         return ()
 

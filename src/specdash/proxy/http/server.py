@@ -208,7 +208,7 @@ def execute_again(listening: Sequence[int]) -> NoReturn:
     for number, descriptor in enumerate(high):
         os.dup2(descriptor, _FIRST_FD + number, inheritable=True)
     passed = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(listening))}
-    os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})  # noqa: S606 - itself, without a shell
 
 
 def set_up_log(settings: ProxySettings) -> Callable[[], int]:
