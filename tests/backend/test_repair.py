@@ -118,11 +118,9 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
         patch.setattr(transaction, "replace_env", full)
         patch.setattr(transaction, "_TRIES_APART_S", 0.0)
         assert "no space left" in home.repair()
-    assert home.pending
-    assert home.file.read_bytes() == NEW
+    assert (home.pending, home.file.read_bytes()) == (True, NEW)
     home.repair()
-    assert not home.pending
-    assert home.file.read_bytes() == OLD
+    assert (home.pending, home.file.read_bytes()) == (False, OLD)
     assert [record.outcome for record in home.records()] == [ApplyOutcome.ROLLBACK_FAILED, ApplyOutcome.ROLLED_BACK]
     assert [record.number for record in home.records()] == [1, 2]
 

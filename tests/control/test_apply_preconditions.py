@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend import demo, transaction
-from specdash.backend.env_store import Backups, read_env
+from specdash.backend.env_store import Backups, read_env, replace_env
 from specdash.backend.journal import append_record, journal_file
 from specdash.backend.launch import free_port
 from specdash.backend.repair import repair
@@ -214,7 +214,7 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
 ) -> None:
     """A disk that is full when a change that failed has to go back."""
     before = setting.service.env_file.read_bytes()
-    real = transaction.replace_env
+    real = replace_env
 
     def full(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
         if data == before:

@@ -1,4 +1,4 @@
-"""`kill -9` of the runner, and of the client, at every point of a change: old or new settings serve, nothing is left."""
+"""`kill -9` of runner and client at every point of a change: old or new settings serve, nothing is left."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class TestInTheMiddleOfAnApply:
         known = len(rig.records())
         # The runner goes down with its supervisor, or ends the change first; its next start finishes what it left.
         with contextlib.suppress(ServiceError):
-            Apply(plan.plan, plan.options, report, rig.env).run()
+            Apply(plan.plan, rig.options, report, rig.env).run()
         assert self.supervisor(rig) != pid
         rig.wait_ready()
         until(lambda: len(rig.records()) > known or not journal_file(rig.env).path.exists())

@@ -1,8 +1,8 @@
 """A backend's runner that a test stops, or kills as by `kill -9`, at one point of a change.
 
 `with_points/sitecustomize.py` puts the points into a runner, which looks at each of them into the file `POINT` of its
-home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program knows nothing
-of it: the points are calls of its functions, and the renames of env files that audit events announce.
+home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until the file is gone. The program is as it
+is: the points are calls of its functions, and the renames of env files that audit events announce.
 """
 
 from __future__ import annotations

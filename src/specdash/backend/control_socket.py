@@ -30,6 +30,7 @@ from specdash.backend.transaction import Change
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, InputError, SpecdashError
 from specdash.core.paths import applies_file, run_records_dir, runtime_dir
+from specdash.system.sockets import short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from specdash.core.changes import ApplyProgress
 
 LONGEST_LINE = 16 * 1024 * 1024
-_LONGEST_PATH = 107
-"""`sun_path` has 108 bytes, the last of them a zero (unix(7))."""
 _CLOSE_S = 5.0
 _GONE_POLL_S = 0.1
 _RESTORE_TRIES = 2
@@ -60,14 +59,12 @@ class ControlSocket:
         places = [place for place in (runtime_dir(env), run_records_dir(env)) if place is not None]
         for directory in places:
             path = directory / name
-            if len(os.fsencode(path)) > _LONGEST_PATH:
-                self.problem = f"no control socket: {path} has more than {_LONGEST_PATH} bytes"
-                continue
             try:
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
                 _sweep(directory)
                 path.unlink(missing_ok=True)
-                self._listening.bind(str(path))
+                with short_path(path) as short:
+                    self._listening.bind(short)
                 path.chmod(0o600)
                 self._listening.listen()
             except OSError as error:

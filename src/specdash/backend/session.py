@@ -478,7 +478,9 @@ class BackendSession:
         if self.unrecorded is not None and time.monotonic() >= self.record_due:
             self._write_record(self.unrecorded)
         while self.watch is not None and (check := self.watch.take()) is not None:
-            self.fallback = None
+            if not check.pending and check.probe_tokens != 0:
+                # A probe that broke off is most likely the engine's end, which is about to be seen.
+                self.fallback = None
             self._write_record(check)
             if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.said:
                 self.verdict = self.said = line(check)

@@ -173,7 +173,11 @@ def check_speculation(url: str, promise: ServerPromise) -> CheckResult:
 
 
 def probe(
-    url: str, promise: ServerPromise, timeout: float, runner: Callable[[], StartCheck | None] = lambda: None
+    url: str,
+    promise: ServerPromise,
+    timeout: float,
+    runner: Callable[[], StartCheck | None] = lambda: None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> CheckResult:
     """Generate a few tokens, and a few more where that has not shown everything yet (`server_check.probe`).
 
@@ -182,7 +186,7 @@ def probe(
     """
     if promise.no_probe is not None:
         return CheckResult(f"skipped: {promise.no_probe}")
-    known = _by_runner(runner, timeout)
+    known = _by_runner(runner, timeout, wait)
     if known is not None and known.probe_tokens and not _lacks_a_rejection(promise, known):
         tokens, seconds = known.probe_tokens, known.probe_s
     else:
@@ -196,12 +200,14 @@ def probe(
     return CheckResult(f"{tokens} tokens{took}", seconds_per_token=seconds / tokens if seconds is not None else None)
 
 
-def _by_runner(runner: Callable[[], StartCheck | None], timeout: float) -> StartCheck | None:
+def _by_runner(
+    runner: Callable[[], StartCheck | None], timeout: float, wait: Callable[[float], None]
+) -> StartCheck | None:
     """The runner's check once its probe is through; None when there is no runner, or its probe shows nothing."""
     deadline = time.monotonic() + min(timeout, _RUNNER_S)
     known = runner()
     while known is not None and known.pending and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        wait(_POLL_S)
         known = runner()
     if known is None or known.pending or known.probe_problem:
         return None

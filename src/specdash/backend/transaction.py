@@ -410,7 +410,8 @@ class Change:
         with self.steps.step(ApplyStep.PROBE):
             self._note(step=ApplyStep.PROBE)
             try:
-                found = probe(url, promise, min(_PROBE_S, self.journal.health_timeout_s), lambda: engine.check)
+                limit = min(_PROBE_S, self.journal.health_timeout_s)
+                found = probe(url, promise, limit, lambda: engine.check, self.steps.wait)
             except StepFailedError as error:
                 raise StepFailedError(str(error), self._last_words()) from None
             if engine.ended is not None:
@@ -699,12 +700,12 @@ class Change:
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
             proxy = self.journal.edit(Role.PROXY)
             try:
+                if proxy is not None and proxy.needs_restart and Role.PROXY in back:
+                    self._proxy_back(proxy, problems)
                 if not stopping:
-                    if proxy is not None and proxy.needs_restart and Role.PROXY in back:
-                        self._proxy_back(proxy, problems)
                     self._backend_back(problems)
-                    if proxy is not None and not proxy.needs_restart and Role.PROXY in back:
-                        self._proxy_back(proxy, problems)
+                if proxy is not None and not proxy.needs_restart and Role.PROXY in back:
+                    self._proxy_back(proxy, problems)
             finally:
                 self._resume_proxies()
             self.steps.say("a person is needed" if problems else "everything is as it was before")

@@ -13,12 +13,13 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
 from specdash.backend.repair import repair
-from specdash.backend.steps import Steps
+from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Change
 from specdash.collect.run_records import live_backends
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
@@ -37,17 +38,18 @@ from specdash.core.errors import (
 from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.system.processes import own_start
+from specdash.system.sockets import short_path
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from specdash.backend.transaction import Outcome
     from specdash.control.plan import ApplyOptions
     from specdash.core.errors import Finding
 
 _CONNECT_S = 5.0
+_CANCEL_AGAIN_S = 0.1
 _ANSWER_S = 10.0
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -68,7 +70,8 @@ class RunnerConnection:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_CONNECT_S)
         try:
-            self._socket.connect(path)
+            with short_path(Path(path)) as short:
+                self._socket.connect(short)
         except OSError as error:
             self._socket.close()
             raise ServiceError(
@@ -215,6 +218,8 @@ class Apply:
             else:
                 connection = stack.enter_context(RunnerConnection(path))
             self._cancel = lambda: _cancel(path)
+            if self.cancelled:
+                raise CancelledApplyError("it was interrupted; nothing was changed")
             words = {"boot": self._trial.boot, "planned": self._trial.planned} if self._trial is not None else {}
             # The journal's own form, with its bytes: the socket is this user's alone.
             answer = connection.ask("apply", self._report, timeout=None, change=json.loads(wanted.to_json()), **words)
@@ -252,8 +257,11 @@ class Apply:
 
 
 def _cancel(path: str) -> None:
+    """Ask until the runner has begun what it is to cancel: the request for the change may still be on its way."""
+    deadline = time.monotonic() + _CONNECT_S
     with contextlib.suppress(SpecdashError), RunnerConnection(path) as connection:
-        connection.ask("cancel")
+        while not connection.ask("cancel")["cancelled"] and time.monotonic() < deadline:
+            time.sleep(_CANCEL_AGAIN_S)
 
 
 def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> dict[str, Any] | None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 _BACKLOG = 1024
 
@@ -41,3 +48,14 @@ def _open(kind: int, place: object) -> socket.socket:
         opened.close()
         raise
     return opened
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Iterator[str]:
+    """The path of a Unix socket by its open directory: `sun_path` has room for 107 bytes (unix(7)), homes may have
+    more. Raises `OSError` where the directory cannot be opened."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

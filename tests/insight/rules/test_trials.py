@@ -179,7 +179,7 @@ def test_faults_that_no_settings_make_are_judged_as_ever(name: str) -> None:
         (replace(NOTE, boot=None), "on trial by `specdash tune`"),
         (
             replace(NOTE, alive=False),
-            "left on trial: `specdash tune` was cut short; `specdash recover` puts its settings back",
+            "left on trial: `specdash tune` was cut short; the next start of the backend puts the original back",
         ),
     ],
 )

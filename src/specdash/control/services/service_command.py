@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend import settings
-from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.parameters import ValueKind
@@ -19,6 +18,7 @@ from specdash.core.target import local_port
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from specdash.core.changes import Role
     from specdash.core.parameters import Parameter
     from specdash.core.target import Target
 
