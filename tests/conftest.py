@@ -128,6 +128,7 @@ KEPT = (
 """Variables by which CI names the engines under test, and says what may not be skipped."""
 
 LONGEST = (
+    "control/test_kills.py",
     "control/test_runner.py",
     "cli/test_tune.py",
     "control/test_apply.py",

@@ -65,7 +65,8 @@ class EnvSubject:
     @property
     def words(self) -> str:
         """Whose file it is, for a heading."""
-        reader = f" ({self.service.name}, {self.service.origin})" if self.service is not None else ""
+        service = self.service
+        reader = f" ({service.name}, {service.origin})" if service is not None and not service.by_hand else ""
         missing = "" if self.snapshot.exists else ": there is no such file yet"
         return f"{self.role}  {self.path}{reader}{missing}"
 
@@ -310,7 +311,7 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
 def _shown_json(subject: EnvSubject, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "service": str(subject.role),
-        "name": subject.service.name if subject.service is not None else None,
+        "name": subject.service.name if subject.service is not None and not subject.service.by_hand else None,
         "env_file": str(subject.path),
         "exists": subject.snapshot.exists,
         "digest": subject.snapshot.digest if subject.snapshot.exists else None,

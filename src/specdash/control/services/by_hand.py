@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from specdash.collect.run_records import live_backends, live_proxies
-from specdash.control.services.services import ServiceState, ServiceStatus
+from specdash.control.services.services import BY_HAND, ServiceState, ServiceStatus
 from specdash.core.changes import Role
 from specdash.core.errors import ServiceError
 
@@ -30,7 +30,7 @@ def running_env_files(role: Role, env: Mapping[str, str]) -> list[str]:
 class ByHand:
     """The `ServiceManager` of what has none."""
 
-    kind = "by hand"
+    kind = BY_HAND
 
     def __init__(self, role: Role, env_file: Path, env: Mapping[str, str]) -> None:
         self._role = role

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from specdash.core.changes import Role
 
 
+BY_HAND = "by hand"
+"""The kind of manager of what has none."""
+
+
 class ServiceState(StrEnum):
     """Where a service is in its life."""
 
@@ -98,6 +102,11 @@ class ManagedService:
     """Its listening socket is held by the manager, so that a restart refuses no connection."""
     foreign: bool = False
     """Whether it runs a command that is not specdash's own."""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether it has no manager: it is started and stopped in a terminal."""
+        return self.manager.kind == BY_HAND
 
     def status(self) -> ServiceStatus:
         """Shorthand for asking the manager."""
