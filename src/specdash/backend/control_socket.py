@@ -132,16 +132,16 @@ class _Changes:
         ):
             raise InputError(f"{backend.env_file}: this backend reads {self.env_file or 'no env file'}")
         with self._lock:
-            if self.running is not None and self.running.outcome is None:
+            if self.running is not None and self.running.is_alive():
                 raise ConflictError(f"another change is under way: {self.running.words}; wait for its end")
             if self.trial is not None and not wanted.trial:
                 raise ConflictError(
                     f"`specdash {self.trial.what}` (pid {self.trial.client_pid}) is trying settings on this backend; "
                     "wait for its end, or stop it: the original goes back"
                 )
-            self.running = _Running(self.session, wanted, self.env, lock)
-        self.running.start()
-        return self.running
+            self.running = running = _Running(self.session, wanted, self.env, lock)
+            running.start()
+        return running
 
     def stop(self, seconds: float) -> None:
         """End what is under way, and wait for that."""
