@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import journal_file
+from specdash.backend.journal import ApplyLock, journal_file
 from specdash.control.change import RemoteError, RunnerConnection, Trial, runner_of
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ExitCode
@@ -220,6 +220,15 @@ def test_a_change_is_refused_while_another_runs_and_names_it(rig: Rig) -> None:
     assert late.returncode == ExitCode.CONFLICT
     assert "LLAMA_DRAFT_MAX 4 -> 7" in late.stderr
     assert rig.values()["LLAMA_DRAFT_MAX"] == "7"
+
+
+def test_a_change_that_was_refused_does_not_stand_in_the_way_of_the_next(rig: Rig) -> None:
+    with ApplyLock("something else", rig.env):
+        refused = rig.command("apply", "--yes", "LLAMA_DRAFT_MAX=9")
+    assert refused.returncode == ExitCode.CONFLICT
+    assert "something else" in refused.stderr
+    assert rig.apply("LLAMA_DRAFT_MAX=9").outcome is ApplyOutcome.APPLIED
+    rig.assert_settled()
 
 
 def trial_change(rig: Rig, trial: Trial, **configuration: str) -> ApplyOutcome:
