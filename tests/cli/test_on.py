@@ -155,6 +155,7 @@ def test_there_is_a_terminal_there_only_where_both_ends_are_one_here(far: SshSer
         assert terminal.wait_exit() == ExitCode.OK
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_a_command_without_a_terminal(far: SshServer) -> None:
     words = ["check", "--for", "60s", "--url", "ssh://far/127.0.0.1:9"]
     with subprocess.Popen([*SPECDASH, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as near:
@@ -178,6 +179,7 @@ def test_a_snapshot_is_that_of_the_server_there(far: SshServer, tmp_path: Path) 
     assert picture["log"]["lines"] > 10
 
 
+@pytest.mark.slow
 def test_the_row_of_a_fleet_opens_the_dashboard_there_and_comes_back(far: SshServer) -> None:
     config_file().parent.mkdir(parents=True)
     config_file().write_text('[[target]]\nname = "workshop"\nurl = "ssh://far/127.0.0.1:9"\n')

@@ -49,8 +49,12 @@ class SshServer:
     @property
     def processes(self) -> list[psutil.Process]:
         """Those of specdash there."""
-        children = psutil.Process(self.pid).children(recursive=True)
-        return [child for child in children if "specdash" in child.cmdline()]
+        found = []
+        for child in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+                if "specdash" in child.cmdline():
+                    found.append(child)
+        return found
 
 
 def _script(path: Path, line: str) -> None:
