@@ -124,8 +124,13 @@ class _Changes:
         self.trial: trial.Trial | None = None
         self._lock = threading.Lock()
 
-    def start(self, wanted: Journal, lock: ApplyLock | None = None) -> _Running:
-        """Begin a change. Raises `ConflictError` while another one runs, `InputError` for a foreign env file."""
+    def start(
+        self,
+        wanted: Journal,
+        lock: ApplyLock | None = None,
+        listen: Callable[[ApplyProgress], None] = lambda _: None,
+    ) -> _Running:
+        """Begin a change, whose reports go to `listen`. Raises `ConflictError` while another one runs, `InputError` for a foreign env file."""
         backend = wanted.edit(Role.BACKEND)
         if backend is not None and (
             self.env_file is None or os.path.realpath(backend.env_file) != os.path.realpath(self.env_file)
@@ -139,7 +144,7 @@ class _Changes:
                     f"`specdash {self.trial.what}` (pid {self.trial.client_pid}) is trying settings on this backend; "
                     "wait for its end, or stop it: the original goes back"
                 )
-            self.running = running = _Running(self.session, wanted, self.env, lock)
+            self.running = running = _Running(self.session, wanted, self.env, lock, listen)
             running.start()
         return running
 
@@ -152,10 +157,15 @@ class _Changes:
 
 
 class _Running(threading.Thread):
-    """One change under way. `reports` only grows, up to a bound, so that any thread may read it."""
+    """One change under way, in its thread. `last` is its latest report."""
 
     def __init__(
-        self, session: BackendSession, wanted: Journal, env: Mapping[str, str], lock: ApplyLock | None
+        self,
+        session: BackendSession,
+        wanted: Journal,
+        env: Mapping[str, str],
+        lock: ApplyLock | None,
+        listen: Callable[[ApplyProgress], None],
     ) -> None:
         super().__init__(name="change", daemon=True)
         self.words = f"{wanted.kind} {describe(tuple(change for edit in wanted.edits for change in edit.changes))}"
@@ -165,11 +175,7 @@ class _Running(threading.Thread):
         self.last: ApplyProgress | None = None
         self._session = session
         self._change = Change(wanted, session, self.steps, env, lock=lock)
-        self._listeners: list[Callable[[ApplyProgress], None]] = []
-
-    def follow(self, listener: Callable[[ApplyProgress], None]) -> None:
-        """Call `listener` for each report from now on."""
-        self._listeners.append(listener)
+        self._listen = listen
 
     def run(self) -> None:
         """The change, from the lock to the record."""
@@ -185,8 +191,7 @@ class _Running(threading.Thread):
 
     def _report(self, progress: ApplyProgress) -> None:
         self.last = progress
-        for listener in list(self._listeners):
-            listener(progress)
+        self._listen(progress)
 
 
 class _Client:
@@ -208,7 +213,9 @@ class _Client:
                     self._answer(line)
         finally:
             if self._lock is not None:
-                self._end_trial()
+                # An edit that was made meanwhile stays: there is no client left to say so to.
+                with contextlib.suppress(SpecdashError):
+                    self._end_trial()
 
     def _answer(self, line: bytes) -> None:
         try:
@@ -275,7 +282,6 @@ class _Client:
             if backend is not None:
                 step = request.get("boot"), request.get("planned")
                 self._changes.trial = trial.note_version(self._changes.trial, backend.new, step, self._changes.env)
-        running = self._changes.start(wanted, self._lock if wanted.trial else None)
         heard = threading.Event()
 
         def listen(progress: ApplyProgress) -> None:
@@ -286,7 +292,7 @@ class _Client:
                 except OSError:
                     heard.set()
 
-        running.follow(listen)
+        running = self._changes.start(wanted, self._lock if wanted.trial else None, listen)
         while running.is_alive():
             running.join(_GONE_POLL_S)
             if wanted.trial and self._is_gone():

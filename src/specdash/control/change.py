@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -95,7 +96,9 @@ class RunnerConnection:
                 answer = json.loads(line)
                 if "progress" in answer and "runner_pid" not in answer:
                     on_progress(read(ApplyProgress, answer["progress"]))
-                elif (error := answer.get("error")) is not None:
+                elif (error := answer.get("error")) is not None and error["code"] == ExitCode.CONFLICT:
+                    raise ConflictError(error["reason"])
+                elif error is not None:
                     raise RemoteError(error["reason"], error["code"])
                 else:
                     return dict(answer)
@@ -317,6 +320,7 @@ class Trial:
         self.boot: int | None = None
         self.planned: int | None = None
         self.original = read_env(service.env_file).data
+        self._versions = {sha256(self.original).hexdigest()}
         self._deployment = plan_deployment
         self._what = what
         self._env = env
@@ -336,13 +340,20 @@ class Trial:
     def plan(self, configuration: Mapping[str, str]) -> ApplyPlan:
         """The change that puts `configuration` over the original; an empty value unsets a key.
 
-        Always a change, so that the same configuration twice is two starts. Raises `EnvFileError` for what an env file
+        Always a change, so that the same configuration twice is two starts. Raises `ConflictError` where the env file
+        was edited meanwhile, `EnvFileError` for what an env file
         cannot hold.
         """
         service = service_of(self._deployment, Role.BACKEND)
         snapshot = read_env(service.env_file)
         wanted = {key: value or None for key, value in configuration.items()}
+        if snapshot.digest not in self._versions:
+            raise ConflictError(
+                f"{service.env_file} was changed by somebody else while settings were tried; their version was left as "
+                f"it is, and the one from before is backup {self._backup} of `specdash env history`"
+            )
         data = self._marked(with_changes(parse(decode(self.original)), wanted).encode())
+        self._versions.add(sha256(data).hexdigest())
         changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
         edit = edit_of(service, snapshot, data, changed)
         found: tuple[Finding, ...] = findings((edit,), self._deployment, self._env)
@@ -355,13 +366,13 @@ class Trial:
         """
         try:
             answer = self.connection.ask("end", timeout=None)
-        except RemoteError as error:
-            if error.exit_code is ExitCode.CONFLICT:
-                raise ConflictError(str(error)) from None
-            raise
         finally:
             self.connection.close()
         return None if answer["record"] is None else read(ApplyRecord, answer["record"])
+
+    def close(self) -> None:
+        """Hang up: the runner puts the original back, unless the env file was edited meanwhile."""
+        self.connection.close()
 
     def _marked(self, data: bytes) -> bytes:
         """With a first line that says so, and that makes every trial a version of its own."""

@@ -118,7 +118,12 @@ class ServiceBed:
             self._trial = Trial(self._deployment, self._what, self._env)
             time.sleep(_NOTICED_S)
         self._trial.boot, self._trial.planned = self._step
-        plan = self._trial.plan(configuration)
+        try:
+            plan = self._trial.plan(configuration)
+        except ConflictError:
+            self._trial.close()
+            self._trial = None
+            raise
         if plan.refused:
             from specdash.control.preflight.memory import RULES as MEMORY_RULES
 
