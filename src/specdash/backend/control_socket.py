@@ -130,7 +130,10 @@ class _Changes:
         lock: ApplyLock | None = None,
         listen: Callable[[ApplyProgress], None] = lambda _: None,
     ) -> _Running:
-        """Begin a change, whose reports go to `listen`. Raises `ConflictError` while another one runs, `InputError` for a foreign env file."""
+        """Begin a change, whose reports go to `listen`.
+
+        Raises `ConflictError` while another one runs, `InputError` for a foreign env file.
+        """
         backend = wanted.edit(Role.BACKEND)
         if backend is not None and (
             self.env_file is None or os.path.realpath(backend.env_file) != os.path.realpath(self.env_file)
@@ -139,14 +142,19 @@ class _Changes:
         with self._lock:
             if self.running is not None and self.running.is_alive():
                 raise ConflictError(f"another change is under way: {self.running.words}; wait for its end")
-            if self.trial is not None and not wanted.trial:
-                raise ConflictError(
-                    f"`specdash {self.trial.what}` (pid {self.trial.client_pid}) is trying settings on this backend; "
-                    "wait for its end, or stop it: the original goes back"
-                )
+            if not wanted.trial:
+                self.refuse_during_trial()
             self.running = running = _Running(self.session, wanted, self.env, lock, listen)
             running.start()
         return running
+
+    def refuse_during_trial(self) -> None:
+        """Raise `ConflictError` naming the trial that is under way."""
+        if self.trial is not None:
+            raise ConflictError(
+                f"`specdash {self.trial.what}` (pid {self.trial.client_pid}) is trying settings on this backend; "
+                "wait for its end, or stop it: the original goes back"
+            )
 
     def stop(self, seconds: float) -> None:
         """End what is under way, and wait for that."""
@@ -318,6 +326,7 @@ class _Client:
         file = self._changes.env_file
         if file is None:
             raise InputError("this backend reads no env file, so nothing could be put back")
+        self._changes.refuse_during_trial()
         lock = ApplyLock(f"{request['what']} (settings on trial)", self._changes.env).acquire()
         try:
             plan = self._changes.session.engine.plan
