@@ -22,6 +22,7 @@ from specdash.backend.journal import Journal
 from specdash.backend.repair import repair
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Change
+from specdash.backend.trial import read_trial
 from specdash.collect.run_records import live_backends
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
 from specdash.core.changes import ApplyProgress, ApplyRecord, ApplyStep, Role, differences
@@ -38,7 +39,7 @@ from specdash.core.errors import (
 )
 from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
-from specdash.system.processes import own_start
+from specdash.system.processes import is_alive, own_start
 from specdash.system.sockets import short_path
 from specdash.system.text import counted
 
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 5.0
 _CANCEL_AGAIN_S = 0.1
+_UNDOING_S = 120.0
 _ANSWER_S = 10.0
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -296,6 +298,16 @@ def outlook_words(found: Mapping[str, Any] | None) -> str:
         one = direct == 1
         parts.append(f"{direct} that {'asks' if one else 'ask'} the backend directly {'is' if one else 'are'} cut off")
     return "; ".join(parts)
+
+
+def await_trial_end(env: Mapping[str, str] = os.environ) -> None:
+    """Wait while the runner puts the original back after a trial whose process is gone, for at most `_UNDOING_S`."""
+    deadline = time.monotonic() + _UNDOING_S
+    while time.monotonic() < deadline:
+        noted = read_trial(env)
+        if noted is None or is_alive(noted.client_pid):
+            return
+        time.sleep(_CANCEL_AGAIN_S)
 
 
 class Trial:

@@ -16,6 +16,7 @@ from specdash.bench.report import StepProgress
 from specdash.cli.changes.apply_run import confirm, deployment_of, exit_code, report
 from specdash.cli.options import MOST_SEED, add_settings, within
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
+from specdash.control.change import await_trial_end
 from specdash.core.changes import Role
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ConflictError, ExitCode, InputError, RefusedError, SpecdashError, UsageError
@@ -342,6 +343,7 @@ def _ground(
 
     deployment, apply_options = deployment_of(args)
     if not options.beside:
+        await_trial_end(env)
         bed = ServiceBed(
             deployment,
             apply_options,
@@ -559,6 +561,7 @@ def abort() -> int:
         raise ConflictError(
             f"the run in {run.directory} goes on (pid {run.head.pid}); stop it with Ctrl-C, or kill {run.head.pid}"
         )
+    await_trial_end(env)
     if run is None or run.end is not None:
         print("no run was cut short; the service runs its own settings")
         return ExitCode.OK

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     by_itself = {"adopt": adopt, "install": install, "uninstall": uninstall}.get(args.action)
     if by_itself is not None:
         return by_itself(args)
-    deployment = find_deployment(resolved_settings(args))
+    deployment = find_deployment(resolved_settings(args), by_hand=False)
     if args.action == "status":
         return _status(deployment, as_json=args.json)
     services = chosen(deployment, args.role)
@@ -453,7 +453,7 @@ def _without_env_file(role: Role, path: Path) -> str:
 def _start(roles: list[Role], manager: str) -> ExitCode:
     settings = {name: Resolved(None, "default") for name in SERVICE_SETTINGS}
     settings["manager"] = Resolved(manager, "install")
-    deployment = find_deployment(settings, os.environ)
+    deployment = find_deployment(settings, os.environ, by_hand=False)
     services = [service for service in chosen(deployment, None) if service.role in roles]
     try:
         refuse_strangers(services, deployment)

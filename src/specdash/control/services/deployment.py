@@ -46,13 +46,15 @@ class _Candidate:
     named: bool = False
 
 
-def find_deployment(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> Deployment:
+def find_deployment(
+    settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ, *, by_hand: bool = True
+) -> Deployment:
     """The services of both roles. Asks systemd one question; never fails: `problems` say why a service is not there.
 
     What the settings name comes first, then specdash's own unit, then UAP's, then
     the built-in supervisor's services.
     """
-    return _Search(settings, env).deployment()
+    return _Search(settings, env).deployment(by_hand=by_hand)
 
 
 class _Search:
@@ -63,14 +65,15 @@ class _Search:
         self.problems: list[ServiceProblem] = []
         self.systemd_missing: str | None = None
 
-    def deployment(self) -> Deployment:
+    def deployment(self, *, by_hand: bool) -> Deployment:
         units = self._units() if self.wanted in ("auto", "systemd") else {}
         found = {role: self._in_systemd(role, units) for role in Role}
         missing = [role for role in Role if found[role] is None]
         if missing and self.wanted in ("auto", "supervisor"):
             found |= self._in_supervisor(missing)
         missing = [role for role in Role if found[role] is None]
-        found |= {role: self._by_hand(role) for role in missing}
+        if by_hand:
+            found |= {role: self._by_hand(role) for role in missing}
         unsaid = [role for role in Role if found[role] is None and not self._told(role)]
         for role in unsaid:
             self._say(role, f"no service found{self._where()}; {_INSTALL[role]}")
