@@ -24,6 +24,7 @@ from specdash.core.paths import applies_file, config_file
 from support.deployment import Rig, assert_each_end_has_its_code_and_json, misbehaving
 from support.outside import say
 from support.pseudo_terminal import read_until
+from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,6 +245,8 @@ def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Ri
     os.close(controller)
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) != 0
+    # The runner rolls back without its client.
+    until(lambda: bool(rig.records()), 60)
     rig.assert_settled(version=rig.good_backend)
     assert rig.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
 

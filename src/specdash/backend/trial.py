@@ -44,6 +44,8 @@ class Trial(JsonRecord):
     original: bytes = field(repr=False)
     """The env file as it was, secrets included."""
     backup: int
+    service: str = "backend"
+    """What is on trial, for dashboards."""
     client_pid: int = 0
     tried: tuple[str, ...] = ()
     """SHA-256 of every version that was, or was about to be, written."""
