@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import append_record
+from specdash.backend.journal import append_record, journal_file
 from specdash.cli.main import main
 from specdash.cli.signals import change_begun
 from specdash.control.change import outlook_words
@@ -246,7 +246,7 @@ def test_a_terminal_that_goes_away_is_no_reason_to_leave_things_half_way(rig: Ri
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) != 0
     # The runner rolls back without its client.
-    until(lambda: bool(rig.records()), 60)
+    until(lambda: bool(rig.records()) and not journal_file(rig.env).path.exists(), 60)
     rig.assert_settled(version=rig.good_backend)
     assert rig.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
 

@@ -129,7 +129,7 @@ def test_a_client_that_dies_changes_nothing(rig: Rig, point: str) -> None:
     rig.assert_settled(version=old.replace(b'MAX="4"', b"MAX=9"))
 
 
-@sweep("point", ["lock:before", "write:renamed", "health:before", "speculation:before"], "health:before")
+@sweep("point", ["write:renamed", "health:before", "speculation:before"], "health:before")
 def test_held_clients_are_served_soon_after_the_runner_dies(rig: Rig, point: str) -> None:
     rig.points.pause_at(point)
     command = rig.start_command("apply", "--yes", "LLAMA_DRAFT_MAX=9")

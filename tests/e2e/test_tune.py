@@ -61,7 +61,7 @@ def test_arm_change_a_draft_length_apply_and_see_the_marker_and_the_card(tmp_pat
             assert step in screen
         terminal.press("Escape")
         terminal.wait_for("nothing pending")
-        terminal.wait_for("apply 1 · DRAFT_MAX 3 → 2", "acceptance %", within_s=60)
+        terminal.wait_for("apply 1 · DRAFT_MAX 3 → 2", "acceptance %", within_s=120)
         terminal.press("Escape")
         terminal.wait_for("LIVE", "n-max 2", within_s=60)
         # Where other marks leave it no room, a mark's text is the apply's number.
