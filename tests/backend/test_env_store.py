@@ -164,7 +164,7 @@ class TestConflicts:
     @pytest.mark.parametrize(
         ("meanwhile", "said"),
         [
-            (lambda file: file.write_bytes(b"A=3\n"), "was changed by somebody else since it was read"),
+            (lambda file: file.write_bytes(b"A=3\n"), "was edited since it was read"),
             (lambda file: file.unlink(), "was removed since it was read"),
             (lambda file: (file.unlink(), file.symlink_to("/etc/passwd")), "now leads to /etc/passwd"),
             (lambda file: (file.unlink(), file.mkdir()), "changed since it was read"),
@@ -183,7 +183,7 @@ class TestConflicts:
     def test_a_file_that_came_meanwhile_is_one_too(self, tmp_path: Path) -> None:
         snapshot = read_env(tmp_path / "new.env")
         (tmp_path / "new.env").write_bytes(OLD)
-        with pytest.raises(ConflictError, match="was changed by somebody else"):
+        with pytest.raises(ConflictError, match="was edited"):
             replace_env(snapshot, NEW)
         assert (tmp_path / "new.env").read_bytes() == OLD
 

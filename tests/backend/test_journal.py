@@ -137,7 +137,7 @@ def test_a_journal_that_was_cut_off_is_never_half_believed(cut: int) -> None:
 def test_a_file_that_is_no_journal_is_named_with_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "apply.journal"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"apply\.journal is no journal .* move it away"):
+    with pytest.raises(InputError, match=r"apply\.journal is not a journal .* move it away"):
         JournalFile(path).read()
 
 

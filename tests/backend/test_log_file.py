@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.session import LogFile
+from specdash.backend.output import LogFile
 from specdash.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ class Home:
         journal_file(self.env).write(self.journal(**changes))
 
     def repair(self) -> str:
-        return "\n".join(repair(str(self.file), self.env).said)
+        return "\n".join(repair(str(self.file), self.env).lines)
 
     def records(self) -> tuple[ApplyRecord, ...]:
         return read_records(applies_file(self.env))
@@ -135,7 +135,7 @@ def test_what_another_process_works_on_is_left_to_it(home: Home) -> None:
 
 def test_the_change_of_another_backend_is_left_to_its_own_runner(home: Home, tmp_path: Path) -> None:
     home.leave()
-    assert repair(str(tmp_path / "other.env"), home.env).said == ()
+    assert repair(str(tmp_path / "other.env"), home.env).lines == ()
     assert home.pending
 
 
@@ -143,7 +143,7 @@ def test_a_journal_that_cannot_be_read_is_said_and_keeps_nothing_from_starting(h
     path = apply_journal_file(home.env)
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
-    assert "is no journal of this version" in home.repair()
+    assert "is not a journal of this version" in home.repair()
     assert home.file.read_bytes() == NEW
 
 

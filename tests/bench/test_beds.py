@@ -120,7 +120,7 @@ class TestTheServiceBed:
         with bed.boot(OFF):
             theirs = rig.file().read_bytes() + b"# theirs\n"
             rig.file().write_bytes(theirs)
-        with pytest.raises(ConflictError, match="changed by somebody else"), bed.boot(SHORT):
+        with pytest.raises(ConflictError, match="edited"), bed.boot(SHORT):
             pytest.fail("theirs was overwritten")
         bed.restore()
         until(lambda: not trial_file(rig.env).exists())

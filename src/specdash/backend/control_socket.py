@@ -26,7 +26,7 @@ from specdash.backend.journal import ApplyLock, Journal, describe, read_records
 from specdash.backend.proxy_hold import fronts
 from specdash.backend.start_check import busy, promise_of
 from specdash.backend.steps import Steps
-from specdash.backend.transaction import Change
+from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, InputError, SpecdashError
 from specdash.core.paths import applies_file, run_records_dir, runtime_dir
@@ -121,7 +121,7 @@ class _Changes:
         self.env_file = env_file
         self.env = env
         self.running: _Running | None = None
-        self.trial: trial.Trial | None = None
+        self.trial: trial.TrialJournal | None = None
         self._lock = threading.Lock()
 
     def start(
@@ -182,14 +182,14 @@ class _Running(threading.Thread):
         self.error: SpecdashError | None = None
         self.last: ApplyProgress | None = None
         self._session = session
-        self._change = Change(wanted, session, self.steps, env, lock=lock)
+        self._transaction = Transaction(wanted, session, self.steps, env, lock=lock)
         self._listen = listen
 
     def run(self) -> None:
         """The change, from the lock to the record."""
         self._session.begin_change()
         try:
-            self.outcome = self._change.run()
+            self.outcome = self._transaction.run()
         except SpecdashError as error:
             self.error = error
         except Exception as error:  # noqa: BLE001 - a bug must reach the client, not end in a silent thread
@@ -290,15 +290,15 @@ class _Client:
             if backend is not None:
                 step = request.get("boot"), request.get("planned")
                 self._changes.trial = trial.note_version(self._changes.trial, backend.new, step, self._changes.env)
-        heard = threading.Event()
+        gone = threading.Event()
 
         def listen(progress: ApplyProgress) -> None:
             # A client that is gone, or that does not read, must not hold the change up.
-            if not heard.is_set():
+            if not gone.is_set():
                 try:
                     self._send({"progress": asdict(progress)})
                 except OSError:
-                    heard.set()
+                    gone.set()
 
         running = self._changes.start(wanted, self._lock if wanted.trial else None, listen)
         while running.is_alive():
@@ -365,6 +365,8 @@ class _Client:
                     break
             if outcome is None or outcome.error is None:
                 trial.end(self._changes.env)
+            else:
+                trial.abandon(noted, self._changes.env)
         except ConflictError:
             trial.end(self._changes.env)
             raise

@@ -81,7 +81,7 @@ def read_env(path: Path) -> EnvSnapshot:
 
 
 def check_writable(snapshot: EnvSnapshot) -> None:
-    """Raise `NotWrittenError` if `replace_env` would, as far as that can be told without leaving a trace: directory and
+    """Raise `NotWrittenError` if `replace_env` would, as far as that can be seen without leaving a trace: directory and
     file system writable, owner kept, space for the file and a few more lines."""
     directory = snapshot.target.parent
     while not directory.exists():
@@ -137,7 +137,7 @@ def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
     if now.target != snapshot.target:
         raise ConflictError(f"{snapshot.path} now leads to {now.target}; run the command again to change that file")
     if (now.exists, now.data) != (snapshot.exists, snapshot.data):
-        gone = "was removed" if snapshot.exists and not now.exists else "was changed by somebody else"
+        gone = "was removed" if snapshot.exists and not now.exists else "was edited"
         raise ConflictError(f"{snapshot.path} {gone} since it was read; run the command again to see how it is now")
     return now
 

@@ -14,11 +14,13 @@ import os
 import time
 from dataclasses import field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role, changes_to
+from specdash.backend.env_store import read_env
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to
 from specdash.core.envfile import decode, parse
-from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.paths import apply_lock_file
 from specdash.core.records import JsonRecord, read
 from specdash.system import files
@@ -28,8 +30,6 @@ from specdash.system.text import clock, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
-
 
 Note = TypeVar("Note")
 
@@ -43,14 +43,14 @@ class ApplyPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceBefore:
-    """A service as it was before the apply. `speculative` is None where that could not be told."""
+    """A service as it was before the apply. `speculative` is None where that is unknown."""
 
     running: bool = False
     healthy: bool = False
     speculative: bool | None = None
     engine_pid: int | None = None
     digest: str | None = None
-    """The version of the env file that it ran, where its run record tells."""
+    """The version of the env file that it ran, where its run record names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,29 @@ class Journal(JsonRecord):
         """The edit of one service."""
         return next((edit for edit in self.edits if edit.role is role), None)
 
+    def record(self, outcome: ApplyOutcome) -> ApplyRecord:
+        """Its record, ending now, with the digests that the env files have."""
+        digests = {}
+        for edit in self.edits:
+            with contextlib.suppress(SpecdashError):
+                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
+        return ApplyRecord(
+            number=self.number,
+            at=self.at,
+            ended_at=time.time(),
+            kind=self.kind,
+            outcome=outcome,
+            changes=tuple(change.masked for edit in self.edits for change in edit.changes),
+            profile=self.profile,
+            failed_step=self.failed_step,
+            reason=self.reason,
+            log_lines=self.log_lines,
+            warnings=self.warnings,
+            backups={str(edit.role): edit.backup for edit in self.edits},
+            digests=digests,
+            url=self.url,
+        )
+
     def to_json(self) -> str:
         """One JSON object; changes are masked in it."""
         return JsonRecord.to_json(replace(self, edits=tuple(edit.masked for edit in self.edits)))
@@ -199,8 +222,8 @@ class JournalFile:
 
 
 def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None:
-    """What is noted in a file of ours, None where there is none. Raises `InputError` for what cannot be read; `what`
-    says for what it should be one."""
+    """The content of a note file, None where there is none. Raises `InputError` for one that cannot be read; `what` is
+    the name of its kind."""
     try:
         return read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -209,7 +232,7 @@ def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None
         raise InputError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path} is no {what} of this version of specdash ({error}); compare the env files with "
+            f"{path} is not a {what} of this version of specdash ({error}); compare the env files with "
             "`specdash env history`, then move it away"
         ) from None
 
@@ -283,7 +306,7 @@ def _holder(path: Path) -> str:
         return ""
 
 
-# The file of finished applies: read whatever can be read, append one line that is on the disk when we return.
+# The file of finished applies: read what is readable, append one line that is on the disk when we return.
 
 
 def read_records(path: Path) -> tuple[ApplyRecord, ...]:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from specdash.backend.proxy_hold import ProxyHold, held_fronts
 from specdash.backend.start_check import healthy
 from specdash.backend.transaction import RESTART_SIGNAL, restore_edit, write_edit
 from specdash.collect.run_records import live_proxies
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
+from specdash.core.changes import ApplyKind, ApplyOutcome, Role
 from specdash.core.errors import ConflictError, SpecdashError
 from specdash.core.paths import applies_file
 from specdash.system.data import dataclass
@@ -47,9 +47,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found and put back. `said` are sentences for the log."""
+    """What was found and put back. `lines` are sentences for the log."""
 
-    said: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     held: tuple[HeldProxy, ...] = ()
     """Proxies that the dead runner held."""
     env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
@@ -69,7 +69,7 @@ def repair(env_file: str | None, env: Mapping[str, str] = os.environ) -> Repaire
 
     Never raises: what cannot be undone is in the sentences, and its journal stays for the next start.
     """
-    said: list[str] = []
+    lines: list[str] = []
     held: tuple[HeldProxy, ...] = ()
     file = os.path.realpath(env_file) if env_file is not None else None
     try:
@@ -77,16 +77,16 @@ def repair(env_file: str | None, env: Mapping[str, str] = os.environ) -> Repaire
             journal = journal_file(env).read()
             if journal is not None and _concerns(journal, file):
                 held = journal.held
-                said += _put_back(journal, env)
+                lines += _put_back(journal, env)
             noted = trial.read_trial(env)
             if noted is not None and os.path.realpath(noted.env_file) == file and not noted.alive:
-                said += _end_trial(noted, env)
+                lines += _end_trial(noted, env)
     except ConflictError:
         # Another process is at it, and will finish it.
         return Repaired()
     except SpecdashError as error:
-        said.append(str(error))
-    return Repaired(tuple(said), held, env)
+        lines.append(str(error))
+    return Repaired(tuple(lines), held, env)
 
 
 def _concerns(journal: Journal, file: str | None) -> bool:
@@ -124,35 +124,19 @@ def _put_back(journal: Journal, env: Mapping[str, str]) -> list[str]:
     reason = f"specdash was killed at step {journal.failed_step or journal.step}"
     if problems:
         reason = " ".join((f"{reason}; and it could not be undone:", *problems))
-    record = ApplyRecord(
+    record = replace(
+        journal.record(ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK),
         number=journal.number if all(record.number != journal.number for record in known) else next_number(known),
-        at=journal.at,
-        ended_at=time.time(),
         kind=ApplyKind.RECOVER,
-        outcome=ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK,
-        changes=tuple(change.masked for edit in journal.edits for change in edit.changes),
-        profile=journal.profile,
         failed_step=journal.failed_step or journal.step,
         reason=journal.reason or reason,
-        log_lines=journal.log_lines,
         warnings=tuple(warnings),
-        backups={str(edit.role): edit.backup for edit in journal.edits},
-        digests=_digests(journal),
-        url=journal.url,
     )
     with contextlib.suppress(SpecdashError):
         append_record(path, record)
     if not problems:
         journal_file(env).remove()
     return [f"{journal.words}: {'; '.join(problems) if problems else 'the settings from before are back'}", *warnings]
-
-
-def _digests(journal: Journal) -> dict[str, str]:
-    found = {}
-    for edit in journal.edits:
-        with contextlib.suppress(SpecdashError):
-            found[str(edit.role)] = read_env(Path(edit.env_file)).digest
-    return found
 
 
 def _sweep(edit: Edit) -> None:
@@ -175,7 +159,7 @@ def _signal_proxy(edit: Edit, env: Mapping[str, str]) -> None:
             os.kill(record.pid, RESTART_SIGNAL if edit.needs_restart else signal.SIGHUP)
 
 
-def _end_trial(noted: trial.Trial, env: Mapping[str, str]) -> list[str]:
+def _end_trial(noted: trial.TrialJournal, env: Mapping[str, str]) -> list[str]:
     words = f"`specdash {noted.what}` was cut short while it tried settings"
     try:
         change = trial.way_back(noted, noted.digest)

@@ -11,15 +11,11 @@ import contextlib
 import dataclasses
 import os
 import queue
-import re
 import select
 import signal
-import stat
 import sys
 import threading
 import time
-from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
@@ -33,6 +29,7 @@ from specdash.backend.launch import (
     plan_from_file,
     write_run_record,
 )
+from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
 from specdash.backend.transaction import RunnerStoppedError
@@ -40,11 +37,11 @@ from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashE
 from specdash.core.paths import run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
-from specdash.system.files import NO_SPACE, put, reason
-from specdash.system.text import MIB
+from specdash.system.files import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import FrameType
 
     from specdash.backend.launch import LaunchPlan
@@ -52,178 +49,9 @@ if TYPE_CHECKING:
     from specdash.backend.start_check import StartWatch
     from specdash.core.records import StartCheck
 
-
-# What is done with a server's output besides keeping it: copied to our stderr, and searched for what went wrong.
-
-CHUNK = 64 * 1024
-"""Bytes of output read at once."""
-_PENDING_LIMIT = 1024 * 1024
-_ATOMIC_WRITE = 4096
-_EARLY_LIMIT = 400
-_ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
-
-
-class Tail:
-    """The last lines of the output, and what looked like an error at the start: for why the server fails, or runs
-    without speculation."""
-
-    def __init__(self) -> None:
-        self.lines: deque[bytes] = deque(maxlen=256)
-        self.early: list[bytes] = []
-        """Lines since the start that look like errors; it only grows, so that another thread may read it."""
-        self.starting = True
-        """Whether such lines are still kept."""
-        self.open = b""
-
-    def feed(self, data: bytes) -> None:
-        """Take the next piece, cut anywhere."""
-        *whole, self.open = (self.open + data[-CHUNK:]).split(b"\n")
-        self.open = self.open[-1024:]
-        kept = [line[:1024] for line in whole if line.strip()]
-        self.lines.extend(kept)
-        if self.starting and kept:
-            self.early += [line for line in kept if _ERROR_LINE.search(line)]
-            self.starting = len(self.early) < _EARLY_LIMIT
-
-    def texts(self) -> list[str]:
-        """All that is kept, in its order, each line once. From any thread."""
-        # A copy in one step of the interpreter: another thread may append.
-        last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
-        known = set(last)
-        whole = [*(line for line in list(self.early) if line not in known), *last]
-        return [line.decode("utf-8", "replace") for line in whole]
-
-    def errors(self) -> list[str]:
-        """The last three lines that look like errors, else the last one."""
-        lines = [*self.lines, *([self.open] if self.open.strip() else [])]
-        found = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
-        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", line.decode("utf-8", "replace")).strip() for line in found]
-        return list(dict.fromkeys(texts))[-3:]
-
-
-class Echo:
-    """Copies output to a descriptor that may be slow or gone, without ever waiting for it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.pending = bytearray()
-        self.dropped = 0
-        self.gone = False
-
-    def feed(self, data: bytes) -> None:
-        """Write `data`, now or when the descriptor takes it."""
-        if not self.gone:
-            if len(self.pending) + len(data) > _PENDING_LIMIT:
-                self.dropped += len(data)
-            else:
-                self.pending += data
-            self.drain()
-
-    def drain(self) -> None:
-        """Write what can be written now."""
-        while not self.gone and (self.pending or self.dropped):
-            if not select.select([], [self.descriptor], [], 0)[1]:
-                return
-            if not self.pending:
-                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self.dropped
-                self.dropped = 0
-            try:
-                written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
-            except OSError as error:
-                if error.errno in NO_SPACE:
-                    self.pending.clear()
-                    return
-                self.gone = True
-                return
-            del self.pending[:written]
-
-
-MODE = 0o600
-
-
-class LogFile:
-    """Appends bytes to `path`, mode 0600.
-
-    At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
-    before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
-    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there
-    was no room for the file itself, it is made as soon as there is.
-    """
-
-    def __init__(self, path: str | Path, max_mib: int) -> None:
-        self.path = Path(path).absolute()
-        self.bound(max_mib)
-        self.lost = 0
-        """Bytes that could not be written."""
-        self._size = 0
-        self._regular = True
-        self._fd: int | None = None
-        try:
-            self._begin()
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                return
-            raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
-
-    def bound(self, max_mib: int) -> None:
-        """Let the file grow to `max_mib` from now on; 0: without end."""
-        self.limit = max_mib * MIB
-
-    def write(self, data: bytes) -> None:
-        """Append `data` unchanged."""
-        if self._fd is None:
-            with contextlib.suppress(OSError):
-                self._begin()
-        if self._fd is None:
-            self.lost += len(data)
-            return
-        if self._regular and self.limit and self._size + len(data) > self.limit and self._size:
-            self._rotate()
-        view = memoryview(data)
-        try:
-            while view:
-                written = os.write(self._fd, view)
-                self._size += written
-                view = view[written:]
-        except OSError:
-            self.lost += len(view)
-
-    def close(self) -> None:
-        """Close the file; it stays where it is."""
-        if self._fd is not None:
-            os.close(self._fd)
-
-    def _begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._fd = self._open()
-
-    def _open(self) -> int:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            found = None
-        self._regular = found is None or stat.S_ISREG(found.st_mode)
-        if self._regular and found is not None and found.st_size:
-            put(self.path, self.path.with_name(f"{self.path.name}.1"))
-        self._size = 0
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, MODE)
-        if self._regular:
-            os.fchmod(descriptor, MODE)
-        return descriptor
-
-    def _rotate(self) -> None:
-        try:
-            fresh = self._open()
-        except OSError:
-            self._size = 0
-            return
-        self.close()
-        self._fd = fresh
-
-
 SWAP_SIGNAL = signal.SIGUSR1
 SWAP_GRACE_S = 1.0
-"""The longest wait between the two SIGTERMs of a swap: whoever asks for one has seen to it that nobody is served."""
+"""The longest wait between the two SIGTERMs of a swap: no client is served any more when one is asked for."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PROBE_S = 0.015
 _PLAN_POLL_S = 0.02
@@ -242,8 +70,8 @@ class BackendSession:
     be written there; it raises `SpecdashError` when it would not run. It is called in threads. `received` are signals
     that came before this object.
 
-    A change (`transaction.Change`, in a thread of its own) asks for its swaps through `quiet` and `swap`; while one is
-    under way, an engine that ends does not end the session.
+    A change (`Transaction`, in a thread of its own) asks for its swaps through `quiet` and `swap`; while one is under
+    way, an engine that ends does not end the session.
     """
 
     def __init__(
@@ -270,14 +98,14 @@ class BackendSession:
         self.unrecorded: StartCheck | None = None
         """What could not be written into the run record; tried again at `record_due`."""
         self.record_due = 0.0
-        self.told_faults: set[str] = set()
-        """What cannot be recorded, as it was said."""
+        self.known_faults: set[str] = set()
+        """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
         self.verdict: str | None = None
-        """What it found and was not said yet; `verdict_at` is when to say it."""
+        """What it found, to be shown at `verdict_at`."""
         self.verdict_at = 0.0
-        self.said: str | None = None
+        self.shown: str | None = None
         """The last verdict: another one may differ in the tasks it names alone."""
         self.first_signal: int | None = None
         self.signals_sent = 0
@@ -482,8 +310,8 @@ class BackendSession:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
                 self.fallback = None
             self._write_record(check)
-            if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.said:
-                self.verdict = self.said = line(check)
+            if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.shown:
+                self.verdict = self.shown = line(check)
                 self.verdict_at = time.monotonic() + (_DYING_S if check.probe_tokens == 0 else 0.0)
         if self.verdict is not None and not self.tail.open and time.monotonic() >= self.verdict_at:
             # Between two lines of the engine's, which it may write in pieces.
@@ -499,15 +327,15 @@ class BackendSession:
             self.record = write_run_record(self.plan, self.child.pid, check, self.control)
             self.unrecorded = None
         except OSError as error:
-            # The server serves, whatever can be written about it.
+            # The server serves all the same.
             self.unrecorded, self.record_due = check, time.monotonic() + _RECORD_AGAIN_S
             why, _ = reason(run_records_dir() / "record", error)
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
     def fault(self, text: str) -> None:
         """Say once what cannot be recorded."""
-        if text not in self.told_faults:
-            self.told_faults.add(text)
+        if text not in self.known_faults:
+            self.known_faults.add(text)
             self.echo.feed(f"specdash: warning: {text}\n".encode())
 
     def _wait(self) -> float:
@@ -629,7 +457,7 @@ class BackendSession:
     def _unwatch(self) -> None:
         if self.watch is not None:
             self.watch.cancel()
-            self.watch = self.verdict = self.said = None
+            self.watch = self.verdict = self.shown = None
 
     def _clear_away(self) -> int:
         self._unwatch()
@@ -651,11 +479,11 @@ class BackendSession:
         # Only now: its tables take time that a start does not have.
         from specdash.llama.start_failures import explain
 
-        said = "; ".join(self.tail.errors()) or "it printed nothing"
+        words = "; ".join(self.tail.errors()) or "it printed nothing"
         cause = explain(self.tail.texts(), code)
         if cause is not None and cause.id != MOST_GENERAL:
-            said = f"{said}; cause: {cause.because}; {cause.fix}"
-        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {said} (log: {self.plan.log})")
+            words = f"{words}; cause: {cause.because}; {cause.fix}"
+        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {words} (log: {self.plan.log})")
 
 
 class RunningChild:
@@ -692,7 +520,7 @@ class _Swap:
 
 
 class _Planning:
-    """A plan in the making, in a thread that nobody waits for at the end."""
+    """A plan in the making, in a thread that is not waited for at the end."""
 
     def __init__(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
         self._read = file_digest(current.env_file)
@@ -722,7 +550,7 @@ class _Planning:
             self._plan = replan(current, None)
         except SpecdashError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong in planning, the engine that serves goes on
+        except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
             self._error = SpecdashError(f"unexpected {type(error).__name__}: {error}")
 
 
@@ -791,7 +619,7 @@ def replan(current: LaunchPlan, engine: str | None, log: str | None, data: bytes
     """What the env file of `current` asks for now, or `data` in its place. A port of 0 keeps the port that `current`
     has.
 
-    Raises `SpecdashError` when it cannot be run, or would listen on a port that somebody else has.
+    Raises `SpecdashError` when it cannot be run, or would listen on a port that another process has.
     """
     if current.env_file is None:
         raise InputError("the settings come from the environment; start with --env-file to have a file to read again")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.session import Tail
+    from specdash.backend.output import Tail
     from specdash.backend.settings import BackendSettings
     from specdash.core.readings import Slots
     from specdash.llama.start_failures import StartFailure

@@ -37,7 +37,7 @@ class StepFailedError(SpecdashError):
 
 
 class CancelledApplyError(SpecdashError):
-    """Somebody asked for the end of the apply."""
+    """The end of the apply was asked for."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -67,8 +67,7 @@ class Steps:
         return granted
 
     def keep(self) -> None:
-        """From here on the change stays, whoever asks for the end. Raises `CancelledApplyError` when that came
-        before."""
+        """From here on nothing ends the change. Raises `CancelledApplyError` when its end was asked for before."""
         if not self._decide(_KEPT):
             raise CancelledApplyError("it was interrupted")
 
@@ -123,7 +122,7 @@ class Steps:
 
     def _report(self, step: ApplyStep, state: StepState, detail: str, fraction: float | None = None) -> None:
         seconds = 0.0 if state is StepState.SKIPPED else time.monotonic() - self._began
-        # Whoever looks on must not be able to harm what is under way: a closed terminal is no reason to stop.
+        # A listener must not harm what is under way: a closed terminal does not stop a change.
         with contextlib.suppress(Exception):
             self._on_progress(ApplyProgress(step, state, detail, fraction, seconds))
 
@@ -148,8 +147,8 @@ def speculative(url: str, promise: ServerPromise) -> bool | None:
     if promise.router or start_check.sleeps(url, promise):
         return None
     slots = start_check.slots_of(url, promise)
-    told = slots.drafting if not isinstance(slots, str) else None
-    return all(told) if told is not None else None
+    drafting = slots.drafting if not isinstance(slots, str) else None
+    return all(drafting) if drafting is not None else None
 
 
 def check_speculation(url: str, promise: ServerPromise) -> CheckResult:
@@ -160,16 +159,20 @@ def check_speculation(url: str, promise: ServerPromise) -> CheckResult:
     slots = start_check.slots_of(url, promise)
     if isinstance(slots, str):
         return CheckResult(slots, f"whether it speculates could not be checked: {slots}")
-    told = slots.drafting
-    if wanted is None or told is None:
-        why = "the settings do not tell" if wanted is None else "this build's /slots does not tell"
+    drafting = slots.drafting
+    if wanted is None or drafting is None:
+        why = "the settings do not say" if wanted is None else "this build's /slots does not say"
         return CheckResult(why, f"whether it speculates could not be checked: {why}")
     wrong = [slot.id for slot in slots.slots if slot.speculative is not wanted]
     if not wrong:
-        return CheckResult(f"{len(told)} slots draft" if wanted else "no slot drafts, as asked")
+        return CheckResult(f"{len(drafting)} slots draft" if wanted else "no slot drafts, as asked")
     if wanted:
-        raise StepFailedError(f"it is healthy but does not speculate ({len(wrong)} of {len(told)} slots do not draft)")
-    raise StepFailedError(f"it speculates although the settings ask for none ({len(wrong)} of {len(told)} slots draft)")
+        raise StepFailedError(
+            f"it is healthy but does not speculate ({len(wrong)} of {len(drafting)} slots do not draft)"
+        )
+    raise StepFailedError(
+        f"it speculates although the settings ask for none ({len(wrong)} of {len(drafting)} slots draft)"
+    )
 
 
 def probe(

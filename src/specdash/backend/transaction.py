@@ -1,7 +1,7 @@
 """A change of settings in production: the new settings in force and verified, or everything as it was.
 
-`Change.run` is the whole of it, from top to bottom; docs/apply.md describes the steps and what each failure leaves. It
-runs in a thread of the runner, which owns the engine; where no backend runs, in the process that asked for it.
+`Transaction.run` is the whole of it, from top to bottom; docs/apply.md describes the steps and what each failure
+leaves. It runs in a thread of the runner, which owns the engine; where no backend runs, in the process that asked.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Outcome:
     """Whether a first completion became much slower (`MUCH_SLOWER`)."""
 
 
-class Change:
+class Transaction:
     """One change of the backend's env file, the proxy's, or both."""
 
     def __init__(
@@ -221,7 +221,7 @@ class Change:
                 self._note(step=ApplyStep.RECORD)
                 self.steps.keep()
                 return Outcome(self._conclude(ApplyOutcome.APPLIED), changed=True, slower=self._slower)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, first everything goes back
+        except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
             return self._undo(error)
         finally:
             self._resume_proxies()
@@ -365,8 +365,8 @@ class Change:
                     self._warn(f"{left} requests were still running after {limit:g} s and were cut off (--force)")
                     break
                 waiting = self._hold.waiting()
-                said = f"{left} requests running upstream, {waiting} waiting, for {limit - waited:.0f} s at most"
-                self.steps.say(said, min(1.0, waited / limit) if limit else None)
+                words = f"{left} requests running upstream, {waiting} waiting, for {limit - waited:.0f} s at most"
+                self.steps.say(words, min(1.0, waited / limit) if limit else None)
                 self.steps.wait(_POLL_S)
             url, promise = self._last_good.settings.url, promise_of(self._last_good.settings, self._env)
             deadline = time.monotonic() + min(_DIRECT_S, limit)
@@ -386,7 +386,7 @@ class Change:
                 write_edit(edit, new=True)
                 written.append(edit.role)
         except SpecdashError:
-            # Only what was written has to go back: an edit of somebody else's stays where it is.
+            # Only what was written has to go back: an edit that others made stays.
             self._note_if_possible(written=tuple(written))
             raise
 
@@ -580,12 +580,12 @@ class Change:
                 try:
                     reply = ask(url, "/v1/messages", headers=headers, body=body, timeout=max(1.0, left), verified=False)
                 except TimeoutError:
-                    said = f"a request through the proxy at {url} was not answered within {limit:g} s"
+                    words = f"a request through the proxy at {url} was not answered within {limit:g} s"
                     # The clients that had waited come first: a queue says nothing about the settings.
                     if self._engine is not None and busy(*self._place()):
-                        self._warn(f"{said}, while the backend worked for others")
+                        self._warn(f"{words}, while the backend worked for others")
                         return
-                    raise StepFailedError(said) from None
+                    raise StepFailedError(words) from None
                 except OSError as error:
                     raise StepFailedError(f"a request through the proxy at {url} broke off ({error})") from None
                 if reply.status not in _NOT_YET or left <= 0:
@@ -652,8 +652,8 @@ class Change:
                         next_slots = now + _SPECULATION_S
                 if left <= 0 and well:
                     break
-                said = f"settling {max(0.0, left):.0f} s, clients are served"
-                self.steps.say(said, min(1.0, (now - began) / period) if period else None)
+                words = f"settling {max(0.0, left):.0f} s, clients are served"
+                self.steps.say(words, min(1.0, (now - began) / period) if period else None)
                 self.steps.wait(min(_SETTLE_LOOK_S, max(0.01, left)))
             self.steps.say(f"stood for {period:g} s")
 
@@ -670,7 +670,7 @@ class Change:
     # The way back.
 
     def _undo(self, error: Exception) -> Outcome:
-        """Bring everything back to how it was, whatever became of the part before, and record that."""
+        """Put everything back as it was, however far the change got, and record that."""
         stopping = self._runner is not None and self._runner.stopping
         failed = self.steps.current
         reason = "the runner was stopped" if stopping else str(error) or type(error).__name__
@@ -692,7 +692,7 @@ class Change:
                 except ConflictError:
                     changed = True
                     self._warn(
-                        f"{edit.env_file} was changed by somebody else after it was written: that version stays, and "
+                        f"{edit.env_file} was edited after it was written: that version stays, and "
                         f"what runs is the one from before, backup {edit.backup} of `specdash env history`"
                     )
                 except SpecdashError as wrong:
@@ -812,9 +812,8 @@ class Change:
         """Nothing was touched: record that it was tried."""
         taken = read_records(applies_file(self._env))
         self.journal = replace(self.journal, number=next_number(taken))
-        record = replace(
-            self._record(ApplyOutcome.REFUSED, reason=str(error), failed_step=self.steps.current), backups={}, url=None
-        )
+        record = self._record(ApplyOutcome.REFUSED, reason=str(error), failed_step=self.steps.current)
+        record = replace(record, backups={}, digests={}, url=None)
         # Where the disk is what stands in the way, `error` says so already.
         with contextlib.suppress(NotWrittenError):
             append_record(applies_file(self._env), record)
@@ -846,44 +845,29 @@ class Change:
         return record
 
     def _record(self, outcome: ApplyOutcome, *, reason: str = "", failed_step: ApplyStep | None = None) -> ApplyRecord:
-        journal = self.journal
-        digests = {}
-        for edit in journal.edits:
-            with contextlib.suppress(SpecdashError):
-                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
-        refused = outcome is ApplyOutcome.REFUSED
-        return ApplyRecord(
-            number=journal.number,
-            at=journal.at,
-            ended_at=time.time(),
-            kind=journal.kind,
-            outcome=outcome,
-            changes=tuple(change.masked for change in self._changes),
-            profile=journal.profile,
+        return replace(
+            self.journal.record(outcome),
             failed_step=failed_step,
             reason=self._scrub(reason),
-            log_lines=journal.log_lines if failed_step is not None else (),
+            log_lines=self.journal.log_lines if failed_step is not None else (),
             warnings=tuple(self._warnings),
             downtime_s=None if self.down_s is None else round(self.down_s, 4),
             longest_stall_s=None if self.longest_stall_s is None else round(self.longest_stall_s, 3),
             step_seconds=dict(self.steps.seconds),
-            backups={str(edit.role): edit.backup for edit in journal.edits},
-            digests={} if refused else digests,
-            url=journal.url,
         )
 
 
 def write_edit(edit: Edit, *, new: bool) -> bool:
     """Put one version of an env file in the place of the other; False when it is there already.
 
-    Raises `ConflictError` when the file holds neither: somebody else changed it.
+    Raises `ConflictError` when the file holds neither: it was edited.
     """
     now = read_env(Path(edit.env_file))
     data, other = (edit.new, edit.old) if new else (edit.old, edit.new)
     if now.data == data and now.exists is (new or edit.existed):
         return False
     if now.data != other:
-        raise ConflictError(f"{edit.env_file} was changed by somebody else meanwhile; their version was left as it is")
+        raise ConflictError(f"{edit.env_file} was edited meanwhile; that version was left as it is")
     if new or edit.existed:
         replace_env(now, data)
     else:
@@ -946,8 +930,8 @@ def _log_lines(path: str | None) -> list[str]:
 
 
 def _complaint(reply: HttpReply) -> str:
-    said = error_message(reply.body)
-    return f"HTTP {reply.status}{f': {said}' if said else ''}"
+    message = error_message(reply.body)
+    return f"HTTP {reply.status}{f': {message}' if message else ''}"
 
 
-__all__ = ["ApplyKind", "Change", "Outcome", "Runner", "RunnerStoppedError", "RunningEngine"]
+__all__ = ["ApplyKind", "Outcome", "Runner", "RunnerStoppedError", "RunningEngine", "Transaction"]

@@ -6,11 +6,13 @@ case that the runner itself dies meanwhile, and for dashboards; it is one JSON f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from dataclasses import field, replace
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.env_store import Backups, read_env
@@ -26,13 +28,12 @@ from specdash.system.processes import own_start, same_process
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from specdash.backend.launch import LaunchPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Trial(JsonRecord):
+class TrialJournal(JsonRecord):
     """Trials that are under way, or were when the runner died. `pid` is the runner, `client_pid` the command."""
 
     pid: int
@@ -66,17 +67,25 @@ class Trial(JsonRecord):
         return same_process(self.pid, self.pid_started)
 
 
-def read_trial(env: Mapping[str, str] = os.environ) -> Trial | None:
+def read_trial(env: Mapping[str, str] = os.environ) -> TrialJournal | None:
     """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
-    return read_note(trial_file(env), lambda text: read(Trial, json.loads(text)), "note")
+    return read_note(trial_file(env), lambda text: read(TrialJournal, json.loads(text)), "note")
 
 
-def begin(env_file: Path, what: str, client_pid: int, plan: LaunchPlan, env: Mapping[str, str] = os.environ) -> Trial:
+def begin(
+    env_file: Path, what: str, client_pid: int, plan: LaunchPlan, env: Mapping[str, str] = os.environ
+) -> TrialJournal:
     """Note the env file as it is, and keep a backup.
 
-    Raises `ConflictError` where the engine runs another version of the file, which could not be put back, and
-    `NotWrittenError`.
+    Raises `ConflictError` where the engine runs another version of the file, or where the original of an earlier trial
+    still has to be put back, and `NotWrittenError`.
     """
+    left = read_trial(env)
+    if left is not None and not left.alive:
+        raise ConflictError(
+            f"the settings from before `specdash {left.what}` could not be put back (backup {left.backup} of "
+            "`specdash env history`); see why in the backend's log, and restart it"
+        )
     snapshot = read_env(env_file)
     if not snapshot.exists:
         raise InputError(f"env file {env_file}: does not exist, so nothing could be put back")
@@ -85,7 +94,7 @@ def begin(env_file: Path, what: str, client_pid: int, plan: LaunchPlan, env: Map
             f"{env_file} was edited since the backend was started, so what runs now could not be put back; bring the "
             "edits into force first, with `specdash services restart backend`"
         )
-    trial = Trial(
+    trial = TrialJournal(
         pid=os.getpid(),
         pid_started=own_start(),
         at=time.time(),
@@ -101,8 +110,8 @@ def begin(env_file: Path, what: str, client_pid: int, plan: LaunchPlan, env: Map
 
 
 def note_version(
-    trial: Trial, data: bytes, step: tuple[int | None, int | None], env: Mapping[str, str] = os.environ
-) -> Trial:
+    trial: TrialJournal, data: bytes, step: tuple[int | None, int | None], env: Mapping[str, str] = os.environ
+) -> TrialJournal:
     """Note a version that is about to be written, and which boot of how many it is. Raises `NotWrittenError`."""
     boot, planned = step
     noted = replace(trial, tried=(*trial.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
@@ -110,15 +119,13 @@ def note_version(
     return noted
 
 
-def way_back(trial: Trial, running_digest: str | None) -> Journal | None:
+def way_back(trial: TrialJournal, running_digest: str | None) -> Journal | None:
     """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file was
     edited meanwhile: that version stays."""
-    from pathlib import Path
-
     snapshot = read_env(Path(trial.env_file))
     if snapshot.digest not in (trial.digest, *trial.tried):
         raise ConflictError(
-            f"{trial.env_file} was changed by somebody else while settings were tried; their version was left as it "
+            f"{trial.env_file} was edited while settings were tried; that version was left as it "
             f"is, and the one from before is backup {trial.backup} of `specdash env history`"
         )
     if snapshot.data == trial.original and running_digest in (None, trial.digest):
@@ -138,6 +145,12 @@ def way_back(trial: Trial, running_digest: str | None) -> Journal | None:
     )
 
 
+def abandon(trial: TrialJournal, env: Mapping[str, str] = os.environ) -> None:
+    """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
+    with contextlib.suppress(NotWrittenError):
+        _write(replace(trial, pid=0, pid_started=0.0), env)
+
+
 def end(env: Mapping[str, str] = os.environ) -> None:
     """The original is in force, or an edit that was made meanwhile: nothing is left to put back."""
     path = trial_file(env)
@@ -145,7 +158,7 @@ def end(env: Mapping[str, str] = os.environ) -> None:
     files.sweep(path.parent)
 
 
-def _write(trial: Trial, env: Mapping[str, str]) -> None:
+def _write(trial: TrialJournal, env: Mapping[str, str]) -> None:
     path = trial_file(env)
     with files.writing(path, NotWrittenError):
         files.save(path, trial.to_json().encode())

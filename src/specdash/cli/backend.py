@@ -64,7 +64,7 @@ def _repaired(env_file: str | None) -> Repaired:
     from specdash.core.paths import backend_env_file
 
     found = repair(env_file or str(backend_env_file()))
-    for line in found.said:
+    for line in found.lines:
         print(f"specdash: {line}", file=sys.stderr, flush=True)
     return found
 

@@ -21,7 +21,7 @@ from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
 from specdash.backend.repair import repair
 from specdash.backend.steps import CancelledApplyError, Steps
-from specdash.backend.transaction import Change
+from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
 from specdash.collect.run_records import live_backends
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
@@ -213,7 +213,7 @@ class Apply:
             steps = Steps(lambda _: None)
             steps.current = ApplyStep.PREFLIGHT
             reason = "; ".join(finding.line for finding in refusals)
-            return self._take(Change(wanted, None, steps, self._env).refused(RefusedError(reason)))
+            return self._take(Transaction(wanted, None, steps, self._env).refused(RefusedError(reason)))
         path = self._runner()
         if path is None:
             return self._here(wanted)
@@ -245,11 +245,11 @@ class Apply:
 
     def _here(self, wanted: Journal) -> ApplyRecord:
         """Without a backend that runs: by this process."""
-        for line in repair(None, self._env).said:
+        for line in repair(None, self._env).lines:
             wanted = replace(wanted, warnings=(*wanted.warnings, line))
         steps = Steps(self._report)
         self._cancel = steps.cancel
-        return self._take(Change(wanted, None, steps, self._env).run())
+        return self._take(Transaction(wanted, None, steps, self._env).run())
 
     def _take(self, outcome: Outcome) -> ApplyRecord:
         self.error, self.changed = outcome.error, outcome.changed
@@ -361,7 +361,7 @@ class Trial:
         wanted = {key: value or None for key, value in configuration.items()}
         if snapshot.digest not in self._versions:
             raise ConflictError(
-                f"{service.env_file} was changed by somebody else while settings were tried; their version was left as "
+                f"{service.env_file} was edited while settings were tried; that version was left as "
                 f"it is, and the one from before is backup {self._backup} of `specdash env history`"
             )
         data = self._marked(with_changes(parse(decode(self.original)), wanted).encode())

@@ -1,0 +1,180 @@
+"""A server's output: kept in its log file, copied to standard error, and searched for what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import stat
+from collections import deque
+from pathlib import Path
+
+from specdash.core.errors import InputError
+from specdash.system.files import NO_SPACE, put
+from specdash.system.text import MIB
+
+CHUNK = 64 * 1024
+"""Bytes of output read at once."""
+_PENDING_LIMIT = 1024 * 1024
+_ATOMIC_WRITE = 4096
+_EARLY_LIMIT = 400
+_ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
+
+
+class Tail:
+    """The last lines of the output, and what looked like an error at the start: for why the server fails, or runs
+    without speculation."""
+
+    def __init__(self) -> None:
+        self.lines: deque[bytes] = deque(maxlen=256)
+        self.early: list[bytes] = []
+        """Lines since the start that look like errors; it only grows, so that another thread may read it."""
+        self.starting = True
+        """Whether such lines are still kept."""
+        self.open = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece, cut anywhere."""
+        *whole, self.open = (self.open + data[-CHUNK:]).split(b"\n")
+        self.open = self.open[-1024:]
+        kept = [line[:1024] for line in whole if line.strip()]
+        self.lines.extend(kept)
+        if self.starting and kept:
+            self.early += [line for line in kept if _ERROR_LINE.search(line)]
+            self.starting = len(self.early) < _EARLY_LIMIT
+
+    def texts(self) -> list[str]:
+        """All that is kept, in its order, each line once. From any thread."""
+        # A copy in one step of the interpreter: another thread may append.
+        last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
+        known = set(last)
+        whole = [*(line for line in list(self.early) if line not in known), *last]
+        return [line.decode("utf-8", "replace") for line in whole]
+
+    def errors(self) -> list[str]:
+        """The last three lines that look like errors, else the last one."""
+        lines = [*self.lines, *([self.open] if self.open.strip() else [])]
+        found = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
+        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", line.decode("utf-8", "replace")).strip() for line in found]
+        return list(dict.fromkeys(texts))[-3:]
+
+
+class Echo:
+    """Copies output to a descriptor that may be slow or gone, without ever waiting for it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.pending = bytearray()
+        self.dropped = 0
+        self.gone = False
+
+    def feed(self, data: bytes) -> None:
+        """Write `data`, now or when the descriptor takes it."""
+        if not self.gone:
+            if len(self.pending) + len(data) > _PENDING_LIMIT:
+                self.dropped += len(data)
+            else:
+                self.pending += data
+            self.drain()
+
+    def drain(self) -> None:
+        """Write what can be written now."""
+        while not self.gone and (self.pending or self.dropped):
+            if not select.select([], [self.descriptor], [], 0)[1]:
+                return
+            if not self.pending:
+                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self.dropped
+                self.dropped = 0
+            try:
+                written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
+            except OSError as error:
+                if error.errno in NO_SPACE:
+                    self.pending.clear()
+                    return
+                self.gone = True
+                return
+            del self.pending[:written]
+
+
+_MODE = 0o600
+
+
+class LogFile:
+    """Appends bytes to `path`, mode 0600.
+
+    At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
+    before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
+    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there
+    was no room for the file itself, it is made as soon as there is.
+    """
+
+    def __init__(self, path: str | Path, max_mib: int) -> None:
+        self.path = Path(path).absolute()
+        self.bound(max_mib)
+        self.lost = 0
+        """Bytes that could not be written."""
+        self._size = 0
+        self._regular = True
+        self._fd: int | None = None
+        try:
+            self._begin()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                return
+            raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
+
+    def bound(self, max_mib: int) -> None:
+        """Let the file grow to `max_mib` from now on; 0: without end."""
+        self.limit = max_mib * MIB
+
+    def write(self, data: bytes) -> None:
+        """Append `data` unchanged."""
+        if self._fd is None:
+            with contextlib.suppress(OSError):
+                self._begin()
+        if self._fd is None:
+            self.lost += len(data)
+            return
+        if self._regular and self.limit and self._size + len(data) > self.limit and self._size:
+            self._rotate()
+        view = memoryview(data)
+        try:
+            while view:
+                written = os.write(self._fd, view)
+                self._size += written
+                view = view[written:]
+        except OSError:
+            self.lost += len(view)
+
+    def close(self) -> None:
+        """Close the file; it stays where it is."""
+        if self._fd is not None:
+            os.close(self._fd)
+
+    def _begin(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            found = None
+        self._regular = found is None or stat.S_ISREG(found.st_mode)
+        if self._regular and found is not None and found.st_size:
+            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+        self._size = 0
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+        if self._regular:
+            os.fchmod(descriptor, _MODE)
+        return descriptor
+
+    def _rotate(self) -> None:
+        try:
+            fresh = self._open()
+        except OSError:
+            self._size = 0
+            return
+        self.close()
+        self._fd = fresh
