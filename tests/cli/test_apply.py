@@ -10,14 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.journal import append_record, journal_file
+from specdash.backend.journal import Journal, append_record, journal_file
 from specdash.cli.main import main
 from specdash.cli.signals import change_begun
 from specdash.control.change import outlook_words
+from specdash.control.plan import plan_apply
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import ExitCode
 from specdash.core.paths import applies_file, config_file
@@ -148,6 +150,65 @@ def test_a_dry_run_shows_the_plan_and_touches_nothing(rig: Rig) -> None:
 
 
 @with_engine
+def test_a_dry_run_names_a_change_that_was_cut_short(rig: Rig) -> None:
+    plan = plan_apply(rig.deployment, {Role.BACKEND: {"LLAMA_DRAFT_MAX": "6"}}, env=rig.env)
+    cut = Journal(1, ApplyKind.APPLY, time.time(), 0, 0.0, ApplyStep.WRITE, plan.edits)
+    journal_file(rig.env).write(cut)
+    done = rig.command("apply", "--dry-run", "LLAMA_DRAFT_MAX=8")
+    assert done.returncode == ExitCode.OK
+    assert "LLAMA_DRAFT_MAX 4 -> 6 was cut short" in done.stderr
+    assert rig.apply("LLAMA_DRAFT_MAX=8").outcome is ApplyOutcome.APPLIED
+    rig.assert_settled()
+
+
+@pytest.mark.parametrize("digest", ["", "yes", "g" * 64, "a" * 63, "a" * 65])
+@with_engine
+def test_an_expected_version_is_a_sha_256(rig: Rig, digest: str) -> None:
+    done = rig.command("apply", "--yes", "--expect", f"backend={digest}", "LLAMA_DRAFT_MAX=8")
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert f"--expect backend={digest}: must be a SHA-256, 64 hex digits" in done.stderr
+    rig.assert_settled(version=rig.good_backend)
+
+
+@with_engine
+@pytest.mark.parametrize(("answer", "kept"), [(b"\n", True), (b"n\n", False)])
+def test_a_change_after_which_completions_are_much_slower_asks_whether_it_stays(
+    rig: Rig, answer: bytes, *, kept: bool
+) -> None:
+    process, controller = apply_on_a_terminal(rig, "--settle-time", "0", *misbehaving(rig.home, "slow"))
+    read_until(controller, b"Apply this? [y/N]")
+    os.write(controller, b"y\n")
+    read_until(controller, b"keep it? [Y/n]")
+    os.write(controller, answer)
+    if not kept:
+        read_until(controller, b"applied:")
+    assert process.wait(60) == ExitCode.OK
+    os.close(controller)
+    assert (rig.file().read_bytes() == rig.good_backend) is not kept
+    applied = next(record for record in reversed(rig.records()) if record.kind is ApplyKind.APPLY)
+    assert f"`specdash rollback {applied.number}` goes back" in applied.warnings[-1]
+
+
+@with_engine
+def test_with_yes_a_much_slower_completion_is_a_warning_that_names_the_way_back(rig: Rig) -> None:
+    done = rig.command("apply", "--yes", *misbehaving(rig.home, "slow"))
+    assert done.returncode == ExitCode.OK
+    assert "times as long as before the change" in done.stderr
+    assert f"`specdash rollback {rig.records()[-1].number}` goes back" in done.stderr
+
+
+@with_engine
+def test_a_signal_before_the_change_is_sent_leaves_a_word_and_the_settings(rig: Rig) -> None:
+    process, controller = apply_on_a_terminal(rig, "LLAMA_DRAFT_MAX=8")
+    read_until(controller, b"Apply this? [y/N]")
+    process.send_signal(signal.SIGTERM)
+    read_until(controller, b"specdash: interrupted: nothing was changed")
+    assert process.wait(10) == ExitCode.INTERRUPTED
+    os.close(controller)
+    rig.assert_settled(version=rig.good_backend)
+
+
+@with_engine
 def test_without_a_terminal_and_without_yes_nothing_is_done(rig: Rig) -> None:
     done = rig.command("apply", "LLAMA_DRAFT_MAX=8")
     assert done.returncode == ExitCode.USAGE
@@ -158,8 +219,9 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(rig: Rig) -> None:
 
 @with_engine
 def test_each_end_has_its_exit_code_and_one_json_object_on_stdout(rig: Rig) -> None:
+    before = len(rig.records())
     assert_each_end_has_its_code_and_json(rig, rig.command)
-    assert len(json.loads(rig.command("applies", "--json").stdout)) == 3
+    assert len(json.loads(rig.command("applies", "--json").stdout)) == before + 3
 
 
 @with_engine

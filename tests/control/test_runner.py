@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.journal import ApplyLock, journal_file
+from specdash.backend.trial import read_trial
 from specdash.control.change import RemoteError, RunnerConnection, Trial, runner_of
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyStep, Role
-from specdash.core.errors import ExitCode
+from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import apply_journal_file, trial_file
 from support.deployment import ON_A_SCRIPTED_ENGINE, Rig, misbehaving
 from support.waiting import until
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), ON_A_SCRIPTED_ENGINE]
 CHANGE = ("LLAMA_DRAFT_MAX=7", "PROXY_LOOP_WINDOW=9")
 LEFT_BY_0_1 = Path(__file__).parents[1] / "data/from_0_1/state"
 FALLBACK = "last good settings run again"
-REFUSED_OVER = "somebody else"
+REFUSED_OVER = "was edited"
 
 
 @pytest.fixture(autouse=True)
@@ -289,6 +290,34 @@ def test_a_runner_that_is_killed_during_a_trial_starts_with_the_original(rig: Ri
     until(lambda: any(status["runner_pid"] != pid for status in statuses(rig)), 30)
     rig.wait_ready()
     rig.assert_settled(version=rig.good_backend)
+    assert not trial_file(rig.env).exists()
+
+
+def test_an_original_that_does_not_start_again_is_named_and_goes_back_with_the_next_runner(rig: Rig) -> None:
+    shared, model, away = rig.values()["LLAMA_MODEL"], rig.home / "own.gguf", rig.home / "away.gguf"
+    model.write_bytes(Path(shared).read_bytes())
+    assert rig.apply(f"LLAMA_MODEL={model}").outcome is ApplyOutcome.APPLIED
+    original = rig.file().read_bytes()
+    trial = Trial(rig.deployment, "tune", rig.env)
+    assert trial_change(rig, trial, LLAMA_MODEL=shared) is ApplyOutcome.APPLIED
+    model.rename(away)
+    try:
+        ended = trial.end()
+        assert ended is not None
+        assert ended.outcome is ApplyOutcome.REFUSED
+        noted = read_trial(rig.env)
+        assert noted is not None
+        assert not noted.alive
+        with pytest.raises(ConflictError, match="could not be put back"):
+            Trial(rig.deployment, "tune", rig.env)
+        assert rig.ask()
+    finally:
+        away.rename(model)
+    pid = runner(rig)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: any(status["runner_pid"] != pid for status in statuses(rig)), 30)
+    rig.wait_ready()
+    rig.assert_settled(version=original)
     assert not trial_file(rig.env).exists()
 
 
