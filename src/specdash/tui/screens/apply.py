@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.1
 _KEY = 34
 _BAR = 20
+_BEFORE_DETAIL = 58
+"""Columns of a step's sign, name, words and time."""
 _STATES: dict[StepState, tuple[str, str]] = {
     StepState.RUNNING: ("..", "accent bold"),
     StepState.DONE: ("ok", "good"),
@@ -200,7 +202,8 @@ def latest(reports: Sequence[ApplyProgress]) -> list[ApplyProgress]:
 
 
 def step_lines(reports: Sequence[ApplyProgress], width: int) -> list[Line]:
-    """A line a step: its state, what it is about, its time, and what it does at the moment."""
+    """A line a step: its state, what it is about, its time, and what it does at the moment; below it where that has no
+    room."""
     lines: list[Line] = []
     for report in reports:
         sign, role = _STATES[report.state]
@@ -210,10 +213,19 @@ def step_lines(reports: Sequence[ApplyProgress], width: int) -> list[Line]:
             (f"{_WORDS[report.step]:<32}", "dim"),
             (f"{seconds(report.seconds) if report.state is not StepState.SKIPPED else '':>7}  ", "text"),
         ]
-        if report.fraction is not None and report.state is StepState.RUNNING:
-            filled, rest = bar(report.fraction, _BAR)
+        running = report.state is StepState.RUNNING
+        room = max(width - _BEFORE_DETAIL, 0)
+        if report.fraction is not None and running:
+            length = max(min(_BAR, room - 6), 4)
+            filled, rest = bar(report.fraction, length)
             spans += [(filled + rest, "accent track"), (f" {percent(report.fraction)} ", "text")]
-        spans.append((clean(report.detail, max(width - 60, 20)), "bad" if report.state is StepState.FAILED else "dim"))
+            room -= length + 6
+        detail, role = clean(report.detail, 400), "bad" if report.state is StepState.FAILED else "dim"
+        if running and len(detail) > room:
+            # What it waits for, and until when at most, must be readable on 80 columns.
+            lines += [tuple(spans), ((f"     {shortened(detail, width - 6)}", "text"),)]
+            continue
+        spans.append((shortened(detail, max(room, 1)), role))
         lines.append(tuple(spans))
     return lines
 
