@@ -267,18 +267,26 @@ class _Client:
     def _outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
         settings = self._changes.session.engine.plan.settings
-        active, proxies = 0, fronts([settings.url], self._changes.env)
-        for front in proxies:
-            with contextlib.suppress(OSError):
-                state = front.state()
-                active += int(state.get("active") or 0) + int(state.get("waiting") or 0)
+        proxies = fronts([settings.url], self._changes.env)
+
+        def behind_proxies() -> int:
+            count = 0
+            for front in proxies:
+                with contextlib.suppress(OSError):
+                    state = front.state()
+                    count += int(state.get("active") or 0) + int(state.get("waiting") or 0)
+            return count
+
+        # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
+        before = behind_proxies()
         at_all = busy(settings.url, promise_of(settings, self._changes.env))
+        active = behind_proxies()
         records = [record for record in read_records(applies_file(self._changes.env)) if record.downtime_s is not None]
         last = records[-1] if records else None
         return {
             "proxies": len(proxies),
             "behind_proxy": active,
-            "direct": None if at_all is None else max(0, at_all - active),
+            "direct": None if at_all is None else max(0, at_all - max(before, active)),
             "last_downtime_s": last.downtime_s if last is not None else None,
             "last_stall_s": last.longest_stall_s if last is not None else None,
         }
