@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.collect import proxy_log
-from specdash.collect.proxy_log import JournalLines, ProxyEventsCollector
+from specdash.collect.proxy_log import ProxyEventsCollector
 from specdash.collect.tail import TailChunk
 from specdash.core.proxy_events import (
     Guardrail,
@@ -54,6 +52,12 @@ class Given:
 
     def read(self, limit: int = 0) -> TailChunk:
         return self.chunks.pop(0) if self.chunks else TailChunk()
+
+    def follow(self, path: str) -> None:
+        """It has no path."""
+
+    def written_at(self) -> float | None:
+        return None
 
     def close(self) -> None:
         self.chunks.clear()
@@ -153,59 +157,6 @@ def test_an_empty_file_is_known_to_be_empty_and_nothing_new_is_not_told(file: Pa
     for _ in range(3):
         collector.step()
     assert published.batches() == [ProxyEvents()]
-
-
-@pytest.fixture
-def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journalctl that writes down what it was asked, then prints a file and stays."""
-    program = tmp_path / "bin" / "journalctl"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncat {tmp_path}/journal\nexec sleep 60\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    return program
-
-
-def until(collector: ProxyEventsCollector, condition: Any) -> None:
-    deadline = time.monotonic() + 15
-    while not condition():
-        assert time.monotonic() < deadline
-        collector.step()
-        time.sleep(0.01)
-
-
-def test_a_unit_of_the_journal_is_followed(journalctl: Path, tmp_path: Path, published: Published) -> None:
-    (tmp_path / "journal").write_bytes(lines(REQUEST, LOOP))
-    collector = ProxyEventsCollector("journal:uap-anthropic-proxy.service", published.append)
-    try:
-        until(collector, lambda: published.events() == [REQUEST, LOOP])
-    finally:
-        collector.close()
-    asked = (tmp_path / "asked").read_text().split()
-    assert asked[:3] == ["--user", "-u", "uap-anthropic-proxy.service"]
-    assert {"-f", "cat", "500"} <= set(asked)
-
-
-def test_a_journalctl_that_ends_is_said_and_none_is_left_behind(
-    journalctl: Path, tmp_path: Path, published: Published
-) -> None:
-    journalctl.write_text("#!/bin/sh\nexit 3\n")
-    collector = ProxyEventsCollector("journal:x.service", published.append)
-    until(collector, lambda: any(reading.failure for reading in published))
-    assert "status 3" in str(next(reading.failure for reading in published if reading.failure))
-    journal = JournalLines("x.service")
-    journalctl.write_text("#!/bin/sh\nexec sleep 60\n")
-    journal.read()
-    process = journal._process
-    assert process is not None
-    journal.close()
-    assert process.poll() is not None
-
-
-def test_without_journalctl_the_reason_is_said(monkeypatch: pytest.MonkeyPatch, published: Published) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    ProxyEventsCollector("journal:x.service", published.append).step()
-    assert "not installed" in str(published[0].failure)
 
 
 def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well(

@@ -43,7 +43,7 @@ def test_values_are_typed() -> None:
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
         ("url = 7", "must be a text"),
-        ('proxy_log = "journal:--all"', "must be a file, or journal:UNIT"),
+        ('proxy_log = "journal:--all"', "must be a file, journal:UNIT"),
         ("target = 1", r"config.toml: must be tables: \[\[target\]\]"),
         ('[[target]]\nurl = "gpu1"', r'\[\[target\]\] 1: name is missing; write name = "gpu1"'),
         ('[[target]]\nname = "a"', r'\[\[target\]\] 1 \("a"\): url is missing; write url = "http://gpu1:8080"'),

@@ -7,9 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from specdash.collect.gpu import Driver, look
+from specdash.collect.log_source import past
 from specdash.collect.proxy import ProxyPoller
-from specdash.collect.proxy_log import lines_of
-from specdash.collect.tail import LogTail
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
 from specdash.core.readings import Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
 from specdash.llama.client import LlamaClient
@@ -152,26 +151,20 @@ def check_log(path: str | None) -> LogCheck:
         return LogCheck(None, "no log file is known")
     from specdash.llama.log_parser import LogParser
 
-    tail, parser = LogTail(path), LogParser()
+    parser = LogParser()
     lines = unrecognised = 0
     verbosity: int | None = None
     traced = detailed = False
-    try:
-        more = True
-        while more:
-            chunk = tail.read()
-            if chunk.failure is not None and not chunk.data:
-                return LogCheck(path, chunk.failure.detail)
-            batch = parser.feed(chunk.data)
-            more = chunk.more
-            lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
-            for fact in batch.facts:
-                if isinstance(fact, ServerEvent) and fact.name == "verbosity":
-                    verbosity = _whole(fact.get("verbosity"))
-                traced = traced or isinstance(fact, VerificationSteps)
-                detailed = detailed or isinstance(fact, SpeculativeStatistics)
-    finally:
-        tail.close()
+    for chunk in past(path):
+        if chunk.failure is not None and not chunk.data:
+            return LogCheck(path, chunk.failure.detail)
+        batch = parser.feed(chunk.data)
+        lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
+        for fact in batch.facts:
+            if isinstance(fact, ServerEvent) and fact.name == "verbosity":
+                verbosity = _whole(fact.get("verbosity"))
+            traced = traced or isinstance(fact, VerificationSteps)
+            detailed = detailed or isinstance(fact, SpeculativeStatistics)
     if verbosity is None and detailed:
         verbosity = 4
     return LogCheck(path, None, lines, unrecognised, verbosity, traced)
@@ -319,9 +312,5 @@ async def _look(target: Target) -> tuple[str, str]:
 
 
 def _events_failure(place: str) -> str | None:
-    lines = lines_of(place)
-    try:
-        failure = lines.read(1).failure
-        return failure.detail if failure is not None else None
-    finally:
-        lines.close()
+    failure = next(past(place, 1)).failure
+    return failure.detail if failure is not None else None

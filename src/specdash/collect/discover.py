@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from specdash.collect.api_key import SERVER_KEYS, first_key, first_key_of
+from specdash.collect.log_source import place_of_process
 from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
@@ -300,7 +301,7 @@ def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
         origin += ", which wants an API key"
     return Target(
         normalise_url(url),
-        log=arguments.log or _redirected_log(process.pid),
+        log=arguments.log or place_of_process(process.pid),
         pid=process.pid,
         parameters=arguments.speculation,
         origin=origin,
@@ -328,16 +329,6 @@ def _listening_port(process: psutil.Process) -> int | None:
         return None
     ports = [connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN]
     return min(ports) if ports else None
-
-
-def _redirected_log(pid: int) -> str | None:
-    """The file that the server's standard error goes to, when that is one."""
-    link = Path(f"/proc/{pid}/fd/2")
-    try:
-        path = link.readlink()
-        return str(path) if path.is_absolute() and path.is_file() else None
-    except OSError:
-        return None
 
 
 def place(url: str) -> tuple[str, int]:

@@ -48,6 +48,7 @@ class FleetHub:
         self._root: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="specdash-fleet", daemon=True)
         self._workers: list[Worker] = []
+        self._logs: _Logs | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,7 +64,8 @@ class FleetHub:
         here = [sink for target, sink in self._watched if local_port(target.url) is not None]
         logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
         if logs:
-            self._workers.append(Worker("fleet-logs", _Logs(logs).step, lambda _: None))
+            self._logs = _Logs(logs)
+            self._workers.append(Worker("fleet-logs", self._logs.step, lambda _: None))
         if here:
             self._workers.append(Worker("fleet-gpu", _Gpus(here).step, lambda _: None))
         for worker in self._workers:
@@ -82,6 +84,8 @@ class FleetHub:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
+        if self._logs is not None:
+            self._logs.close()
 
     def _run(self) -> None:
         async def watch() -> None:
@@ -135,6 +139,11 @@ class _Logs:
         self._logs = logs
         self._order = itertools.count()
         self._due: list[tuple[float, int, LogCollector]] = []
+
+    def close(self) -> None:
+        """Let go of them all."""
+        for _, _, collector in self._due:
+            collector.close()
 
     def step(self) -> float:
         """Read the one that is due first; seconds until the next."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from specdash.core.config import JOURNAL
+from specdash.core.log_places import program_and_name
 from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
 from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source, others_share
@@ -176,9 +176,9 @@ def disk_figures(path: str) -> dict[str, int]:
 def written_places(target: Target, env: Mapping[str, str]) -> list[tuple[str, str]]:
     """Where the server, its proxy and specdash write, as far as it is on this machine."""
     places = [("specdash's state", str(state_dir(env)))]
-    if target.log is not None:
+    if target.log is not None and program_and_name(target.log) is None:
         places.insert(0, ("server log", str(Path(target.log).resolve().parent)))
-    if target.proxy_log is not None and not target.proxy_log.startswith(JOURNAL):
+    if target.proxy_log is not None and program_and_name(target.proxy_log) is None:
         places.append(("proxy events", str(Path(target.proxy_log).resolve().parent)))
     return places
 

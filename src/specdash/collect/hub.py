@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
+    from specdash.collect.log_source import LogLines
     from specdash.collect.own_files import TrialCollector
     from specdash.collect.proxy import ProxyPoller
     from specdash.collect.proxy_log import ProxyEventsCollector
-    from specdash.collect.tail import LogTail
     from specdash.core.target import Target
 
     Sink = Callable[[Reading[Any]], None]
@@ -350,7 +350,7 @@ class Hub:
         self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
-        self._log_tail: LogTail | None = None
+        self._log_lines: LogLines | None = None
         self._trials: TrialCollector | None = None
         self._http = _HttpThread(target, self._publish_answer, interval_s, lambda: self._target)
         self._on_target = on_target
@@ -394,6 +394,8 @@ class Hub:
         self._http.join(deadline - time.monotonic())
         for worker in self._workers:
             worker.join(deadline - time.monotonic())
+        if self._log_lines is not None:
+            self._log_lines.close()
         self._proxy.join(deadline - time.monotonic())
 
     def set_interval(self, interval_s: float) -> None:
@@ -406,22 +408,22 @@ class Hub:
     def _watch_log(self) -> None:
         path = self._target.log
         if path is None:
-            detail = "no log file: start specdash with --log FILE"
+            detail = "no log is known: start specdash with --log FILE, journal:UNIT, docker:NAME or podman:NAME"
             self.bus.publish(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, detail))
             return
         self._read_log(path)
 
     def _read_log(self, path: str) -> Worker:
+        from specdash.collect.log_source import lines_of
         from specdash.collect.logs import LogCollector
-        from specdash.collect.tail import LogTail
 
-        tail = self._log_tail = LogTail(path)
-        return self._work("log", LogCollector(path, self.bus.publish, tail=tail).step, Source.LOG)
+        lines = self._log_lines = lines_of(path)
+        return self._work("log", LogCollector(path, self.bus.publish, lines=lines).step, Source.LOG)
 
     def _follow_log(self, path: str) -> None:
         """The server was started again, and writes another log than before."""
-        if self._log_tail is not None:
-            self._log_tail.follow(path)
+        if self._log_lines is not None:
+            self._log_lines.follow(path)
             return
         with self._knowing:
             if not self._stopped:

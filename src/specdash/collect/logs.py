@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdash.collect.tail import LogTail
+from specdash.collect.log_source import LogLines, lines_of
 from specdash.core.log_facts import DETAIL, TOLD, LogBatch, WarningTally
 from specdash.core.readings import Failure, Reading, Source
 
@@ -49,13 +49,13 @@ class LogCollector:
         path: str,
         publish: Callable[[Reading[Any]], None],
         *,
-        tail: LogTail | None = None,
+        lines: LogLines | None = None,
         new_parser: Callable[[], LineParser] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._wall = wall
-        self._tail = tail or LogTail(path)
+        self._lines = lines or lines_of(path)
         self._publish = publish
         self._new_parser = new_parser or _log_parser
         self._clock = clock
@@ -69,13 +69,13 @@ class LogCollector:
         started = self._clock()
         deadline = started + (TURN_S if self._told else BACKFILL_S)
         batches: list[LogBatch] = []
-        chunk = self._tail.read(SLICE_BYTES)
+        chunk = self._lines.read(SLICE_BYTES)
         while True:
             if chunk.data or chunk.replaced:
                 self._parse(chunk.data, replaced=chunk.replaced, into=batches)
             if not chunk.more or self._clock() >= deadline:
                 break
-            chunk = self._tail.read(SLICE_BYTES)
+            chunk = self._lines.read(SLICE_BYTES)
         self._tell(batches, chunk.failure, more=chunk.more)
         spent = self._clock() - started
         # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
@@ -83,10 +83,10 @@ class LogCollector:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._tail.close()
+        self._lines.close()
 
     def _age_s(self) -> float | None:
-        written_at = self._tail.written_at()
+        written_at = self._lines.written_at()
         return max(0.0, self._wall() - written_at) if written_at is not None else None
 
     def _parse(self, data: bytes, *, replaced: bool, into: list[LogBatch]) -> None:

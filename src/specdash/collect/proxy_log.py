@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from specdash.collect.tail import LogTail, TailChunk
-from specdash.core.config import JOURNAL
+from specdash.collect.log_source import lines_of
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, SessionView, from_json
-from specdash.core.readings import Failure, FailureKind, Reading, Source
+from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from specdash.collect.log_source import LogLines
+    from specdash.collect.tail import TailChunk
     from specdash.core.proxy_events import ProxyEvent
     from specdash.core.proxy_lines import ContextLine
 
@@ -32,20 +31,8 @@ MAX_EVENTS = 5000
 
 JOURNAL_LINES = 500
 _SLICE_BYTES = 256 * 1024
-_RESTART_S = 5.0
-_SETTLED_S = 2.0
 _PAST_S = 2.0
 """What is read so soon after the begin was written before it."""
-
-
-class LineSource(Protocol):
-    """Where lines come from, as `LogTail` gives them."""
-
-    def read(self, limit: int = ...) -> TailChunk:
-        """What is new, at most `limit` bytes."""
-
-    def close(self) -> None:
-        """Let go of it."""
 
 
 class ProxyEventsCollector:
@@ -57,13 +44,15 @@ class ProxyEventsCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         tell_context: bool = False,
-        lines: LineSource | None = None,
+        lines: LogLines | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`place` is a file, or `journal:UNIT`; with `tell_context`, CONTEXT lines become PROXY readings too, for a
+        """`place` is one of `core.log_places`; with `tell_context`, CONTEXT lines become PROXY readings too, for a
         proxy whose address is not known."""
-        self._lines = lines or lines_of(place)
+        self._lines = lines or lines_of(
+            place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES, backlog_lines=JOURNAL_LINES
+        )
         self._publish = publish
         self._clock = clock
         self._rest = b""
@@ -188,82 +177,3 @@ def _status(before: SessionView | None, lines: Sequence[ContextLine]) -> ProxySt
         overflows=last.overflows,
     )
     return ProxyStatus(context_window=last.window, requests=session.requests, sessions=(session,), session_count=1)
-
-
-def lines_of(place: str) -> LineSource:
-    """What follows a file, or `journal:UNIT`."""
-    if place.startswith(JOURNAL):
-        return JournalLines(place.removeprefix(JOURNAL))
-    return LogTail(place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES)
-
-
-class JournalLines:
-    """Follows one unit of the user's journal through `journalctl`, which is started again when it ends."""
-
-    def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.unit = unit
-        self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
-        self._not_before = 0.0
-        self._backlog = JOURNAL_LINES
-        self._failure: Failure | None = None
-
-    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
-        """What is new, at most `limit` bytes; never waits."""
-        if self._process is None and not self._start():
-            return TailChunk(failure=self._failure)
-        assert self._process is not None  # noqa: S101 - for the type checker
-        assert self._process.stdout is not None  # noqa: S101
-        try:
-            data = os.read(self._process.stdout.fileno(), limit)
-        except BlockingIOError:
-            # One that ends at once is not a recovery.
-            settled = self._clock() > self._not_before - _RESTART_S + _SETTLED_S
-            self._failure = None if settled else self._failure
-            return TailChunk(failure=self._failure)
-        if data:
-            self._failure = None
-            # A pipe gives as much as it holds, which is less than is asked for.
-            return TailChunk(data, more=True)
-        status = self._end()
-        self._failure = Failure(FailureKind.UNAVAILABLE, f"journalctl ended with status {status}")
-        return TailChunk(failure=self._failure)
-
-    def close(self) -> None:
-        """End journalctl."""
-        if self._process is not None:
-            self._end()
-
-    def _start(self) -> bool:
-        if self._clock() < self._not_before:
-            return False
-        self._not_before = self._clock() + _RESTART_S
-        command = ["journalctl", "--user", "-u", self.unit, "-o", "cat", "-q", "-f", "-n", str(self._backlog)]
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
-        except OSError as error:
-            why = "is not installed" if isinstance(error, FileNotFoundError) else f"cannot run: {error.strerror}"
-            self._failure = Failure(FailureKind.UNAVAILABLE, f"journalctl {why}")
-            return False
-        assert self._process.stdout is not None  # noqa: S101 - for the type checker
-        os.set_blocking(self._process.stdout.fileno(), False)
-        # A second start goes on from now: what it would repeat has been counted.
-        self._backlog = 0
-        return True
-
-    def _end(self) -> int:
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        if process.stdout is not None:
-            process.stdout.close()
-        if (status := process.poll()) is not None:
-            return status
-        process.terminate()
-        try:
-            return process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait(0.5)

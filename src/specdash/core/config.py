@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.errors import InputError, UsageError
+from specdash.core.log_places import PATTERN, PLACES, check_place
 from specdash.core.removed import REMOVED_SETTINGS, removed_setting
 from specdash.core.target import is_over_ssh, machine_and_server, normalise_url
 from specdash.system.data import dataclass
@@ -22,9 +23,6 @@ WINDOWS_S: dict[str, float] = {"1m": 60.0, "5m": 300.0, "15m": 900.0, "1h": 3600
 """The windows that charts and windowed figures can have."""
 REFRESH_S: tuple[float, ...] = (0.5, 1.0, 2.0, 5.0)
 """The refresh intervals, in seconds."""
-JOURNAL = "journal:"
-"""What a log setting begins with that names a unit of the user's journal instead of a file."""
-_UNIT = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
 NAME_OF_TARGET = re.compile(r"[\w.@-]{1,40}")
 NAMES_OF_TARGET = ("name", "group")
 """What a table [[target]] calls its server, and the group that it is in: names, no settings."""
@@ -55,12 +53,9 @@ def _text(value: object) -> str:
     return value
 
 
-@_schema(type="string", minLength=1, pattern=f"^(?!{JOURNAL})|^{JOURNAL}{_UNIT.pattern}$")
-def _file_or_journal(value: object) -> str:
-    text: str = _text(value)
-    if text.startswith(JOURNAL) and not _UNIT.fullmatch(text.removeprefix(JOURNAL)):
-        raise ValueError("must be a file, or journal:UNIT such as journal:uap-anthropic-proxy.service")
-    return text
+@_schema(type="string", minLength=1, pattern=PATTERN)
+def _log_place(value: object) -> str:
+    return check_place(_text(value))
 
 
 @_schema(enum=[*WINDOWS_S])
@@ -208,7 +203,7 @@ def _variable(name: str) -> str:
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("url", _text, None, "address of the llama-server, such as http://127.0.0.1:8080 or ssh://user@host", "URL"),
-    Setting("log", _text, None, "the server's log file", "FILE"),
+    Setting("log", _log_place, None, f"the server's log: {PLACES}", "PLACE"),
     Setting("api_key_env", _text, None, "name of the environment variable that holds the server's API key", "NAME"),
     Setting("api_key_file", _text, None, "file that holds the server's API key", "FILE"),
     Setting("model", _text, None, "model to watch when the server is a router", "NAME"),
@@ -220,7 +215,7 @@ SETTINGS: tuple[Setting, ...] = (
         "URL",
     ),
     Setting("proxy_key_env", _text, None, "name of the environment variable that holds the proxy's API key", "NAME"),
-    Setting("proxy_log", _file_or_journal, None, "the proxy's events or log: a file, or journal:UNIT", "FILE"),
+    Setting("proxy_log", _log_place, None, f"the proxy's events or log: {PLACES}", "PLACE"),
     Setting("window", _window, "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),

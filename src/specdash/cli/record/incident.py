@@ -28,8 +28,9 @@ from specdash.cli.options import (
 )
 from specdash.core import paths
 from specdash.core.changes import Role, is_secret
-from specdash.core.config import JOURNAL, RULE_SETTINGS, SERVICE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
+from specdash.core.config import RULE_SETTINGS, SERVICE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
+from specdash.core.log_places import program_and_name
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.target import Target, local_port
@@ -407,13 +408,22 @@ class Gathering:
     # The log and the proxy's events
 
     def _log(self) -> Excerpt | None:
-        from specdash.export.incident.summary import excerpt
+        from specdash.export.incident.summary import excerpt, excerpt_of
 
         log = self.target.log or self.settings["log"].value or self._last_log()
         if log is None:
             self.missing.append(Missing("log/llama-server.log", "no log file: start specdash with --log FILE"))
             return None
-        return excerpt(Path(log), self.span)
+        if program_and_name(log) is None:
+            return excerpt(Path(log), self.span)
+        from specdash.collect.log_source import past
+
+        chunk = next(past(log))
+        if chunk.failure is not None:
+            raise OSError(chunk.failure.detail)
+        undated = "the log does not say when its last line was written: times are counted back from now"
+        found = excerpt_of(log, chunk.data, time.time(), self.span)
+        return replace(found, remarks=(*found.remarks, undated))
 
     def _last_log(self) -> str | None:
         """The log of a backend that ran at this address and is gone."""
@@ -429,7 +439,7 @@ class Gathering:
         if place is None:
             self.missing.append(Missing("proxy-events.jsonl", "no proxy is known in front of the server"))
             return ()
-        if place.startswith(JOURNAL):
+        if program_and_name(place) is not None:
             self.missing.append(Missing("proxy-events.jsonl", f"the proxy writes to {place}, which is not read here"))
             return ()
         with Path(place).open("rb") as file:

@@ -86,6 +86,13 @@ class _Line:
 def excerpt(path: Path, span: IncidentSpan, *, read_bytes: int = READ_BYTES) -> Excerpt:
     """The lines of the span that matter. Raises OSError for a file that cannot be read."""
     data, written_at, is_cut = _end_of(path, read_bytes)
+    cut = [f"only the last {size(read_bytes)} of the log were looked at; earlier lines are missing"] if is_cut else []
+    return excerpt_of(str(path), data, written_at, span, cut)
+
+
+def excerpt_of(place: str, data: bytes, written_at: float, span: IncidentSpan, cut: Sequence[str] = ()) -> Excerpt:
+    """The lines of the span that matter, of a log whose last line was written at that Unix time. `cut` says why
+    earlier lines are missing."""
     remarks: list[str] = []
     dated = _dated(data.split(b"\n"), written_at)
     if any(line.wall is not None for line in dated):
@@ -94,8 +101,8 @@ def excerpt(path: Path, span: IncidentSpan, *, read_bytes: int = READ_BYTES) -> 
         inside = dated[-MAX_LINES:]
         remarks.append("the log's lines have no time stamps: these are its last lines, whatever the span")
     first = next((line.wall for line in dated if line.wall is not None), None)
-    if is_cut and (first is None or first > span.since):
-        remarks.append(f"only the last {size(read_bytes)} of the log were looked at; earlier lines are missing")
+    if first is None or first > span.since:
+        remarks += cut
     shown = _selected(inside)
     counts = Counter(line.known.line_class.id for line in inside if line.raw)
     lines = _with_gaps(inside, shown)
@@ -104,7 +111,7 @@ def excerpt(path: Path, span: IncidentSpan, *, read_bytes: int = READ_BYTES) -> 
             f"the first {len(lines) - MAX_LINES} lines of this excerpt were left out: it has {MAX_LINES} at most"
         )
     return Excerpt(
-        str(path),
+        place,
         tuple(lines[-MAX_LINES:]),
         sum(counts.values()),
         max(0, sum(counts.values()) - min(len(shown), MAX_LINES)),

@@ -1,0 +1,239 @@
+"""A log as lines that grow: of a file, or of the program that keeps it (journalctl, docker, podman)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from specdash.collect.tail import BACKFILL_BYTES, WHOLE_BELOW_BYTES, LogTail, TailChunk
+from specdash.core.log_places import program_and_name
+from specdash.core.readings import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BACKLOG_LINES = 20_000
+"""Lines of the past that are read of what a program keeps."""
+_SLICE_BYTES = 256 * 1024
+_RESTART_S = 5.0
+_COMPLAINS_S = 1.0
+"""What a program prints within this time of its start may be why it ends."""
+_COMPLAINT_BYTES = 4096
+_PRINTS_S = 20.0
+_UNIT = re.compile(r"([^/]+\.service)(?:/|$)")
+_CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}")
+
+
+class LogLines(Protocol):
+    """What `LogTail` and `ProgramLines` offer."""
+
+    def read(self, limit: int = ...) -> TailChunk:
+        """What is new, at most `limit` bytes; never waits."""
+
+    def follow(self, path: str) -> None:
+        """Another file from now on, where it is one."""
+
+    def written_at(self) -> float | None:
+        """Unix time of the last line, None while it is not known."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def lines_of(
+    place: str,
+    *,
+    whole_below: int = WHOLE_BELOW_BYTES,
+    backfill: int = BACKFILL_BYTES,
+    backlog_lines: int = BACKLOG_LINES,
+) -> LogLines:
+    """The lines at a place of `core.log_places`, with those of the past that are still worth reading."""
+    if program_and_name(place) is not None:
+        return ProgramLines(place, backlog_lines)
+    return LogTail(place, whole_below=whole_below, backfill=backfill)
+
+
+def command_of(place: str, lines: int, *, since: float | None = None, follow: bool = True) -> list[str]:
+    """The command that prints a log that a program keeps: its last lines, or those since a Unix time.
+
+    Raises ValueError for a file."""
+    found = program_and_name(place)
+    if found is None:
+        raise ValueError(f"{place}: is a file")
+    program, name = found
+    following = ["-f"] if follow else []
+    if program == "journal":
+        # Both, so that a unit is found whether it is one of the system's or of the user's.
+        units = ["--unit", name, "--user-unit", name]
+        past = ["-n", str(lines)] if since is None else ["--since", f"@{since:.3f}"]
+        return ["journalctl", *units, "-o", "cat", "-q", *past, *following]
+    past = ["--tail", str(lines)] if since is None else ["--since", f"{since:.3f}"]
+    return [program, "logs", *past, *following, name]
+
+
+def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
+    """What is there now, in pieces; one with a failure where it cannot be read."""
+    if program_and_name(place) is not None:
+        yield _printed(place, lines)
+        return
+    tail = LogTail(place)
+    try:
+        more = True
+        while more:
+            chunk = tail.read()
+            more = chunk.more
+            yield chunk
+    finally:
+        tail.close()
+
+
+def _printed(place: str, lines: int) -> TailChunk:
+    command = command_of(place, lines, follow=False)
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            timeout=_PRINTS_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TailChunk(failure=_failure(place, f"{command[0]} did not end within {_PRINTS_S:g} s"))
+    except OSError as error:
+        return TailChunk(failure=_failure(place, _not_started(command[0], error)))
+    if done.returncode:
+        words = _last_line(done.stdout) or f"{command[0]} ended with status {done.returncode}"
+        return TailChunk(failure=_failure(place, words))
+    return TailChunk(done.stdout)
+
+
+def place_of_process(pid: int, proc: Path = Path("/proc")) -> str | None:
+    """Where a server's standard error goes: a file, its container's log, or the journal of its unit; else None."""
+    try:
+        target = (proc / str(pid) / "fd/2").readlink()
+        groups = (proc / str(pid) / "cgroup").read_text(encoding="utf-8")
+        if target.is_absolute() and target.is_file():
+            return str(target)
+    except OSError:
+        return None
+    if container := _CONTAINER.search(groups):
+        return f"{container[1] or 'podman'}:{container[2]}"
+    unit = _UNIT.findall(groups.splitlines()[-1] if groups else "")
+    if str(target).startswith("socket:") and unit:
+        return f"journal:{unit[-1]}"
+    return None
+
+
+class ProgramLines:
+    """Follows what a program prints of a log, which is started again when it ends."""
+
+    def __init__(
+        self, place: str, backlog_lines: int = BACKLOG_LINES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place = place
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = float("-inf")
+        self._backlog_lines = backlog_lines
+        self._since: float | None = None
+        """When the program ended last: what it had printed until then has been read."""
+        self._early = b""
+        """What was printed at first: lines, or why the program ends."""
+        self._failure: Failure | None = None
+        self._written_at: float | None = None
+
+    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
+        """What is new, at most `limit` bytes; never waits."""
+        process = self._process or self._start()
+        if process is None or process.stdout is None:
+            return TailChunk(failure=self._failure)
+        try:
+            data = os.read(process.stdout.fileno(), limit)
+        except BlockingIOError:
+            if self._clock() - self._began < _COMPLAINS_S:
+                return TailChunk(failure=self._failure)
+            data, self._early = self._early, b""
+            # A program that has run for so long is not one that fails at once.
+            self._failure = None
+            return self._chunk(data)
+        if not data:
+            return self._ended()
+        self._early += data
+        if len(self._early) < _COMPLAINT_BYTES and self._clock() - self._began < _COMPLAINS_S:
+            return TailChunk(more=True, failure=self._failure)
+        data, self._early, self._failure = self._early, b"", None
+        return self._chunk(data, more=True)
+
+    def follow(self, path: str) -> None:
+        """The program goes on with the same unit or container."""
+
+    def written_at(self) -> float | None:
+        """Unix time at which the last line was read, None before the first."""
+        return self._written_at
+
+    def close(self) -> None:
+        """End the program."""
+        if self._process is not None:
+            self._end(self._process)
+
+    def _chunk(self, data: bytes, *, more: bool = False) -> TailChunk:
+        if data:
+            self._written_at = time.time()
+        return TailChunk(data, more=more)
+
+    def _ended(self) -> TailChunk:
+        process = self._process
+        if process is None:
+            return TailChunk(failure=self._failure)
+        status = self._end(process)
+        if not status:
+            self._since = time.time()
+        data, self._early = self._early, b""
+        words = _last_line(data) if status else ""
+        program = command_of(self.place, 0)[0]
+        self._failure = _failure(self.place, words or f"{program} ended with status {status}")
+        # With a status of failure, what it has printed at once was its complaint and not the log's.
+        return TailChunk(b"" if words else self._chunk(data).data, failure=self._failure)
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        if self._clock() < self._began + _RESTART_S:
+            return None
+        self._began = self._clock()
+        command = command_of(self.place, self._backlog_lines, since=self._since)
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:
+            self._failure = _failure(self.place, _not_started(command[0], error))
+            return None
+        if process.stdout is not None:
+            os.set_blocking(process.stdout.fileno(), False)
+        self._process = process
+        return process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        self._process = None
+        if process.stdout is not None:
+            process.stdout.close()
+        if process.poll() is None:
+            process.terminate()
+        try:
+            return process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(0.5)
+
+
+def _failure(place: str, why: str) -> Failure:
+    return Failure(FailureKind.UNAVAILABLE, f"{place}: {why}")
+
+
+def _not_started(program: str, error: OSError) -> str:
+    return f"{program} is not installed" if isinstance(error, FileNotFoundError) else f"{program}: {error.strerror}"
+
+
+def _last_line(data: bytes) -> str:
+    lines = data.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip()[:200] if lines else ""

@@ -1,0 +1,184 @@
+"""A log that a program keeps: journalctl's, docker's and podman's, by programs that print what the real ones did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from specdash.collect.checkup import check_log
+from specdash.collect.log_source import ProgramLines, command_of, lines_of, past, place_of_process
+from specdash.collect.logs import LogCollector
+from specdash.collect.tail import LogTail
+from specdash.core.log_facts import LogBatch
+from specdash.core.log_places import check_place, program_and_name
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from specdash.core.readings import Reading
+
+PLACES = ("journal:llama-server.service", "docker:llama", "podman:llama")
+COMPLAINTS = {
+    "docker": (1, "Error response from daemon: No such container: llama"),
+    "podman": (125, 'Error: no container with name or ID "llama" found: no such container'),
+}
+"""What docker 28 and podman 4.3 print to standard error, and their exit codes."""
+LINES = b"main: loading model\nsrv  update_slots: all slots are idle\n"
+
+
+class Program(Protocol):
+    def __call__(self, place: str, code: str) -> Path: ...
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Puts a program of that name, with that shell code, first on the path; it writes down what it was asked."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def make(place: str, code: str) -> Path:
+        found = program_and_name(place)
+        assert found is not None
+        file = folder / ("journalctl" if found[0] == "journal" else found[0])
+        file.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n{code}\n', encoding="utf-8")
+        file.chmod(0o755)
+        return file
+
+    return make
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    file = tmp_path / "kept"
+    file.write_bytes(LINES)
+    return file
+
+
+def read_all(lines: ProgramLines, data: bytearray) -> bytearray:
+    """`data` with what is new."""
+    data += lines.read().data
+    return data
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: Path, tmp_path: Path) -> None:
+    program(place, f"exec tail -n +1 -f {kept}")
+    lines, data = ProgramLines(place), bytearray()
+    try:
+        until(lambda: read_all(lines, data) == LINES, 15)
+        with kept.open("ab") as file:
+            file.write(b"one more\n")
+        until(lambda: read_all(lines, data) == LINES + b"one more\n", 15)
+        assert time.time() - (lines.written_at() or 0.0) < 15
+    finally:
+        lines.close()
+    assert "-f" in (tmp_path / "asked").read_text(encoding="utf-8").split()
+
+
+@pytest.mark.parametrize("place", PLACES[1:])
+def test_a_complaint_is_a_reason_and_no_line_of_the_log(place: str, program: Program) -> None:
+    status, words = COMPLAINTS[place.partition(":")[0]]
+    program(place, f"echo '{words}' >&2; exit {status}")
+    seen: list[Reading[LogBatch]] = []
+    collector = LogCollector(place, seen.append)
+    try:
+        until(lambda: collector.step() and any(reading.failure for reading in seen), 15)
+    finally:
+        collector.close()
+    assert [str(reading.failure.detail) for reading in seen if reading.failure] == [f"{place}: {words}"]
+    assert all(reading.value is None or not reading.value.lines for reading in seen)
+    (chunk,) = past(place)
+    assert chunk.failure is not None
+    assert (chunk.data, chunk.failure.detail) == (b"", f"{place}: {words}")
+    assert check_log(place).failure == f"{place}: {words}"
+
+
+def test_a_container_that_comes_back_is_followed_from_where_it_ended(
+    program: Program, kept: Path, tmp_path: Path
+) -> None:
+    program("docker:llama", f"cat {kept}")
+    now = [0.0]
+    lines, data = ProgramLines("docker:llama", clock=lambda: now[0]), bytearray()
+    until(lambda: read_all(lines, data) == LINES, 15)
+    ended = time.time()
+    now[0] = 6.0
+    until(lambda: read_all(lines, data) == 2 * LINES, 15)
+    lines.close()
+    first, second = ((tmp_path / "asked").read_text(encoding="utf-8").splitlines())[:2]
+    assert first == "logs --tail 20000 -f llama"
+    words = second.split()
+    assert (words[:2], words[3:]) == (["logs", "--since"], ["-f", "llama"])
+    assert ended - 15 < float(words[2]) <= ended + 0.001
+
+
+def test_a_program_that_ends_is_ended_and_none_is_left_behind(program: Program) -> None:
+    program(PLACES[0], "exec sleep 60")
+    lines = ProgramLines(PLACES[0])
+    lines.read()
+    process = lines._process
+    assert process is not None
+    lines.close()
+    assert process.poll() is not None
+
+
+def test_a_program_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    failure = ProgramLines("podman:llama").read().failure
+    assert failure is not None
+    assert failure.detail == "podman:llama: podman is not installed"
+    assert check_log("podman:llama").failure == failure.detail
+
+
+def test_units_of_the_system_and_of_the_user_are_both_asked_for() -> None:
+    asked = command_of("journal:llama-server.service", 7)
+    unit = "llama-server.service"
+    assert asked == ["journalctl", "--unit", unit, "--user-unit", unit, "-o", "cat", "-q", "-n", "7", "-f"]
+
+
+def test_a_file_is_followed_as_a_file(tmp_path: Path) -> None:
+    assert isinstance(lines_of(str(tmp_path / "docker:x")), LogTail)
+    assert isinstance(lines_of("docker:x"), ProgramLines)
+
+
+@pytest.mark.parametrize("place", ["journal:", "docker:a b", "podman:-f", "journal:../x"])
+def test_a_name_that_no_unit_or_container_has_is_refused(place: str) -> None:
+    with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME or podman:NAME"):
+        check_place(place)
+
+
+@pytest.mark.parametrize(
+    ("group", "stderr", "expected"),
+    [
+        ("0::/user.slice/user@1000.service/app.slice/llama.service", "socket:[1]", "journal:llama.service"),
+        ("0::/system.slice/llama@gpu0.service", "socket:[1]", "journal:llama@gpu0.service"),
+        ("0::/system.slice/llama.service", "/dev/null", None),
+        ("0::/user.slice/user-1000.slice/session-3.scope", "socket:[1]", None),
+        (f"0::/system.slice/docker-{'0a' * 32}.scope", "pipe:[1]", "docker:0a0a0a0a0a0a"),
+        (f"12:pids:/docker/{'0a' * 32}", "pipe:[1]", "docker:0a0a0a0a0a0a"),
+        (f"0::/machine.slice/libpod-{'1b' * 32}.scope/container", "pipe:[1]", "podman:1b1b1b1b1b1b"),
+    ],
+)  # fmt: skip
+def test_where_a_process_logs_is_found_from_its_control_group(
+    group: str, stderr: str, expected: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "7/fd").mkdir(parents=True)
+    (tmp_path / "7/cgroup").write_text(f"{group}\n", encoding="utf-8")
+    (tmp_path / "7/fd/2").symlink_to(stderr)
+    assert place_of_process(7, tmp_path) == expected
+
+
+def test_standard_error_that_is_a_file_is_the_log(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "log").open("w", encoding="utf-8") as log,
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stderr=log) as process,
+    ):
+        try:
+            assert place_of_process(process.pid) == str(tmp_path / "log")
+        finally:
+            process.kill()
