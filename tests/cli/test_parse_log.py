@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.llama.log_grammar import WARNING_CLASSES
+from specdash.llama.log import WARNING_CLASSES
 from support.outside import say
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"

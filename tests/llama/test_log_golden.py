@@ -17,7 +17,7 @@ import pytest
 
 from specdash.export.log_report import json_lines
 from specdash.insight.log.log_summary import LogSummary
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.llama.start_failures import explain
 
 DATA = Path(__file__).parents[1] / "data"
@@ -63,9 +63,21 @@ def golden() -> dict[str, Any]:
     return read_back
 
 
+RETIRED = {
+    "input_truncated": None,  # builds until 2025, which printed it as information
+    "control_unknown_completion": "other_warning",  # named by no screen and no rule
+}
+"""Warning classes that went since the logs were counted, and the class that has their lines now."""
+
+
 @pytest.mark.parametrize("name", LOGS)
 def test_a_recorded_log_is_read_as_it_was(name: str) -> None:
-    assert read(LOGS[name]) == golden()[name]
+    expected = golden()[name]
+    for former, now in RETIRED.items():
+        counted_once = expected["warnings"].pop(former, None)
+        if counted_once is not None and now is not None:
+            expected["warnings"][now] = ["warning", *counted_once[1:]]
+    assert read(LOGS[name]) == expected
 
 
 ESCAPES = re.compile(rb"\x1b\[[\d;]*m")

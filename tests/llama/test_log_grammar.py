@@ -20,7 +20,7 @@ from specdash.llama.log_grammar import (
     LineClass,
     shape_of,
 )
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.llama.log_reading import read_shape
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"

@@ -29,7 +29,7 @@ from specdash.core.log_facts import (
     VerificationSteps,
 )
 from specdash.llama.log_grammar import shape_of
-from specdash.llama.log_parser import MAX_LINE, LogParser
+from specdash.llama.log.parser import MAX_LINE, LogParser
 from specdash.llama.log_reading import ShapeMeaning, is_behind_text, read_line
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"

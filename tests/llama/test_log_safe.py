@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specdash.llama.log_grammar import TABLE, Context
 from specdash.llama.log_reading import Clock
-from specdash.llama.log_safe import ELLIPSIS, bare, is_shown, recognise, safe_error, safe_line, safe_text, safe_word
+from specdash.llama.log.safe import ELLIPSIS, bare, is_shown, recognise, safe_error, safe_line, safe_text, safe_word
 
 LOGS = sorted((Path(__file__).parents[1] / "data" / "logs").glob("*.log"))
 CANARY = "aardvark"

@@ -150,7 +150,7 @@ def check_log(path: str | None) -> LogCheck:
     """Read what the tail would begin with, and judge what the server was told to log."""
     if path is None:
         return LogCheck(None, "no log file is known")
-    from specdash.llama.log_parser import LogParser
+    from specdash.llama.log.parser import LogParser
 
     tail, parser = LogTail(path), LogParser()
     lines = unrecognised = 0

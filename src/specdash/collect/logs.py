@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LineParser(Protocol):
-    """What `specdash.llama.log_parser.LogParser` offers."""
+    """What `specdash.llama.log.parser.LogParser` offers."""
 
     def feed(self, data: bytes) -> LogBatch:
         """Facts of the whole lines in `data`; an unfinished line waits for the next."""
@@ -160,6 +160,6 @@ def _last_lines(run: Sequence[LogBatch]) -> tuple[tuple[str, ...], str]:
 
 
 def _log_parser() -> LineParser:
-    from specdash.llama.log_parser import LogParser
+    from specdash.llama.log.parser import LogParser
 
     return LogParser()

@@ -301,7 +301,7 @@ class WarningTally:
     """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
     and last, the first line, and the slots and tasks that they name.
 
-    `warning` is the line class's id; `specdash.llama.log_grammar.WARNING_CLASSES` has its title, severity and note.
+    `warning` is the line class's id; `specdash.llama.log.LINE_CLASSES` has its title, severity and note.
     """
 
     warning: str
@@ -363,6 +363,7 @@ class LogBatch:
 
     lines: int = 0
     unrecognised: int = 0
+    """Lines with the level of a warning or an error that are of no class."""
     facts: tuple[LogFact, ...] = ()
     warnings: tuple[WarningTally, ...] = ()
     tail: tuple[str, ...] = field(default=(), repr=False)
@@ -371,7 +372,7 @@ class LogBatch:
     restarted: bool = False
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
     unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
-    """A few of the lines not understood, cleaned and cut like `tail`."""
+    """A few of the warnings and errors of no class, cleaned and cut like `tail`."""
     age_s: float | None = None
     """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown."""
     more_follows: bool = False

@@ -11,7 +11,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
-from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
+from specdash.llama.log import warning_class
+from specdash.llama.log.safe import safe_sample, safe_text
+from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.system.data import json_of
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, number, percent, size
@@ -60,7 +62,7 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
         "file": path,
         "lines": summary.lines,
         "unrecognised": summary.unrecognised,
-        "unrecognised_samples": summary.unrecognised_samples,
+        "unrecognised_samples": [safe_text(line) for line in summary.unrecognised_samples],
         "last_s": summary.last_s,
         "server": _server(summary),
         "totals": _totals(summary),
@@ -136,13 +138,13 @@ def _statistics(summary: LogSummary) -> dict[str, dict[str, Any]]:
 def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            "title": WARNING_CLASSES[name].title,
-            "severity": str(WARNING_CLASSES[name].severity),
+            "title": warning_class(name).title,
+            "severity": str(warning_class(name).severity),
             "count": tally.count,
             "first": tally.first_s,
             "last": tally.last_s,
-            "sample": tally.sample,
-            "note": WARNING_CLASSES[name].note,
+            "sample": safe_sample(name, tally.sample),
+            "note": warning_class(name).note,
             "slots": len(tally.slots.ids),
             "slots_at_least": tally.slots.more,
             "tasks": len(tally.tasks.ids),
@@ -154,7 +156,7 @@ def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
 
 def _gravity(item: tuple[str, Any]) -> tuple[int, int, str]:
     name, tally = item
-    return _SEVERITIES.index(str(WARNING_CLASSES[name].severity)), -tally.count, name
+    return _SEVERITIES.index(str(warning_class(name).severity)), -tally.count, name
 
 
 def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
@@ -235,7 +237,7 @@ def _event(event: ServerEvent) -> dict[str, Any]:
 
 def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
     """The report for people; only what the log tells."""
-    yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} not understood"
+    yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} warnings and errors not understood"
     yield from _server_text(_server(summary))
     totals = _totals(summary)
     yield from _requests_text(summary, totals)
@@ -243,7 +245,7 @@ def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
     yield from _memory_text(summary)
     yield from _warnings_text(summary)
     for sample in islice(summary.unrecognised_samples, 5):
-        yield f"not understood: {sample[:160]}"
+        yield f"not understood: {safe_text(sample)}"
 
 
 def _server_text(server: dict[str, Any]) -> Iterator[str]:
@@ -305,7 +307,7 @@ def _memory_text(summary: LogSummary) -> Iterator[str]:
 
 def _warnings_text(summary: LogSummary) -> Iterator[str]:
     for name, tally in sorted(summary.warnings.items(), key=_gravity):
-        known = WARNING_CLASSES[name]
+        known = warning_class(name)
         when = "" if tally.first_s is None else f", {tally.first_s:.3f} s to {tally.last_s or tally.first_s:.3f} s"
         yield f"{known.severity}: {name} x{tally.count:,}{when}: {known.title}"
         if known.severity != "notice":

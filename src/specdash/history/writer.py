@@ -32,8 +32,7 @@ from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
 from specdash.history.tiers import TIERS, Point, Tier, TierChunk, points_of
 from specdash.insight.charts import Metric
-from specdash.llama.log_safe import (
-    LIFE_CYCLE_CLASSES,
+from specdash.llama.log.safe import (
     bare,
     recognise,
     safe_error,
@@ -41,6 +40,7 @@ from specdash.llama.log_safe import (
     safe_line,
     safe_text,
 )
+from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES
 from specdash.system.data import dataclass
 from specdash.system.files import put
 
@@ -193,7 +193,7 @@ def _is_usable(path: Path) -> bool:
 
 # What of a reading may be kept: nothing that a prompt, an answer or a tool call could be in, and no secret.
 #
-# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log_safe`);
+# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log.safe`);
 # what other lines say is in the facts. Lines that no table knows are not kept at all.
 
 LINES_KEPT: Final = 8
@@ -324,11 +324,11 @@ def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
     for line in newest_first:
         raw = bare(line.encode("utf-8", "replace"))
         known = recognise(raw)
-        if known.form is None or (known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES):
+        if known.pattern is None or (
+            known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES
+        ):
             continue
         made = safe_line(raw)
-        if made is None or made.is_unknown:
-            continue
         kept.append(made.text)
         if len(kept) == LINES_KEPT:
             break

@@ -30,7 +30,7 @@ from specdash.core.errors import InputError, SpecdashError, UnreachableError, Us
 from specdash.core.flag import Flag
 from specdash.core.log_facts import SpeculativeStatistics
 from specdash.llama.chat import ChatAnswer, ChatClient, ChatFault
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import ParseError, parse_metrics
 from specdash.system.data import dataclass
 

@@ -16,7 +16,7 @@ from specdash.core.log_facts import (
     WarningTally,
 )
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
-from specdash.llama.log_grammar import SERVER_STARTING
+from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:

@@ -802,7 +802,7 @@ def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
     if is_first and batch.tail and batch.age_s is not None:
         # A log that is read from its beginning may end with a long time of lines that say nothing.
-        from specdash.llama.log_reading import own_seconds
+        from specdash.llama.log.safe import own_seconds
 
         stamps.append(own_seconds(batch.tail[-1]))
     return stamps

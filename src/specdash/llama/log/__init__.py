@@ -36,9 +36,13 @@ LINE_CLASSES: Mapping[str, LineClass] = MappingProxyType(
     {line_class.id: line_class for line_class in (*TABLE, OTHER_ERROR, OTHER_WARNING, UNKNOWN)}
 )
 """Every line class by its id."""
+WARNING_CLASSES: Mapping[str, LineClass] = MappingProxyType(
+    {name: line_class for name, line_class in LINE_CLASSES.items() if line_class.severity is not None}
+)
+"""The classes whose lines are counted, by id."""
 GRAMMAR = Grammar(TABLE, {"": UNKNOWN, "E": OTHER_ERROR, "W": OTHER_WARNING})
 
 
 def warning_class(name: str) -> LineClass:
     """The class of a counted warning; one that another version counted under a name of its own is another warning."""
-    return LINE_CLASSES.get(name, OTHER_WARNING)
+    return WARNING_CLASSES.get(name, OTHER_WARNING)

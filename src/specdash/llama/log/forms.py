@@ -128,7 +128,7 @@ made, takes more than linear time."""
 _HEAD: Final = 3
 """Bytes by which the patterns that a message may be of are found."""
 _LONG: Final = 20
-"""A message of so many bytes is known by them, whatever a newer build appends to it."""
+"""A message of so many bytes is known by them, even if a newer build appends to it."""
 MAX_TEXT: Final = 300
 """Characters kept of a text captured from a line."""
 
@@ -293,7 +293,7 @@ Entry = tuple[LineClass, str]
 
 
 def _literal(message: str) -> bytes:
-    """What a message begins with: its first word, as far as it is no field."""
+    """What a message begins with: its first word, up to its first field."""
     return message.partition("{")[0].split(" ", 1)[0].encode()
 
 

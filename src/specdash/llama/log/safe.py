@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_FLAGS, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
-from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, UNKNOWN
-from specdash.llama.log.forms import FIELD, SLOT, split_port
+from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, UNKNOWN, warning_class
+from specdash.llama.log.forms import FIELD, SLOT, split_port, stamp_seconds
 from specdash.llama.log.parser import ANSI
 from specdash.system.data import dataclass
 
@@ -31,6 +31,8 @@ _WORDS: Final = frozenset(
     | {"true", "false", "yes", "no", "on", "off", "none", "auto", "enabled", "disabled", "GET", "POST"}
     | {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"}
 )
+_ANYWHERE: Final = re.compile(rb"(?<![\d.])(\d{1,9}\.\d\d\.\d{3}\.\d{3}) *[DIWE]")
+"""The server's stamp, behind any text."""
 _SPLIT: Final = re.compile(r"[\s'\"(),;:=]+")
 _SHAPED: Final = (
     re.compile(r"[-+]?\d{1,18}(?:\.\d{1,15})?"),
@@ -65,10 +67,14 @@ def recognise(line: bytes) -> ReadLine:
     return GRAMMAR.read(split_port(line)[1])
 
 
-def own_seconds(line: bytes) -> float | None:
-    """Seconds since the server's start by a line's clock; None where it has none, or is of a router's child."""
-    port, line = split_port(line)
-    return GRAMMAR.read(line).seconds(line) if port is None else None
+def own_seconds(text: str) -> float | None:
+    """Seconds since the server's start by a whole line's clock; None where it has none, or is of a router's child."""
+    port, line = split_port(text[:400].encode("utf-8", "replace"))
+    known = GRAMMAR.read(line)
+    if port is not None or (seconds := known.seconds(line)) is not None:
+        return None if port is not None else seconds
+    stamp = _ANYWHERE.search(line)
+    return stamp_seconds(stamp[1]) if stamp is not None else None
 
 
 def safe_line(line: bytes) -> SafeLine:
@@ -97,6 +103,11 @@ def safe_line(line: bytes) -> SafeLine:
 def safe_text(line: str) -> str:
     """`safe_line` for a text that was a log line."""
     return safe_line(line.encode("utf-8", "replace")).text
+
+
+def safe_sample(warning: str, line: str) -> str:
+    """A counted line as it is shown: one of no class may quote a prompt."""
+    return safe_text(line) if line and warning_class(warning) in (OTHER_ERROR, OTHER_WARNING) else line
 
 
 def safe_word(value: str) -> str:

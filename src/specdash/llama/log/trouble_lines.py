@@ -78,8 +78,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "device_unknown",
-                "there is no device {device} for {name}",
-                "`llama-server --list-devices` names them; `specdash doctor` tells why a GPU is missing",
+                "this build or machine has no device {device} for {name}",
+                "`llama-server --list-devices` names them; `specdash doctor` says why a GPU is missing",
                 pattern=_ARGUMENT + r"invalid device: (?P<device>.*)",
             ),
             Cause(
@@ -122,7 +122,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "bind",
                 "it could not listen on {host}:{port}",
-                "stop whoever has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
+                "stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
                 pattern=r"couldn't bind HTTP server socket, hostname: (?P<host>[^,\n]*), port: (?P<port>\d+)",
             ),
             Cause(
@@ -289,7 +289,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "draft_broken",
                 "the draft model {path} could not be loaded: {said}",
-                "download or convert it again (`specdash gguf FILE` tells what is wrong)",
+                "download or convert it again (`specdash gguf FILE` says what is wrong)",
                 pattern=r"failed to load draft model, '(?P<path>[^'\n]*)'",
                 also=(
                     r"(?P<said>tensor '[^'\n]*' data is not within the file bounds.*|invalid magic characters.*|"
@@ -308,6 +308,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "the draft model could not be loaded ({line})",
                 "see the lines before it in the log; `specdash gguf FILE` checks the file",
                 pattern=r"failed to load draft model|failed to create draft context",
+            ),
+            Cause(
+                "draft_unusable",
+                "the draft model could not be loaded ({line})",
+                "see the lines before it in the log; `specdash gguf FILE` checks the file",
+                ends=ServerEnd.WITHOUT,
             ),
         ),
     ),
@@ -595,7 +601,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "model_broken",
                 "the model could not be loaded: {said}",
-                "download or convert it again, or update llama.cpp (`specdash gguf FILE` tells what is wrong)",
+                "download or convert it again, or update llama.cpp (`specdash gguf FILE` says what is wrong)",
                 pattern=(
                     r"(?:error loading model: |"
                     r"gguf_init\w*: )(?P<said>(?!llama_model_loader: failed to load model from).*)"
@@ -685,7 +691,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         causes=(
             Cause(
                 "second_signal",
-                "somebody sent it a second signal to end",
+                "it got a second signal to end",
                 "nothing is wrong with it: start it again",
             ),
         ),
@@ -699,8 +705,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note=(
-            "Printed by the shell or script that started it. Nobody asked, and nothing else in the log: the kernel "
-            "killed it because memory was out (dmesg tells)."
+            "Printed by the shell or script that started it. Where the log has nothing else, the "
+            "kernel killed it because memory was out (see dmesg)."
         ),
     ),
     LineClass(
@@ -835,7 +841,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "ctx_dft pos_max={:d} < N-2={:d}",
         ),
         severity=WARNING,
-        note="Drafts get worse, which nothing else tells but a falling acceptance; the answers stay right.",
+        note="Drafts get worse, which otherwise only a falling acceptance shows; the answers stay right.",
     ),
     LineClass(
         "draft_input_dropped",
@@ -866,7 +872,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "low acceptance streak ({:d}) {:rest}",
         ),
         severity=NOTICE,
-        note="Its drafts begin anew; acceptance dips until it has learnt the text again.",
+        note="It drafts from an empty table; acceptance dips until it has learnt the text again.",
     ),
     LineClass(
         "ngram_match_short",
@@ -997,7 +1003,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "the server runs tools for anybody who asks",
         ("security: {:s} enabled - do not expose to untrusted environments",),
         severity=WARNING,
-        note="Harmless only where nobody else reaches the port: tools read files and run commands on this machine.",
+        note="Harmless only where no one else reaches the port: tools read files and run commands on this machine.",
     ),
     LineClass(
         "default_port_changes",
