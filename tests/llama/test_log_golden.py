@@ -1,7 +1,7 @@
 """Every recorded log gives the requests, sums, statistics, warnings and causes that were counted when it was recorded.
 
-`log_golden.json` is written with `FREEZE=1`; look at what changes in it. Beside it stands a second count by plain regular
-expressions, which shares nothing with the grammar.
+`log_golden.json` is written with `FREEZE=1`; look at what changes in it. Beside it stands a second count by plain
+regular expressions, which shares nothing with the grammar.
 """
 
 from __future__ import annotations

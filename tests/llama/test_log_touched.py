@@ -20,7 +20,7 @@ def touched(text: bytes) -> dict[str, tuple[Touched, Touched]]:
 @pytest.mark.parametrize(
     ("line", "slots", "tasks"),
     [
-        (b"0.01.002.003 W slot update_slots: id  3 | task 12 | slot context shift, n_keep = 0, n_left = 9, n_discard = 4",
+        (b"0.01.002.003 W slot x: id  3 | task 12 | slot context shift, n_keep = 0, n_left = 9, n_discard = 4",
          (3,), (12,)),
         (b"0.57.309.308 W find_slot: non-consecutive token position 323 after 323 for sequence 2 with 376 new tokens",
          (2,), ()),

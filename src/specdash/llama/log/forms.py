@@ -208,6 +208,7 @@ class ReadLine:
         clock: tuple[int, int] | None,
         *,
         in_json: bool = False,
+        detail: bool = False,
         pattern: str | None = None,
         spans: tuple[tuple[str, str, int, int], ...] = (),
     ) -> None:
@@ -220,8 +221,7 @@ class ReadLine:
         """Name, type, begin and end of each field."""
         self.made = line_class.make is not None or line_class.event
         """Whether it makes a fact."""
-        is_step = (pattern is not None and pattern.startswith(SLOT)) or (pattern is None and level == "D")
-        self.detail = line_class.detail or (is_step and line_class.severity is None and not line_class.causes)
+        self.detail = line_class.detail or detail
         self._clock = clock
         self._seconds = _json_seconds if in_json else stamp_seconds
         as_text = _unescaped if in_json else text
@@ -278,7 +278,7 @@ MAX_FRAMES: Final = 8192
 _MAX_FRAME: Final = 1024
 
 _CHILD: Final = re.compile(
-    rb"[^\"'\\\[]{0,200}?\[(\d{1,9})\] *(?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE])|\[(\d{1,9})\] *"
+    rb"[^\"'\\]{0,200}?\[(\d{1,9})\] *(?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE])|\[(\d{1,9})\] *"
 )
 """What a router puts before each line of a child: the port that it listens on."""
 
@@ -338,7 +338,7 @@ class Grammar:
                 tail = _JSON_END.search(line, max(stamped.end(), len(line) - _JSON_TAIL))
                 end = tail.start() if tail is not None else end
             found = self._message(line, stamped.end(), end, level, stamped.span(1), in_json=bool(in_json))
-            return found or ReadLine(self._unknown.get(level, self._unknown[""]), level, stamped.span(1))
+            return found or self._no_class(line, level, stamped.span(1))
         begins = [0]
         if (foreign := _FOREIGN.match(line)) is not None:
             begins.append(foreign.end())
@@ -349,7 +349,12 @@ class Grammar:
             if found is not None:
                 return found
         level = levels[-1][1]
-        return ReadLine(self._unknown.get(level, self._unknown[""]), level, None)
+        return self._no_class(line, level, None)
+
+    def _no_class(self, line: bytes, level: str, clock: tuple[int, int] | None) -> ReadLine:
+        line_class = self._unknown.get(level, self._unknown[""])
+        is_step = level == "D" or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
+        return ReadLine(line_class, level, clock, detail=is_step)
 
     def _message(
         self, line: bytes, begin: int, end: int, level: str, clock: tuple[int, int] | None, *, in_json: bool = False

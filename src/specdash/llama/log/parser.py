@@ -32,6 +32,7 @@ from specdash.core.log_facts import (
 from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING
 from specdash.llama.log.forms import DIGITS, PrintedStep, TimingHeader, split_port
 from specdash.llama.log.server_lines import SERVER_STARTING
+from specdash.llama.log.trouble_lines import BEFORE_START
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -195,6 +196,11 @@ def clean_line(line: bytes, characters: int) -> str:
     return _UNPRINTABLE.sub("", text)[:characters]
 
 
+def _begins(read: ReadLine) -> bool:
+    """Whether such a warning comes from a server that has begun."""
+    return read.line_class.severity is not None and read.line_class.id not in BEFORE_START
+
+
 class _Server:
     """What one server that writes the log was last doing."""
 
@@ -222,13 +228,16 @@ class _Server:
             return replace(fact, slot=self.header.slot, task=self.header.task)  # type: ignore[arg-type]
         return fact
 
-    def is_new(self, fact: LogFact) -> bool:
-        """Whether a new server writes from this fact on."""
+    def is_new(self, fact: LogFact, before: Sequence[ReadLine]) -> bool:
+        """Whether a new server writes from this fact on; `before` are the lines of the block before it."""
         starts = isinstance(fact, ServerEvent) and fact.name == SERVER_STARTING
-        before, at = self.clock, fact.at_s
-        new = self.begun if starts else at is not None and before is not None and at < before - _BACKWARDS_S
+        clock, at = self.clock, fact.at_s
+        if starts:
+            new = self.begun or any(map(_begins, before))
+        else:
+            new = at is not None and clock is not None and at < clock - _BACKWARDS_S
         self.begun = True
-        self.clock = at if at is not None else before
+        self.clock = at if at is not None else clock
         if new:
             self.header = None
         return new
@@ -355,14 +364,16 @@ class LogParser:
                 if isinstance(fact, TimingHeader):
                     server.header, server.header_used = fact, False
                 else:
+                    server.begun = True
                     made.append(fact)
                 continue
-            if server.is_new(fact):
+            if server.is_new(fact, found[:index] if not server.begun else ()):
                 made.append(ServerEvent("restarted", (), fact.at_s))
                 if port is None:
                     self._restarted = True
                     cuts.append(index)
             made.append(server.place(fact))
+        server.begun = server.begun or any(map(_begins, set(found)))
         added_up = server.steps.added_up(made)
         self._facts += added_up if port is None else [replace(fact, origin=port) for fact in added_up]
         return cuts

@@ -26,6 +26,11 @@ _ARGUMENT = r'error while handling (?P<kind>argument|environment variable) "(?P<
 _INIT = "failed to initialize speculative decoding context: "
 _REFUSED = Cause("start_refused", "{title} ({line})", "mend what the line names")
 
+BEFORE_START = frozenset(
+    {"bad_argument", "deprecated_argument", "environment_overridden", "other_error", "other_warning"}
+)
+"""Classes whose lines may come before the line with which a server starts."""
+
 TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "ctx_other_missing",
@@ -837,8 +842,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "draft_behind",
         "the draft context missed part of the prompt",
         (
-            "ctx_dft pos_max={:d} < N-1={:d} - process() {:rest}",
-            "ctx_dft pos_max={:d} < N-2={:d}",
+            "ctx_dft pos_max={:d} < N-{:d}={:d} - process() {:rest}",
+            "ctx_dft pos_max={:d} < N-{:d}={:d}",
         ),
         severity=WARNING,
         note="Drafts get worse, which otherwise only a falling acceptance shows; the answers stay right.",
