@@ -16,10 +16,10 @@ from specdash.llama.log.safe import safe_sample, safe_text
 from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.system.data import json_of
 from specdash.system.stats import share
-from specdash.system.text import MIB, UNKNOWN, number, percent, size
+from specdash.system.text import MIB, UNKNOWN, counted, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from specdash.core.log_facts import ServerEvent
     from specdash.core.proxy_events import SpeedLimits
@@ -30,7 +30,8 @@ SCHEMA: Final = "specdash.parse-log/1"
 _SHOWN_REQUESTS = 10
 _encode = json.JSONEncoder(allow_nan=False).encode
 _REQUEST_FIELDS = (
-    "slot", "task", "origin", "started_s", "at_s", "prompt_total_tokens", "prompt_cached", "prompt_tokens", "prompt_ms",
+    "slot", "task", "origin", "instance", "build", "started_s", "at_s", "prompt_total_tokens", "prompt_cached",
+    "prompt_tokens", "prompt_ms",
     "decode_tokens", "decode_ms", "total_ms", "draft_generated", "draft_accepted", "mean_accepted_length",
     "acceptance_per_position", "decode_tokens_seen", "steps", "truncated", "cancelled", "error", "finished",
 )  # fmt: skip
@@ -241,6 +242,7 @@ def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
     yield from _server_text(_server(summary))
     totals = _totals(summary)
     yield from _requests_text(summary, totals)
+    yield from _starts_text(summary.requests)
     yield from _speculation_text(summary, totals)
     yield from _memory_text(summary)
     yield from _warnings_text(summary)
@@ -279,6 +281,21 @@ def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]
         prefill = f"{number(request.prompt_tokens):>7} {number(request.prompt_ms, 1):>11}"
         decode = f"{number(request.decode_tokens):>7} {number(request.decode_ms, 1):>10}"
         yield f"  {number(request.slot):>4} {number(request.task):>6} {prefill} {decode}  {end}"
+
+
+def _starts_text(requests: Sequence[ServedRequest]) -> Iterator[str]:
+    """A line for each start of the server, where the log has several: what changed with a build."""
+    starts: dict[int, list[ServedRequest]] = {}
+    for request in requests:
+        starts.setdefault(request.instance, []).append(request)
+    if len(starts) < 2:
+        return
+    for instance, served in starts.items():
+        build = next((request.build for request in served if request.build is not None), None)
+        drafts = _share(_sum(served, "draft_accepted"), _sum(served, "draft_generated"))
+        rate = number(_rate(served, "decode_steps", "decode_ms", DECODE), 1)
+        of_build = f" (build {build})" if build is not None else ""
+        yield f"start {instance}{of_build}: {counted(len(served), 'request')}, decode {rate} tok/s, accepted {drafts}"
 
 
 def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:

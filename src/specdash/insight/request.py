@@ -208,6 +208,10 @@ class ServedRequest:
     slot: int | None = None
     task: int | None = None
     origin: int | None = None
+    instance: int = 1
+    """Which start of the server it belongs to, counted from the first that the log tells of."""
+    build: str | None = None
+    """The build of that start, where the log has it."""
     started_s: float | None = None
     at_s: float | None = None
     prompt_total_tokens: int | None = None
@@ -493,7 +497,10 @@ class RequestAssembler:
     a request only once the slot goes on to something else, or when it was cancelled or failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, instance: int = 1) -> None:
+        self.instance = instance
+        """Which start of the server writes now."""
+        self._build: str | None = None
         self._open: dict[tuple[int | None, int | None], _Open] = {}
         self._ended: deque[tuple[int | None, int | None]] = deque(maxlen=_MAX_ENDED)
         self._selections: dict[tuple[int | None, int], SlotSelected] = {}
@@ -546,7 +553,7 @@ class RequestAssembler:
             self._end(next(iter(self._open)))
         # Timings without a header are one block: they end where a slot has its say.
         self._end((fact.origin, None))
-        known = _Open(ServedRequest(fact.slot, fact.task, fact.origin))
+        known = _Open(ServedRequest(fact.slot, fact.task, fact.origin, self.instance, self._build))
         self._open[key] = known
         return known
 
@@ -662,7 +669,10 @@ class RequestAssembler:
             if (fact.origin, fact.task) in self._ended:
                 return
             key = (fact.origin, -1 - fact.task)
-            known = self._open[key] = _Open(ServedRequest(None, fact.task, fact.origin, at_s=fact.at_s), released=True)
+            known = self._open[key] = _Open(
+                ServedRequest(None, fact.task, fact.origin, self.instance, self._build), released=True
+            )
+            known.request.at_s = fact.at_s
         known.request.cancelled = known.request.cancelled or error is None
         known.request.error = error or known.request.error
         if known.released:
@@ -674,6 +684,10 @@ class RequestAssembler:
                 if fact.origin is None or key[0] == fact.origin:
                     self._end(key)
             self._ended.clear()
+            if fact.origin is None:
+                self.instance, self._build = self.instance + 1, None
+        elif fact.origin is None and (build := fact.get("build")) is not None:
+            self._build = build
 
 
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.

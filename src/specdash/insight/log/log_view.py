@@ -613,6 +613,7 @@ class LogView:
         parts = lives(batch)
         if batch.restarted and len(parts) == 1:
             self._new_server()
+            self._assembler.feed((ServerEvent("restarted"),))
         self.lines += batch.lines
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
@@ -724,7 +725,8 @@ class LogView:
         self._of_this_life.clear()
         self._accepted.clear()
         self._own = frozenset()
-        self._assembler = RequestAssembler()
+        # Its facts begin with the restart, which the assembler counts.
+        self._assembler = RequestAssembler(self.lives)
         self.newest_s = None
         self.ended_here = 0
         self.requests_exact.clear()

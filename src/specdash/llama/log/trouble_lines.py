@@ -424,7 +424,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "^what(): {:rest}",
             "^Segmentation fault{:rest}",
             "^Aborted{:rest}",
-            "^lib{:s}.so{:rest}",
         ),
         severity=ERROR,
         note="The process ended; the lines before it say why.",
