@@ -687,7 +687,7 @@ class RequestAssembler:
             if fact.origin is None:
                 self.instance, self._build = self.instance + 1, None
         elif fact.origin is None and (build := fact.get("build")) is not None:
-            self._build = build
+            self._build = build if build != "0" else None
 
 
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
