@@ -172,7 +172,7 @@ class TestWhatIsKept:
         old, new = (ServerEvent("model_loading", (("path", name),)) for name in ("old.gguf", "new.gguf"))
         summary.add(LogBatch(facts=(old, ServerEvent("restarted"), ServerEvent("server_starting"), new)))
         assert summary.restarts == 1
-        assert [event.get("path") for event in summary.events] == [None, "new.gguf"]
+        assert [event.get("path") for _, event in summary.events] == [None, "new.gguf"]
 
     def test_is_bounded_but_for_the_requests(self) -> None:
         summary = LogSummary()

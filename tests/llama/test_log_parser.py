@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specdash.core.log_facts import (
     DETAIL,
     TOLD,
+    ChildFacts,
     DecodeTiming,
     LogBatch,
     LogFact,
@@ -94,7 +95,8 @@ class TestTheClock:
             "[45995] 0.00.083.442 I slot launch_slot_: id  0 | task 1 | processing task, is_child = 0",
         )
         assert not batch.restarted
-        assert batch.facts[1] == TaskLaunched(0, 1, 0.083442, origin=45995)
+        assert batch.facts == (TaskLaunched(0, 5, 540.0),)
+        assert batch.children == (ChildFacts(45995, (TaskLaunched(0, 1, 0.083442),)),)
 
 
 class TestARestart:
@@ -184,7 +186,7 @@ class TestVerificationSteps:
             step(7, 7).replace("0.00.001", "0.00.301"),
             step(5, 8).replace("0.00.001", "0.00.601"),
         )
-        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, None, 7, 0.3),)
+        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, 7, 0.3),)
 
     def test_a_replay_is_timed_from_its_restore_also_when_something_else_came_between(self) -> None:
         release = "0.00.101.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
@@ -358,22 +360,23 @@ def joined(first: VerificationSteps, then: VerificationSteps) -> VerificationSte
 
 def outcome(batches: list[LogBatch]) -> tuple[object, ...]:
     """All that batches say, however the log was cut into them."""
-    facts: list[LogFact] = []
+    facts: dict[int | None, list[LogFact]] = {}
     steps: dict[tuple[int | None, int, int], VerificationSteps] = {}
     warnings: dict[str, tuple[int, float | None, float | None, str]] = {}
     for batch in batches:
-        for fact in batch.facts:
+        for port, fact in ((port, fact) for port, facts_of in batch.by_server for fact in facts_of):
             if not isinstance(fact, VerificationSteps):
-                facts += [*steps.values(), fact]
-                steps.clear()
+                before = [steps.pop(key) for key in list(steps) if key[0] == port]
+                facts.setdefault(port, []).extend([*before, fact])
                 continue
-            key = (fact.origin, fact.slot, fact.task)
+            key = (port, fact.slot, fact.task)
             known = steps.pop(key, None)
             steps[key] = fact if known is None else joined(known, fact)
         for tally in batch.warnings:
             count, first, _, sample = warnings.get(tally.warning, (0, tally.first_s, None, tally.sample))
             warnings[tally.warning] = (count + tally.count, first, tally.last_s, sample)
-    facts += steps.values()
+    for (port, _, _), fact in steps.items():
+        facts.setdefault(port, []).append(fact)
     return (
         sum(batch.lines for batch in batches),
         sum(batch.unrecognised for batch in batches),
@@ -462,7 +465,7 @@ class TestHostileInput:
         whole, pieces = LogParser(), LogParser()
         expected = outcome([whole.feed(log)])
         assert outcome([pieces.feed(log[i : i + 1000]) for i in range(0, len(log), 1000)]) == expected
-        assert expected[2] == [TaskLaunched(0, 1)]
+        assert expected[2] == {None: [TaskLaunched(0, 1)]}
 
     @pytest.mark.parametrize("number", ["9" * 30, "x", "", "1.2.3", "-"])
     def test_numbers_that_are_none_make_no_fact(self, number: str) -> None:

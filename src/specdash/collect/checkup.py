@@ -165,7 +165,7 @@ def check_log(path: str | None) -> LogCheck:
             batch = parser.feed(chunk.data)
             more = chunk.more
             lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
-            for fact in batch.facts:
+            for fact in batch.every_fact:
                 if isinstance(fact, ServerEvent) and fact.name == "verbosity":
                     verbosity = _whole(fact.get("verbosity"))
                 traced = traced or isinstance(fact, VerificationSteps)

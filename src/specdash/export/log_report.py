@@ -200,7 +200,7 @@ def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
 
 def _server(summary: LogSummary) -> dict[str, Any]:
     """The last server that wrote the log."""
-    events = {event.name: event for event in summary.events if event.origin is None}
+    events = {event.name: event for port, event in summary.events if port is None}
 
     def field(name: str, key: str) -> str | None:
         return events[name].get(key) if name in events else None
@@ -221,19 +221,19 @@ def _server(summary: LogSummary) -> dict[str, Any]:
         "loaded": "model_loaded" in events,
         "stopping": "stopping" in events,
         "speculation": {
-            "types": [event.get("type") for event in summary.events if event.name == "spec_implementation"],
-            "parameters": [dict(event.fields) for event in summary.events if event.name == "spec_parameters"],
+            "types": [event.get("type") for _, event in summary.events if event.name == "spec_implementation"],
+            "parameters": [dict(event.fields) for _, event in summary.events if event.name == "spec_parameters"],
             "ready": "spec_ready" in events,
             "off": "spec_none" in events,
             "uses_checkpoints": "spec_checkpoints" in events,
             "synthetic": dict(events["spec_synthetic"].fields) if "spec_synthetic" in events else None,
         },
-        "events": [_event(event) for event in summary.events],
+        "events": [_event(port, event) for port, event in summary.events],
     }
 
 
-def _event(event: ServerEvent) -> dict[str, Any]:
-    return {"name": event.name, "at_s": event.at_s, "origin": event.origin, "fields": dict(event.fields)}
+def _event(port: int | None, event: ServerEvent) -> dict[str, Any]:
+    return {"name": event.name, "at_s": event.at_s, "origin": port, "fields": dict(event.fields)}
 
 
 def text_lines(summary: LogSummary, path: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from specdash.core.log_facts import (
     DETAIL,
     TOLD,
     UNTOUCHED,
+    ChildFacts,
     LogBatch,
     LogFact,
     PromptTiming,
@@ -288,6 +289,7 @@ class LogParser:
         self._lines = 0
         self._unrecognised = 0
         self._facts: list[LogFact] = []
+        self._children: dict[int, list[LogFact]] = {}
         self._tallies: dict[tuple[int, str], WarningTally] = {}
         self._life = 0
         """How many servers began in this batch."""
@@ -311,6 +313,7 @@ class LogParser:
             self._restarted,
             tuple(self._samples),
             tail_kinds="".join(DETAIL if is_detail else TOLD for _, _, is_detail in tail),
+            children=tuple(ChildFacts(port, tuple(facts)) for port, facts in self._children.items()),
         )
         self._reset_batch()
         return batch
@@ -375,7 +378,7 @@ class LogParser:
             made.append(server.place(fact))
         server.begun = server.begun or any(map(_begins, set(found)))
         added_up = server.steps.added_up(made)
-        self._facts += added_up if port is None else [replace(fact, origin=port) for fact in added_up]
+        (self._facts if port is None else self._children.setdefault(port, [])).extend(added_up)
         return cuts
 
     def _tally(self, lines: Sequence[bytes], found: list[ReadLine], shown: Sequence[bytes]) -> None:
