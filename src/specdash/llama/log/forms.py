@@ -222,26 +222,27 @@ class ReadLine:
         self.made = line_class.make is not None or line_class.event
         """Whether it makes a fact."""
         self.detail = line_class.detail or detail
-        self._clock = clock
+        self._clock = slice(*clock) if clock is not None else None
         self._seconds = _json_seconds if in_json else stamp_seconds
         as_text = _unescaped if in_json else text
         read = {} if line_class.event else _READ
-        self._fields = [(name, read.get(kind, as_text), begin, end) for name, kind, begin, end in spans if name]
+        self._fields = [(name, read.get(kind, as_text), slice(begin, end)) for name, kind, begin, end in spans if name]
 
     def seconds(self, line: bytes) -> float | None:
         """Seconds since the server's start by the line's own clock, None where it has none."""
         clock = self._clock
-        return self._seconds(line[clock[0] : clock[1]]) if clock is not None else None
+        return self._seconds(line[clock]) if clock is not None else None
 
     def fact(self, line: bytes) -> Made | None:
         """What such a line says; None where it says nothing, or not what its pattern promises."""
         try:
-            fields = {name: read(line[begin:end]) for name, read, begin, end in self._fields}
+            fields = {name: read(line[place]) for name, read, place in self._fields}
         except ValueError:
             return None
         make = self.line_class.make
         if make is not None:
-            return make(**fields, at_s=self.seconds(line))
+            fields["at_s"] = self.seconds(line)
+            return make(**fields)
         return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
 
 

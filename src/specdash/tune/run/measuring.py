@@ -20,7 +20,7 @@ from specdash.control.running import port_of
 from specdash.core.errors import SpecdashError
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
-from specdash.llama.log import warning_class
+from specdash.llama.log import WARNING_CLASSES
 from specdash.llama.log.parser import LogParser
 from specdash.system.data import dataclass
 from specdash.system.processes import family, listening_pid
@@ -284,7 +284,7 @@ def warning_classes(log: str) -> frozenset[str]:
 
 def warning_titles(classes: frozenset[str]) -> str:
     """For people."""
-    return ", ".join(sorted(warning_class(kind).title for kind in classes))
+    return ", ".join(sorted(WARNING_CLASSES[kind].title if kind in WARNING_CLASSES else kind for kind in classes))
 
 
 def waiting_at_proxies(place: EngineAddress, env: Mapping[str, str] = os.environ) -> int | None:
