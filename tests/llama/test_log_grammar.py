@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.log_facts import LogBatch, TaskReleased
-from specdash.llama.log import GRAMMAR, LINE_CLASSES, TABLE, WARNING_CLASSES
+from specdash.llama.log import GRAMMAR, LINE_CLASSES, TABLE, WARNING_CLASSES, warning_class
 from specdash.llama.log.forms import FIELD, SLOT, LineClass
 from specdash.llama.log.parser import ANSI, LogParser
 from specdash.llama.log.safe import recognise
@@ -215,3 +215,8 @@ def test_a_warning_that_begins_like_a_harmless_message_stays_unknown() -> None:
 )
 def test_a_log_line_in_quotes_is_no_message(line: str) -> None:
     assert parsed(f"{line}\n").facts == ()
+
+
+def test_a_warning_that_a_former_version_counted_by_a_class_of_its_own_is_another_warning() -> None:
+    assert warning_class("launch_failed").id == "other_warning"
+    assert warning_class("task_launched").id == "other_warning"
