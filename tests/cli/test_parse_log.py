@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from specdash.cli.main import main
-from specdash.llama.log_grammar import WARNING_CLASSES
+from specdash.llama.log import WARNING_CLASSES
 from support.outside import say
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -191,3 +191,27 @@ def test_the_manual_names_every_warning_class_and_field() -> None:
     names = [*WARNING_CLASSES, *report, *report["requests"][0], *report["prompt_cache"], *report["totals"]]
     names += [*report["server"], *report["statistics"]["draft-mtp"]]
     assert [name for name in names if not re.search(rf"`{name}(`|\[\]|\{{)", manual)] == []
+
+
+def test_a_request_names_the_start_of_the_server_that_served_it() -> None:
+    def start(build: int, accepted: int) -> str:
+        slot = "slot print_timing: id  0 | task 4 |"
+        return (
+            "0.00.001.000 I srv  llama_server: initializing ...\n"
+            f"0.00.002.000 I cmn  common_init_: build {build} (45cac74d9) with GNU 12.2.0 for Linux x86_64\n"
+            "0.00.100.000 I slot launch_slot_: id  0 | task 4 | processing task, is_child = 0\n"
+            f"0.09.463.231 I {slot}        eval time =    1000.00 ms /   101 tokens (    2.82 ms per token)\n"
+            f"0.09.463.339 I {slot} draft acceptance = 0.5 ({accepted} accepted /   100 generated), mean len =  6.61\n"
+            "0.09.463.400 I slot release: id  0 | task 4 | stop processing: n_tokens = 5, truncated = 0\n"
+        )
+
+    log = (start(9234, 64) + start(9235, 24)).encode()
+    found = piped(log)["requests"]
+    assert [(request["instance"], request["build"], request["draft_accepted"]) for request in found] == [
+        (1, "9234", 64),
+        (2, "9235", 24),
+    ]
+    command = [sys.executable, "-m", "specdash", "parse-log", "-"]
+    text = subprocess.run(command, input=log, capture_output=True, timeout=60, check=True).stdout.decode()
+    assert "start 1 (build 9234): 1 request, decode 100.0 tok/s, accepted 64/100 (64.0 %)" in text
+    assert "start 2 (build 9235): 1 request, decode 100.0 tok/s, accepted 24/100 (24.0 %)" in text

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_NAME, SPECULATION
 from specdash.core.speculation import SPEC_TYPES, detected_type, is_auto, parse_chain, readers_of, spec_type
-from specdash.llama.log_grammar import TABLE
+from specdash.llama.log import TABLE
 
 NAMES = [t.name for t in SPEC_TYPES]
 

@@ -14,7 +14,7 @@ from specdash.core.log_facts import LogBatch, ServerEvent, TaskFailed, WarningTa
 from specdash.core.readings import FailureKind, Health, HealthStatus, Reading, Source
 from specdash.core.sources import encode
 from specdash.history.writer import LINES_KEPT, lighter, to_keep
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from support.recording import value
 
 CANARY = "xyzzyprompt"

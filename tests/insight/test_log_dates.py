@@ -14,8 +14,8 @@ from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
 from specdash.insight.picture import MeasureName
 from specdash.insight.state import TargetState
-from specdash.llama.log_parser import LogParser
-from specdash.llama.log_reading import own_seconds
+from specdash.llama.log.parser import LogParser
+from specdash.llama.log.safe import own_seconds
 
 START = b"%s I srv  llama_server: initializing ...\n"
 REQUEST = b"""%(at)s I slot launch_slot_: id  0 | task %(task)d | processing task, is_child = 0

@@ -160,14 +160,9 @@ def test_a_restart_leaves_the_open_requests_unfinished() -> None:
     assert [other.task for other in assembler.close()] == [7]
 
 
-def test_children_of_a_router_do_not_mix() -> None:
-    requests = assembled(
-        TaskLaunched(0, 1, origin=4001),
-        TaskLaunched(0, 1, origin=4002),
-        TaskCancelled(1, origin=4002),
-        ServerEvent("restarted", origin=4001),
-    )
-    assert [(request.origin, request.cancelled) for request in requests] == [(4001, False), (4002, True)]
+def test_a_request_of_a_routers_child_has_its_port() -> None:
+    (request,) = RequestAssembler(port=4002).feed([TaskLaunched(0, 1), TaskCancelled(1), TaskReleased(0, 1)])
+    assert (request.origin, request.cancelled) == (4002, True)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.randoms())

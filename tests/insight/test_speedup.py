@@ -21,7 +21,7 @@ from specdash.insight.request import RequestPurpose, ServedRequest
 from specdash.insight.speedup.speedup import TOO_GOOD, derive
 from specdash.insight.speedup.verdict import ENOUGH
 from specdash.insight.state import TargetState
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 DATA = Path(__file__).parents[1] / "data"
 BASE = (baseline(),)

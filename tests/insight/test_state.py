@@ -29,7 +29,7 @@ from specdash.export.snapshot import to_json, to_text
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.state import TargetState
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import parse_metrics, parse_slots
 from support.drawn_readings import values
 

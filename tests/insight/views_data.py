@@ -9,7 +9,7 @@ from specdash.core.readings import Counters, ModelOutline, Props, Reading, Slot,
 from specdash.core.speculation import MemoryKind
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 WALL = 1_790_000_000.0

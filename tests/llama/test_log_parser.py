@@ -1,8 +1,7 @@
-"""Bytes in, facts out: whatever the prefix, the pieces, and the junk between the lines."""
+"""Bytes in, facts out: behind any prefix, in any pieces, with any junk between the lines."""
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from specdash.core.log_facts import (
     DETAIL,
     TOLD,
+    ChildFacts,
     DecodeTiming,
     LogBatch,
     LogFact,
@@ -28,9 +28,9 @@ from specdash.core.log_facts import (
     TotalTiming,
     VerificationSteps,
 )
-from specdash.llama.log_grammar import shape_of
-from specdash.llama.log_parser import MAX_LINE, LogParser
-from specdash.llama.log_reading import ShapeMeaning, is_behind_text, read_line
+from specdash.llama.log import GRAMMAR
+from specdash.llama.log.forms import MAX_FRAMES
+from specdash.llama.log.parser import MAX_LINE, LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 TIMING = "prompt eval time =   19.23 ms /   122 tokens (    0.16 ms per token,  6345.90 tokens per second)"
@@ -95,7 +95,8 @@ class TestTheClock:
             "[45995] 0.00.083.442 I slot launch_slot_: id  0 | task 1 | processing task, is_child = 0",
         )
         assert not batch.restarted
-        assert batch.facts[1] == TaskLaunched(0, 1, 0.083442, origin=45995)
+        assert batch.facts == (TaskLaunched(0, 5, 540.0),)
+        assert batch.children == (ChildFacts(45995, (TaskLaunched(0, 1, 0.083442),)),)
 
 
 class TestARestart:
@@ -185,7 +186,7 @@ class TestVerificationSteps:
             step(7, 7).replace("0.00.001", "0.00.301"),
             step(5, 8).replace("0.00.001", "0.00.601"),
         )
-        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, None, 7, 0.3),)
+        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, 7, 0.3),)
 
     def test_a_replay_is_timed_from_its_restore_also_when_something_else_came_between(self) -> None:
         release = "0.00.101.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
@@ -314,9 +315,6 @@ class TestJsonLines:
         batch = parse(line.replace(r"\u0027", "'") + r"""'\n"}""")
         assert batch.facts == (ServerEvent("model_loading", (("path", 'a\\b "c".gguf'),), 5e-6),)
 
-    def test_of_other_types_are_recognised(self) -> None:
-        assert parse('{"type":"fit_memory_breakdown","data":{"unit":"MiB","rows":[]}}').unrecognised == 0
-
     def test_unknown_ones_count_by_their_level(self) -> None:
         assert counts(parse(r'{"type":"log","time":5,"level":"error","msg":"srv  x: no idea\n"}')) == {"other_error": 1}
 
@@ -362,22 +360,23 @@ def joined(first: VerificationSteps, then: VerificationSteps) -> VerificationSte
 
 def outcome(batches: list[LogBatch]) -> tuple[object, ...]:
     """All that batches say, however the log was cut into them."""
-    facts: list[LogFact] = []
+    facts: dict[int | None, list[LogFact]] = {}
     steps: dict[tuple[int | None, int, int], VerificationSteps] = {}
     warnings: dict[str, tuple[int, float | None, float | None, str]] = {}
     for batch in batches:
-        for fact in batch.facts:
+        for port, fact in ((port, fact) for port, facts_of in batch.by_server for fact in facts_of):
             if not isinstance(fact, VerificationSteps):
-                facts += [*steps.values(), fact]
-                steps.clear()
+                before = [steps.pop(key) for key in list(steps) if key[0] == port]
+                facts.setdefault(port, []).extend([*before, fact])
                 continue
-            key = (fact.origin, fact.slot, fact.task)
+            key = (port, fact.slot, fact.task)
             known = steps.pop(key, None)
             steps[key] = fact if known is None else joined(known, fact)
         for tally in batch.warnings:
             count, first, _, sample = warnings.get(tally.warning, (0, tally.first_s, None, tally.sample))
             warnings[tally.warning] = (count + tally.count, first, tally.last_s, sample)
-    facts += steps.values()
+    for (port, _, _), fact in steps.items():
+        facts.setdefault(port, []).append(fact)
     return (
         sum(batch.lines for batch in batches),
         sum(batch.unrecognised for batch in batches),
@@ -416,24 +415,18 @@ def test_how_the_bytes_are_cut_makes_no_difference(log: bytes, cuts: list[int]) 
     assert outcome([*(pieces.feed(piece) for piece in split), pieces.close()]) == expected
 
 
-@functools.cache
-def remembered() -> dict[tuple[bytes, bool], ShapeMeaning]:
-    return {(shape_of(line), is_behind_text(line)): read_line(line) for line in REAL_LINES if b"\x1b" not in line}
-
-
 @given(LOG_TEXT)
-def test_remembering_shapes_makes_no_difference(log: bytes) -> None:
-    quick, slow = LogParser(), LogParser(remember_shapes=False)
-    quick._shapes.update(remembered())
-    assert outcome([quick.feed(log + b"\n")]) == outcome([slow.feed(log + b"\n")])
+def test_remembering_lines_makes_no_difference(log: bytes) -> None:
+    GRAMMAR.known.clear()
+    first = outcome([LogParser().feed(log + b"\n")])
+    assert outcome([LogParser().feed(log + b"\n")]) == first
 
 
 @pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
-def test_real_logs_read_the_same_byte_by_byte_and_without_memory(path: Path) -> None:
+def test_real_logs_read_the_same_byte_by_byte(path: Path) -> None:
     data = path.read_bytes()[:60_000]
-    whole, slow, pieces = LogParser(), LogParser(remember_shapes=False), LogParser()
+    whole, pieces = LogParser(), LogParser()
     expected = outcome([whole.feed(data), whole.close()])
-    assert outcome([slow.feed(data), slow.close()]) == expected
     assert outcome([*(pieces.feed(data[i : i + 977]) for i in range(0, len(data), 977)), pieces.close()]) == expected
 
 
@@ -472,32 +465,21 @@ class TestHostileInput:
         whole, pieces = LogParser(), LogParser()
         expected = outcome([whole.feed(log)])
         assert outcome([pieces.feed(log[i : i + 1000]) for i in range(0, len(log), 1000)]) == expected
-        assert expected[2] == [TaskLaunched(0, 1)]
+        assert expected[2] == {None: [TaskLaunched(0, 1)]}
 
     @pytest.mark.parametrize("number", ["9" * 30, "x", "", "1.2.3", "-"])
     def test_numbers_that_are_none_make_no_fact(self, number: str) -> None:
         batch = parse(f"slot x: id 0 | task 1 | stop processing: n_tokens = {number}, truncated = 0")
         assert batch.facts == ()
-        assert batch.unrecognised == 1
 
-    def test_many_origins_are_not_kept(self) -> None:
+    def test_many_children_of_a_router_are_not_kept(self) -> None:
         parser = LogParser()
         slot = "0.00.001.001 I slot x: id  0 | task 1 |"
         for port in range(1000):
-            parser.feed(f"[{port}] {slot}\n[{port}] {TIMING}\n[{5000 + port}] {slot} processing task\n".encode())
-        assert len(parser._headers) <= 256
-        assert len(parser._headers_used) <= 256
-        assert len(parser._clocks) <= 256
+            parser.feed(f"[{port}] {slot} processing task\n".encode())
+        assert len(parser._servers) <= 257
 
-    def test_many_shapes_are_not_kept(self) -> None:
-        parser = LogParser()
-        letters = [chr(97 + i % 26) * (1 + i // 26) for i in range(9_000)]
-        assert parser.feed("\n".join(letters).encode() + b"\n").unrecognised == 9_000
-        assert len(parser._shapes) <= len(parser._known) <= 8192
-
-
-def test_what_the_runner_says_between_the_servers_lines_is_known() -> None:
-    parser = LogParser()
-    parser.feed(b"specdash: speculating: draft-simple, 5 of 8 drafted tokens accepted\n")
-    batch = parser.feed(b"specdash: engine swapped: llama-server 1, env 0123, speculation unchanged\n")
-    assert batch.unrecognised == 0
+    def test_many_frames_are_not_kept(self) -> None:
+        letters = [chr(97 + i % 26) * (1 + i // 26) for i in range(MAX_FRAMES + 800)]
+        LogParser().feed("\n".join(letters).encode() + b"\n")
+        assert len(GRAMMAR.known) <= MAX_FRAMES

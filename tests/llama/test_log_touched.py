@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specdash.core.log_facts import LogBatch, Touched
-from specdash.llama.log_parser import LOOKED_AT, LogParser
+from specdash.llama.log.parser import LOOKED_AT, LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -20,14 +20,14 @@ def touched(text: bytes) -> dict[str, tuple[Touched, Touched]]:
 @pytest.mark.parametrize(
     ("line", "slots", "tasks"),
     [
-        (b"0.1.2.3 W slot update_slots: id  3 | task 12 | slot context shift, n_keep = 0, n_left = 9, n_discard = 4",
+        (b"0.01.002.003 W slot x: id  3 | task 12 | slot context shift, n_keep = 0, n_left = 9, n_discard = 4",
          (3,), (12,)),
         (b"0.57.309.308 W find_slot: non-consecutive token position 323 after 323 for sequence 2 with 376 new tokens",
          (2,), ()),
         (b"srv          stop: cancel task, id_task = 31", (), (31,)),
         (b"srv    send_error: task id = 5, error: Context size has been exceeded.", (), (5,)),
         (b"srv  try_clear_id: purging slot 1 with 1024 tokens", (1,), ()),
-        (b"slot get_availabl: id  0 | task -1 | failed to restore context checkpoint (x)", (0,), ()),
+        (b"0.01.002.003 E slot get_availabl: id  0 | task -1 | failed to restore context checkpoint (x)", (0,), ()),
         (b"ggml_abort: failed to allocate compute buffers", (), ()),
     ],
 )  # fmt: skip

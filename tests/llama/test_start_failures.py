@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specdash.llama.start_failures import BY_ID, FAILURES, ServerEnd, explain, false_alarm, out_of_memory, unspoken
+from specdash.llama.log.forms import ServerEnd
+from specdash.llama.start_failures import BY_ID, OF_CLASSES, explain, false_alarm, out_of_memory, unspoken
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 
@@ -246,14 +247,17 @@ def test_colours_and_json_do_not_hide_the_cause() -> None:
         assert found.id == "mtp_no_heads"
 
 
-def test_every_row_can_be_said_and_captures_what_it_says() -> None:
-    assert len(BY_ID) == len(FAILURES)
-    for failure in FAILURES:
-        wanted = set(re.findall(r"\{(\w+)\}", failure.because + failure.fix))
-        given = {name for pattern in failure.patterns for name in re.findall(r"\(\?P<(\w+)>", pattern)}
-        parameters = {"types", "line", "title", "note", "said", "chain", "draft", "type"}
-        assert wanted <= given | parameters, failure.id
-        assert failure.fix, failure.id
+def test_every_cause_can_be_said_and_captures_what_it_says() -> None:
+    for cause in BY_ID.values():
+        wanted = set(re.findall(r"\{(\w+)\}", cause.because + cause.fix))
+        given = set(re.findall(r"\(\?P<(\w+)>", cause.pattern + cause.also))
+        assert wanted <= given | {"types", "line", "title", "said", "chain", "draft"}, cause.id
+        assert cause.fix, cause.id
+
+
+def test_a_cause_belongs_to_one_class_of_lines() -> None:
+    ids = [cause.id for _, cause in OF_CLASSES]
+    assert {name for name in ids if ids.count(name) > 1} == {"start_refused"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import SESSIONS_SHOWN, ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
 from specdash.core.readings import Counters, Health, HealthStatus, Host, Reading, Slot, Slots, Source
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from specdash.core.readings import (
     Slots,
     Source,
 )
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from specdash.core.readings import Gpu, Host, ReadingStatus, Source
 from specdash.insight.picture import BackendState, GpuPicture, MeasuredFigure, Picture
-from specdash.llama.log_grammar import WARNING_CLASSES
+from specdash.llama.log import WARNING_CLASSES
 from specdash.tui.spans import PALETTES, figure, to_strip
 from specdash.tui.view import View
 from specdash.tui.widgets.board import COLUMNS, WarningsPanel, alarming, gpu_lines, host_lines, in_order

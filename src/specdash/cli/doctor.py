@@ -159,6 +159,6 @@ def _log_words(log: LogCheck) -> str:
     word = _LEVELS.get(log.verbosity or 0)
     steps = "with" if log.traced_steps else "without"
     return (
-        f"{log.path}: {log.lines} lines read, {log.unrecognised} not understood, "
+        f"{log.path}: {log.lines} lines read, {log.unrecognised} warnings and errors not understood, "
         f"{level}{f' ({word})' if word else ''}, {steps} per-step lines (LLAMA_TRACE)"
     )

@@ -86,7 +86,7 @@ def _unpacked(file: BufferedReader, name: str) -> BinaryIO:
 
 def _summarise(file: BinaryIO) -> LogSummary:
     from specdash.insight.log.log_summary import LogSummary
-    from specdash.llama.log_parser import LogParser
+    from specdash.llama.log.parser import LogParser
 
     parser, summary = LogParser(tail_lines=0), LogSummary()
     while data := file.read(_PIECE_BYTES):

@@ -149,7 +149,7 @@ def check_log(path: str | None) -> LogCheck:
     """Read what the tail would begin with, and judge what the server was told to log."""
     if path is None:
         return LogCheck(None, "no log file is known")
-    from specdash.llama.log_parser import LogParser
+    from specdash.llama.log.parser import LogParser
 
     parser = LogParser()
     lines = unrecognised = 0
@@ -160,7 +160,7 @@ def check_log(path: str | None) -> LogCheck:
             return LogCheck(path, chunk.failure.detail)
         batch = parser.feed(chunk.data)
         lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
-        for fact in batch.facts:
+        for fact in batch.every_fact:
             if isinstance(fact, ServerEvent) and fact.name == "verbosity":
                 verbosity = _whole(fact.get("verbosity"))
             traced = traced or isinstance(fact, VerificationSteps)

@@ -8,15 +8,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specdash.collect.log_source import LogLines, lines_of
-from specdash.core.log_facts import DETAIL, TOLD, LogBatch, WarningTally
+from specdash.core.log_facts import DETAIL, TOLD, ChildFacts, LogBatch, WarningTally
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from specdash.core.log_facts import LogFact
+
 
 class LineParser(Protocol):
-    """What `specdash.llama.log_parser.LogParser` offers."""
+    """What `specdash.llama.log.parser.LogParser` offers."""
 
     def feed(self, data: bytes) -> LogBatch:
         """Facts of the whole lines in `data`; an unfinished line waits for the next."""
@@ -130,12 +132,20 @@ def _merge(run: Sequence[LogBatch]) -> LogBatch:
         lines=sum(batch.lines for batch in run),
         unrecognised=sum(batch.unrecognised for batch in run),
         facts=tuple(fact for batch in run for fact in batch.facts),
+        children=_children(run),
         warnings=_tallies(run),
         tail=tail,
         tail_kinds=kinds,
         restarted=run[0].restarted,
         unrecognised_samples=next((batch.unrecognised_samples for batch in run if batch.unrecognised_samples), ()),
     )
+
+
+def _children(run: Sequence[LogBatch]) -> tuple[ChildFacts, ...]:
+    facts: dict[int, tuple[LogFact, ...]] = {}
+    for child in chain.from_iterable(batch.children for batch in run):
+        facts[child.port] = facts.get(child.port, ()) + child.facts
+    return tuple(ChildFacts(port, of_port) for port, of_port in facts.items())
 
 
 def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
@@ -160,6 +170,6 @@ def _last_lines(run: Sequence[LogBatch]) -> tuple[tuple[str, ...], str]:
 
 
 def _log_parser() -> LineParser:
-    from specdash.llama.log_parser import LogParser
+    from specdash.llama.log.parser import LogParser
 
     return LogParser()

@@ -3,8 +3,7 @@
 A *batch* is what one read of the log yielded. Lines that carry numbers become facts, in file order. Those that may come
 by the million are added up: verification steps to one fact for many, warnings to one tally per batch, so that a storm
 costs one small object. `at_s` is the line's own time stamp: seconds since the server's start, None when the log has no
-time stamps. `origin` is the port of the child server whose line a router repeated, None for the server's own lines:
-slot and task numbers, and time stamps, count per origin.
+time stamps. A router repeats the lines of its children: their facts are apart, by the port of the child.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ class TaskLaunched:
     slot: int
     task: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,6 @@ class TaskReleased:
     n_tokens: int | None = None
     truncated: bool | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,6 @@ class TaskCancelled:
 
     task: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,6 @@ class TaskFailed:
     task: int
     error: str
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,6 @@ class PromptStarted:
     n_ctx_slot: int | None = None
     prompt_tokens: int | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,6 @@ class PromptReused:
     task: int
     cached_tokens: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,6 @@ class PrefillProgress:
     seconds: float | None = None
     tokens_per_second: float | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +96,6 @@ class DecodeProgress:
     n_decoded: int
     tokens_per_second: float
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +107,6 @@ class PromptTiming:
     ms: float
     tokens: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +118,6 @@ class DecodeTiming:
     ms: float
     tokens: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +129,6 @@ class TotalTiming:
     ms: float
     tokens: int
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +142,6 @@ class RequestAcceptance:
     mean_accepted_length: float | None = None
     per_position: tuple[float, ...] | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +152,6 @@ class AcceptancePerPosition:
     task: int | None
     rates: tuple[float, ...]
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +174,6 @@ class VerificationSteps:
     restored: int = 0
     first_s: float | None = None
     at_s: float | None = None
-    origin: int | None = None
     replayed: int = 0
     replay_s: float = 0.0
 
@@ -213,7 +198,6 @@ class SpeculativeStatistics:
     acceptance_per_position: tuple[float, ...] | None = None
     durations_ms: tuple[float, ...] = ()
     at_s: float | None = None
-    origin: int | None = None
     printed_type: str = ""
 
 
@@ -230,7 +214,6 @@ class CheckpointEvent:
     n_tokens: int | None = None
     size_mib: float | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +225,6 @@ class PromptCacheState:
     limit_mib: float | None = None
     limit_tokens: int | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +235,6 @@ class SlotSelected:
     how: str
     similarity: float | None = None
     at_s: float | None = None
-    origin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +247,6 @@ class ServerEvent:
     name: str
     fields: tuple[tuple[str, str], ...] = ()
     at_s: float | None = None
-    origin: int | None = None
 
     def get(self, key: str) -> str | None:
         """The value of one field, None when the line has no such field."""
@@ -301,7 +281,7 @@ class WarningTally:
     """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
     and last, the first line, and the slots and tasks that they name.
 
-    `warning` is the line class's id; `specdash.llama.log_grammar.WARNING_CLASSES` has its title, severity and note.
+    `warning` is the line class's id; `specdash.llama.log.LINE_CLASSES` has its title, severity and note.
     """
 
     warning: str
@@ -358,11 +338,20 @@ LogLine = tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
+class ChildFacts:
+    """What lines of a router's child say; its slots, tasks and time stamps are its own."""
+
+    port: int
+    facts: tuple[LogFact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LogBatch:
     """What one read of the log yielded."""
 
     lines: int = 0
     unrecognised: int = 0
+    """Lines with the level of a warning or an error that are of no class."""
     facts: tuple[LogFact, ...] = ()
     warnings: tuple[WarningTally, ...] = ()
     tail: tuple[str, ...] = field(default=(), repr=False)
@@ -371,13 +360,25 @@ class LogBatch:
     restarted: bool = False
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
     unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
-    """A few of the lines not understood, cleaned and cut like `tail`."""
+    """A few of the warnings and errors of no class, cleaned and cut like `tail`."""
     age_s: float | None = None
     """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown."""
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
     tail_kinds: str = field(default="", repr=False)
     """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where nobody knows."""
+    children: tuple[ChildFacts, ...] = ()
+    """Of a router's children."""
+
+    @property
+    def by_server(self) -> tuple[tuple[int | None, tuple[LogFact, ...]], ...]:
+        """The facts of the server itself, whose port is None, and of each child."""
+        return ((None, self.facts), *((child.port, child.facts) for child in self.children))
+
+    @property
+    def every_fact(self) -> tuple[LogFact, ...]:
+        """The facts of the server and its children."""
+        return tuple(fact for _, facts in self.by_server for fact in facts)
 
 
 # A bounded time series and its view as chart columns.

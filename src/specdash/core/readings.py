@@ -216,7 +216,7 @@ def most_recent_resident(models: tuple[RouterModel, ...]) -> RouterModel | None:
 # | PROPS   | `Props`        | `specdash.llama.server_answers`       |
 # | METRICS | `Counters`     | `specdash.llama.server_answers`     |
 # | SLOTS   | `Slots`        | `specdash.llama.server_answers`       |
-# | LOG     | `LogBatch`     | `specdash.llama.log_parser`  |
+# | LOG     | `LogBatch`     | `specdash.llama.log.parser`  |
 # | GPU     | `Gpus`         | `specdash.collect.gpu`       |
 # | HOST    | `Host`         | `specdash.collect.host`      |
 # | PROCESS | `ProcessTree`  | `specdash.collect.host`      |

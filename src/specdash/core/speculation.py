@@ -86,7 +86,7 @@ class SpecType:
     parameters: str = ""
     """What the names of the engine parameters begin with that only this type reads."""
     log_classes: tuple[str, ...] = ()
-    """Line classes (`llama.log_grammar`) that no type but this, or its kin, writes."""
+    """Line classes (`llama.log`) that no type but this, or its kin, writes."""
     pays_when: str = ""
     """On which work it gains, in a few words."""
 
@@ -158,7 +158,7 @@ SPEC_TYPES: tuple[SpecType, ...] = (
         "requests resemble earlier ones, also of other slots: agents, code, reasoning that repeats itself",
         max_parameter="spec-ngram-mod-n-max",
         min_parameter="spec-ngram-mod-n-min",
-        log_classes=("ngram_table", "ngram_mod_reset", "ngram_match_short"),
+        log_classes=("ngram_mod_reset", "ngram_match_short"),
     ),
     _ngram(
         "ngram-cache",

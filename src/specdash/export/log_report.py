@@ -11,13 +11,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
-from specdash.llama.log_grammar import SERVER_STARTING, WARNING_CLASSES
+from specdash.llama.log import warning_class
+from specdash.llama.log.safe import safe_sample, safe_text
+from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.system.data import json_of
 from specdash.system.stats import share
-from specdash.system.text import MIB, UNKNOWN, number, percent, size
+from specdash.system.text import MIB, UNKNOWN, counted, number, percent, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from specdash.core.log_facts import ServerEvent
     from specdash.core.proxy_events import SpeedLimits
@@ -28,7 +30,8 @@ SCHEMA: Final = "specdash.parse-log/1"
 _SHOWN_REQUESTS = 10
 _encode = json.JSONEncoder(allow_nan=False).encode
 _REQUEST_FIELDS = (
-    "slot", "task", "origin", "started_s", "at_s", "prompt_total_tokens", "prompt_cached", "prompt_tokens", "prompt_ms",
+    "slot", "task", "origin", "instance", "build", "started_s", "at_s", "prompt_total_tokens", "prompt_cached",
+    "prompt_tokens", "prompt_ms",
     "decode_tokens", "decode_ms", "total_ms", "draft_generated", "draft_accepted", "mean_accepted_length",
     "acceptance_per_position", "decode_tokens_seen", "steps", "truncated", "cancelled", "error", "finished",
 )  # fmt: skip
@@ -60,7 +63,7 @@ def _head(summary: LogSummary, path: str) -> dict[str, Any]:
         "file": path,
         "lines": summary.lines,
         "unrecognised": summary.unrecognised,
-        "unrecognised_samples": summary.unrecognised_samples,
+        "unrecognised_samples": [safe_text(line) for line in summary.unrecognised_samples],
         "last_s": summary.last_s,
         "server": _server(summary),
         "totals": _totals(summary),
@@ -136,13 +139,13 @@ def _statistics(summary: LogSummary) -> dict[str, dict[str, Any]]:
 def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
     return {
         name: {
-            "title": WARNING_CLASSES[name].title,
-            "severity": str(WARNING_CLASSES[name].severity),
+            "title": warning_class(name).title,
+            "severity": str(warning_class(name).severity),
             "count": tally.count,
             "first": tally.first_s,
             "last": tally.last_s,
-            "sample": tally.sample,
-            "note": WARNING_CLASSES[name].note,
+            "sample": safe_sample(name, tally.sample),
+            "note": warning_class(name).note,
             "slots": len(tally.slots.ids),
             "slots_at_least": tally.slots.more,
             "tasks": len(tally.tasks.ids),
@@ -154,7 +157,7 @@ def _warnings(summary: LogSummary) -> dict[str, dict[str, Any]]:
 
 def _gravity(item: tuple[str, Any]) -> tuple[int, int, str]:
     name, tally = item
-    return _SEVERITIES.index(str(WARNING_CLASSES[name].severity)), -tally.count, name
+    return _SEVERITIES.index(str(warning_class(name).severity)), -tally.count, name
 
 
 def _checkpoints(summary: LogSummary) -> list[dict[str, Any]]:
@@ -197,7 +200,7 @@ def _prompt_cache(summary: LogSummary) -> dict[str, Any]:
 
 def _server(summary: LogSummary) -> dict[str, Any]:
     """The last server that wrote the log."""
-    events = {event.name: event for event in summary.events if event.origin is None}
+    events = {event.name: event for port, event in summary.events if port is None}
 
     def field(name: str, key: str) -> str | None:
         return events[name].get(key) if name in events else None
@@ -218,32 +221,33 @@ def _server(summary: LogSummary) -> dict[str, Any]:
         "loaded": "model_loaded" in events,
         "stopping": "stopping" in events,
         "speculation": {
-            "types": [event.get("type") for event in summary.events if event.name == "spec_implementation"],
-            "parameters": [dict(event.fields) for event in summary.events if event.name == "spec_parameters"],
+            "types": [event.get("type") for _, event in summary.events if event.name == "spec_implementation"],
+            "parameters": [dict(event.fields) for _, event in summary.events if event.name == "spec_parameters"],
             "ready": "spec_ready" in events,
             "off": "spec_none" in events,
             "uses_checkpoints": "spec_checkpoints" in events,
             "synthetic": dict(events["spec_synthetic"].fields) if "spec_synthetic" in events else None,
         },
-        "events": [_event(event) for event in summary.events],
+        "events": [_event(port, event) for port, event in summary.events],
     }
 
 
-def _event(event: ServerEvent) -> dict[str, Any]:
-    return {"name": event.name, "at_s": event.at_s, "origin": event.origin, "fields": dict(event.fields)}
+def _event(port: int | None, event: ServerEvent) -> dict[str, Any]:
+    return {"name": event.name, "at_s": event.at_s, "origin": port, "fields": dict(event.fields)}
 
 
 def text_lines(summary: LogSummary, path: str) -> Iterator[str]:
     """The report for people; only what the log tells."""
-    yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} not understood"
+    yield f"{path}: {summary.lines:,} lines, {summary.unrecognised:,} warnings and errors not understood"
     yield from _server_text(_server(summary))
     totals = _totals(summary)
     yield from _requests_text(summary, totals)
+    yield from _starts_text(summary.requests)
     yield from _speculation_text(summary, totals)
     yield from _memory_text(summary)
     yield from _warnings_text(summary)
     for sample in islice(summary.unrecognised_samples, 5):
-        yield f"not understood: {sample[:160]}"
+        yield f"not understood: {safe_text(sample)}"
 
 
 def _server_text(server: dict[str, Any]) -> Iterator[str]:
@@ -279,6 +283,21 @@ def _requests_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]
         yield f"  {number(request.slot):>4} {number(request.task):>6} {prefill} {decode}  {end}"
 
 
+def _starts_text(requests: Sequence[ServedRequest]) -> Iterator[str]:
+    """A line for each start of the server, where the log has several: what changed with a build."""
+    starts: dict[int, list[ServedRequest]] = {}
+    for request in requests:
+        starts.setdefault(request.instance, []).append(request)
+    if len(starts) < 2:
+        return
+    for instance, served in starts.items():
+        build = next((request.build for request in served if request.build is not None), None)
+        drafts = _share(_sum(served, "draft_accepted"), _sum(served, "draft_generated"))
+        rate = number(_rate(served, "decode_steps", "decode_ms", DECODE), 1)
+        of_build = f" (build {build})" if build is not None else ""
+        yield f"start {instance}{of_build}: {counted(len(served), 'request')}, decode {rate} tok/s, accepted {drafts}"
+
+
 def _speculation_text(summary: LogSummary, totals: dict[str, Any]) -> Iterator[str]:
     if totals["draft_generated"]:
         yield f"draft tokens: {_share(totals['draft_accepted'], totals['draft_generated'])} over the requests"
@@ -305,7 +324,7 @@ def _memory_text(summary: LogSummary) -> Iterator[str]:
 
 def _warnings_text(summary: LogSummary) -> Iterator[str]:
     for name, tally in sorted(summary.warnings.items(), key=_gravity):
-        known = WARNING_CLASSES[name]
+        known = warning_class(name)
         when = "" if tally.first_s is None else f", {tally.first_s:.3f} s to {tally.last_s or tally.first_s:.3f} s"
         yield f"{known.severity}: {name} x{tally.count:,}{when}: {known.title}"
         if known.severity != "notice":

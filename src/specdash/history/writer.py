@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from specdash.core.changes import ApplyRecord
-from specdash.core.log_facts import LogBatch, LogFact, ServerEvent, TaskFailed
+from specdash.core.log_facts import ChildFacts, LogBatch, LogFact, ServerEvent, TaskFailed
 from specdash.core.masking import without_secrets
 from specdash.core.proxy_events import ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
 from specdash.core.readings import Failure, FailureKind, Health, Reading, Source
@@ -32,8 +32,7 @@ from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
 from specdash.history.tiers import TIERS, Point, Tier, TierChunk, points_of
 from specdash.insight.charts import Metric
-from specdash.llama.log_safe import (
-    LIFE_CYCLE_CLASSES,
+from specdash.llama.log.safe import (
     bare,
     recognise,
     safe_error,
@@ -41,6 +40,7 @@ from specdash.llama.log_safe import (
     safe_line,
     safe_text,
 )
+from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES
 from specdash.system.data import dataclass
 from specdash.system.files import put
 
@@ -193,7 +193,7 @@ def _is_usable(path: Path) -> bool:
 
 # What of a reading may be kept: nothing that a prompt, an answer or a tool call could be in, and no secret.
 #
-# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log_safe`);
+# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log.safe`);
 # what other lines say is in the facts. Lines that no table knows are not kept at all.
 
 LINES_KEPT: Final = 8
@@ -230,7 +230,7 @@ def weight(reading: Reading[Any]) -> int:
     """How many values it holds, itself and what it lists: what it costs to keep and to pack."""
     value = reading.value
     if isinstance(value, LogBatch):
-        return 1 + len(value.facts)
+        return 1 + len(value.every_fact)
     if isinstance(value, ProxyStatus):
         return 1 + len(value.sessions) + len(value.active)
     return 1 + len(value.events) if isinstance(value, ProxyEvents) else 1
@@ -271,13 +271,18 @@ def _text(text: str) -> str:
 def _batch(batch: LogBatch) -> LogBatch:
     return replace(
         batch,
-        facts=tuple(rounded(_fact(fact)) for fact in batch.facts),
+        facts=_facts(batch.facts),
+        children=tuple(ChildFacts(child.port, _facts(child.facts)) for child in batch.children),
         warnings=tuple(replace(tally, sample=safe_text(tally.sample)) for tally in batch.warnings),
         tail=_lines(reversed(batch.tail[-LINES_LOOKED_AT:])) if _has_lines(batch) else (),
         tail_kinds="",
         unrecognised_samples=(),
         age_s=_to_places(batch.age_s),
     )
+
+
+def _facts(facts: Iterable[LogFact]) -> tuple[LogFact, ...]:
+    return tuple(rounded(_fact(fact)) for fact in facts)
 
 
 def rounded(value: T) -> T:
@@ -307,7 +312,7 @@ def _to_places(value: float | None) -> float | None:
 
 def _has_lines(batch: LogBatch) -> bool:
     """Whether there is a line to keep among those of the batch."""
-    events = (fact.name for fact in batch.facts if isinstance(fact, ServerEvent))
+    events = (fact.name for fact in batch.every_fact if isinstance(fact, ServerEvent))
     return bool(batch.warnings) or not LIFE_CYCLE_CLASSES.isdisjoint(events)
 
 
@@ -324,11 +329,11 @@ def _lines(newest_first: Iterable[str]) -> tuple[str, ...]:
     for line in newest_first:
         raw = bare(line.encode("utf-8", "replace"))
         known = recognise(raw)
-        if known.form is None or (known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES):
+        if known.pattern is None or (
+            known.line_class.severity is None and known.line_class.id not in LIFE_CYCLE_CLASSES
+        ):
             continue
         made = safe_line(raw)
-        if made is None or made.is_unknown:
-            continue
         kept.append(made.text)
         if len(kept) == LINES_KEPT:
             break

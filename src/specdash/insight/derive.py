@@ -425,11 +425,12 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     if Source.LOG not in state.last_known:
         return ()
     # The tables of the grammar cost start-up time, and a server without a log has no use for them.
-    from specdash.llama.log_grammar import WARNING_CLASSES
+    from specdash.llama.log import warning_class
+    from specdash.llama.log.safe import safe_sample
 
     pictures = []
     for view in state.log.storms.view(now):
-        known = WARNING_CLASSES[view.warning]
+        known = warning_class(view.warning)
         pictures.append(
             WarningPicture(
                 warning=view.warning,
@@ -439,7 +440,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 per_minute=view.per_minute,
                 first_age_s=max(0.0, now - view.first_at),
                 last_age_s=max(0.0, now - view.last_at),
-                sample=view.sample,
+                sample=safe_sample(view.warning, view.sample),
                 note=known.note,
                 peak_per_minute=view.peak_per_minute,
                 slots=view.slots.ids,

@@ -208,6 +208,10 @@ class ServedRequest:
     slot: int | None = None
     task: int | None = None
     origin: int | None = None
+    instance: int = 1
+    """Which start of its server it belongs to, counted from the first that the log has."""
+    build: str | None = None
+    """The build of that start, where the log has it."""
     started_s: float | None = None
     at_s: float | None = None
     prompt_total_tokens: int | None = None
@@ -493,10 +497,14 @@ class RequestAssembler:
     a request only once the slot goes on to something else, or when it was cancelled or failed.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[tuple[int | None, int | None], _Open] = {}
-        self._ended: deque[tuple[int | None, int | None]] = deque(maxlen=_MAX_ENDED)
-        self._selections: dict[tuple[int | None, int], SlotSelected] = {}
+    def __init__(self, instance: int = 1, port: int | None = None) -> None:
+        self._port = port
+        self.instance = instance
+        """Which start of the server writes now."""
+        self._build: str | None = None
+        self._open: dict[int | None, _Open] = {}
+        self._ended: deque[int | None] = deque(maxlen=_MAX_ENDED)
+        self._selections: dict[int, SlotSelected] = {}
         """How slots were picked whose tasks have not begun yet."""
         self._done: list[ServedRequest] = []
         self._handlers: dict[type[LogFact], Callable[[Any], None]] = {
@@ -536,7 +544,7 @@ class RequestAssembler:
 
     def _find(self, fact: Any) -> _Open:
         """The open request that the fact is about; another request of the slot ends with it."""
-        key = (fact.origin, fact.slot)
+        key = fact.slot
         known = self._open.get(key)
         if known is not None:
             if known.request.task == fact.task:
@@ -545,8 +553,8 @@ class RequestAssembler:
         elif len(self._open) >= _MAX_OPEN:
             self._end(next(iter(self._open)))
         # Timings without a header are one block: they end where a slot has its say.
-        self._end((fact.origin, None))
-        known = _Open(ServedRequest(fact.slot, fact.task, fact.origin))
+        self._end(None)
+        known = _Open(ServedRequest(fact.slot, fact.task, self._port, self.instance, self._build))
         self._open[key] = known
         return known
 
@@ -567,34 +575,34 @@ class RequestAssembler:
         return request
 
     def _anew(self, fact: Any) -> ServedRequest:
-        self._end((fact.origin, fact.slot))
+        self._end(fact.slot)
         request = self._find(fact).request
         request.at_s = fact.at_s
         return request
 
-    def _end(self, key: tuple[int | None, int | None]) -> None:
+    def _end(self, key: int | None) -> None:
         known = self._open.pop(key, None)
         if known is None:
             return
         known.request.finished = known.released or known.request.timed
-        self._ended.append((known.request.origin, known.request.task))
+        self._ended.append(known.request.task)
         self._done.append(known.request)
 
     def _launched(self, fact: TaskLaunched) -> None:
-        self._end((fact.origin, fact.slot))
+        self._end(fact.slot)
         request = self._find(fact).request
         request.started_s = request.at_s = fact.at_s
-        selection = self._selections.pop((fact.origin, fact.slot), None)
+        selection = self._selections.pop(fact.slot, None)
         if selection is not None:
             request.selected, request.similarity = selection.how, selection.similarity
 
     def _selected(self, fact: SlotSelected) -> None:
-        known = self._open.get((fact.origin, fact.slot))
+        known = self._open.get(fact.slot)
         if known is not None and known.released:
-            self._end((fact.origin, fact.slot))
+            self._end(fact.slot)
         if len(self._selections) >= _MAX_OPEN:
             self._selections.clear()
-        self._selections[fact.origin, fact.slot] = fact
+        self._selections[fact.slot] = fact
 
     def _prompt_started(self, fact: PromptStarted) -> None:
         self._early(fact).prompt_total_tokens = fact.prompt_tokens
@@ -637,7 +645,7 @@ class RequestAssembler:
         self._late(fact, "acceptance_per_position").acceptance_per_position = fact.rates
 
     def _released(self, fact: TaskReleased) -> None:
-        known = self._open.get((fact.origin, fact.slot))
+        known = self._open.get(fact.slot)
         if known is None or known.request.task != fact.task:
             return
         known.released = True
@@ -645,7 +653,7 @@ class RequestAssembler:
         known.request.truncated = fact.truncated
         known.request.slot_tokens = fact.n_tokens
         if known.request.timed or known.request.cancelled or known.request.error is not None:
-            self._end((fact.origin, fact.slot))
+            self._end(fact.slot)
 
     def _cancelled(self, fact: TaskCancelled) -> None:
         self._stopped(fact, None)
@@ -655,14 +663,17 @@ class RequestAssembler:
 
     def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
         """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
-        for key, known in self._open.items():
-            if key[0] == fact.origin and known.request.task == fact.task:
+        for known in self._open.values():
+            if known.request.task == fact.task:
                 break
         else:
-            if (fact.origin, fact.task) in self._ended:
+            if fact.task in self._ended:
                 return
-            key = (fact.origin, -1 - fact.task)
-            known = self._open[key] = _Open(ServedRequest(None, fact.task, fact.origin, at_s=fact.at_s), released=True)
+            key = -1 - fact.task
+            known = self._open[key] = _Open(
+                ServedRequest(None, fact.task, self._port, self.instance, self._build), released=True
+            )
+            known.request.at_s = fact.at_s
         known.request.cancelled = known.request.cancelled or error is None
         known.request.error = error or known.request.error
         if known.released:
@@ -671,9 +682,11 @@ class RequestAssembler:
     def _event(self, fact: ServerEvent) -> None:
         if fact.name == "restarted":
             for key in list(self._open):
-                if fact.origin is None or key[0] == fact.origin:
-                    self._end(key)
+                self._end(key)
             self._ended.clear()
+            self.instance, self._build = self.instance + 1, None
+        elif (build := fact.get("build")) is not None:
+            self._build = build if build != "0" else None
 
 
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.

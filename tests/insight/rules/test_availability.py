@@ -32,7 +32,7 @@ from specdash.core.readings import (
 from specdash.core.records import Alert, AlertSeverity
 from specdash.insight.rules.book import likely_cause
 from specdash.insight.rules.catalogue import runbook, shipped
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.system.text import duration
 
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET

@@ -10,7 +10,7 @@ from insight.rules.judging import OK, Watch, counters, only, process
 from specdash.core.readings import Props, Slot, Slots, Source
 from specdash.core.records import Alert, AlertSeverity
 from specdash.core.target import Target
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 RULES = only("clients_leaving", "repeating_answer")
 BUILDS = {"today": "W srv          stop", "2024 to 2026": "W srv  cancel_tasks"}

@@ -17,7 +17,7 @@ from specdash.core.proxy_events import ProxyEvents, RequestEvent
 from specdash.core.readings import FailureKind, Slot, Slots, Source
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory")

@@ -30,7 +30,7 @@ from specdash.core.errors import InputError, SpecdashError, UnreachableError, Us
 from specdash.core.flag import Flag
 from specdash.core.log_facts import SpeculativeStatistics
 from specdash.llama.chat import ChatAnswer, ChatClient, ChatFault
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import ParseError, parse_metrics
 from specdash.system.data import dataclass
 
@@ -151,7 +151,7 @@ class DraftTime:
             self._size = self._path.stat().st_size
             with self._path.open("rb") as file:
                 file.seek(max(0, self._size - _LOOKED_BACK))
-                self._note(self._begin, LogParser().feed(file.read(_LOOKED_BACK)).facts)
+                self._note(self._begin, LogParser().feed(file.read(_LOOKED_BACK)).every_fact)
         except OSError as error:
             self._size = 0
             self.why = f"{log}: {error.strerror}"
@@ -200,7 +200,7 @@ class DraftTime:
                 file.seek(self._size)
                 parser = LogParser()
                 while block := file.read(_LOOKED_BACK):
-                    self._note(found, parser.feed(block).facts)
+                    self._note(found, parser.feed(block).every_fact)
         except OSError as error:
             return None, f"{self._path}: {error.strerror}"
         return found, ""

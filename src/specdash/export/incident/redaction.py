@@ -2,7 +2,7 @@
 
 Two things are taken out always: what looks like a secret wherever it stands (`TABLE`), and every secret that is known
 by its value (API keys, secret values of env files). Hosts, users and directories only on request: see `Names`.
-What others wrote (prompts, answers, chat templates) never gets this far: `specdash.llama.log_safe` and
+What others wrote (prompts, answers, chat templates) never gets this far: `specdash.llama.log.safe` and
 `specdash.export.incident.redaction` let through only what specdash itself has words for.
 """
 
@@ -41,8 +41,7 @@ from specdash.insight.picture import (
     WarningPicture,
 )
 from specdash.insight.request import ServedRequest
-from specdash.llama.log_reading import own_seconds
-from specdash.llama.log_safe import ELLIPSIS, safe_error, safe_event, safe_text, safe_word
+from specdash.llama.log.safe import ELLIPSIS, own_seconds, safe_error, safe_event, safe_text, safe_word
 from specdash.system.data import dataclass
 from specdash.system.text import timestamp
 

@@ -14,9 +14,10 @@ from specdash.export.incident.redaction import changed_lines
 from specdash.insight.charts import CHARTS, Metric
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup.verdict import verdict
-from specdash.llama.log_grammar import LINE_CLASSES, SERVER_STARTING
-from specdash.llama.log_reading import seconds_of
-from specdash.llama.log_safe import LIFE_CYCLE_CLASSES, bare, is_shown, recognise, safe_line
+from specdash.llama.log import LINE_CLASSES
+from specdash.llama.log.forms import split_port
+from specdash.llama.log.safe import bare, recognise, safe_line
+from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES, SERVER_STARTING
 from specdash.system.data import dataclass
 from specdash.system.stats import median
 from specdash.system.text import (
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert
     from specdash.export.incident.bundle import EnvPart, IncidentSpan, Missing, Parts
     from specdash.insight.picture import Picture
-    from specdash.llama.log_reading import ShapeMeaning
+    from specdash.llama.log.forms import ReadLine
 
 
-# The log around warnings and errors, line by line rebuilt (see `specdash.llama.log_safe`), and never much of it.
+# The log around warnings and errors, line by line rebuilt (see `specdash.llama.log.safe`), and never much of it.
 
 READ_BYTES = 8 * 1024 * 1024
 """How much of the end of a log is looked at."""
@@ -58,7 +59,7 @@ SHOWN_OF_A_CLASS = 5
 QUIET_S = 60.0
 """After so long without one, a warning of a class is shown again."""
 _BACKWARDS_S = 1.0
-_CHATTER = frozenset({"verification_step", "queue", "prefill_progress", "decode_progress"})
+_CHATTER = frozenset({"verification_step", "request_detail", "prefill_progress", "decode_progress"})
 """Classes of which a request prints many."""
 
 
@@ -79,7 +80,7 @@ class Excerpt:
 @dataclass(frozen=True, slots=True)
 class _Line:
     raw: bytes
-    known: ShapeMeaning
+    known: ReadLine
     wall: float | None
 
 
@@ -134,14 +135,15 @@ def _end_of(path: Path, limit: int) -> tuple[bytes, float, bool]:
 
 def _dated(lines: Iterable[bytes], written_at: float) -> list[_Line]:
     """Every line with when it was written: the newest when the file was, a server's last when the next one began."""
-    found: list[tuple[bytes, ShapeMeaning, float | None]] = []
+    found: list[tuple[bytes, ReadLine, float | None]] = []
     begins: list[int] = []
     clock: float | None = None
     for raw in map(bare, lines):
-        known = recognise(raw)
-        seconds = None if known.prefix.routed else seconds_of(known.prefix, raw)
+        port, own = split_port(raw)
+        known = recognise(own)
+        seconds = known.seconds(own) if port is None else None
         back = clock is not None and seconds is not None and seconds < clock - _BACKWARDS_S
-        if back or (known.line_class.id == SERVER_STARTING and not known.prefix.routed and found):
+        if back or (known.line_class.id == SERVER_STARTING and port is None and found):
             begins.append(len(found))
             clock = None
         clock = seconds if seconds is not None else clock
@@ -174,7 +176,7 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
     seen_at: dict[str, float] = {}
     for at, line in enumerate(lines):
         line_class = line.known.line_class
-        life = line_class.id in LIFE_CYCLE_CLASSES and line.known.prefix.level != "D"
+        life = line_class.id in LIFE_CYCLE_CLASSES and line.known.level != "D"
         if line_class.severity is None and not life:
             continue
         if line.wall is not None:
@@ -198,11 +200,12 @@ def _selected(lines: Sequence[_Line]) -> dict[int, str]:
 
 def _is_telling(line: _Line) -> bool:
     """Whether it is worth a line around a warning."""
-    return is_shown(line.known) and line.known.prefix.level != "D" and line.known.line_class.id not in _CHATTER
+    return line.known.pattern is not None and line.known.level != "D" and line.known.line_class.id not in _CHATTER
 
 
 def _show(shown: dict[int, str], lines: Sequence[_Line], at: int) -> None:
-    if at not in shown and (made := safe_line(lines[at].raw)) is not None:
+    if at not in shown:
+        made = safe_line(lines[at].raw)
         wall = lines[at].wall
         shown[at] = made.text if wall is None else f"{clock(wall)}  {made.text}"
 
@@ -504,12 +507,10 @@ def _env_change(part: EnvPart, lines: Sequence[str]) -> Iterator[str]:
 def _log(parts: Parts) -> Iterator[str]:
     if parts.log is None:
         return
-    from specdash.llama.log_grammar import WARNING_CLASSES
-
     rows = [
-        (str(WARNING_CLASSES[name].severity), WARNING_CLASSES[name].title, f"{count:,}")
-        for name, count in parts.log.counts
-        if name in WARNING_CLASSES
+        (str(known.severity), known.title, f"{count:,}")
+        for known, count in ((LINE_CLASSES[name], count) for name, count in parts.log.counts)
+        if known.severity is not None
     ]
     yield from ("## Warnings in the log", "")
     if rows:

@@ -16,7 +16,7 @@ from specdash.core.log_facts import (
     WarningTally,
 )
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
-from specdash.llama.log_grammar import SERVER_STARTING
+from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -70,9 +70,11 @@ class LogSummary:
         self.cache_state: PromptCacheState | None = None
         self.cache_update_ms = 0.0
         self.selections: Counter[str] = Counter()
-        self.events: list[ServerEvent] = []
+        self.events: list[tuple[int | None, ServerEvent]] = []
         self.event_counts: Counter[str] = Counter()
-        self._assembler = RequestAssembler()
+        self._assemblers: dict[int | None, RequestAssembler] = {}
+        self._port: int | None = None
+        """Of the router's child whose facts are read, None for the server itself."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             VerificationSteps: self._steps,
             SpeculativeStatistics: self._statistics,
@@ -89,19 +91,22 @@ class LogSummary:
         room = _MAX_SAMPLES - len(self.unrecognised_samples)
         self.unrecognised_samples += batch.unrecognised_samples[:room]
         find = self._handlers.get
-        for fact in batch.facts:
-            handler = find(type(fact))
-            if handler is not None:
-                handler(fact)
+        for self._port, facts in batch.by_server:
+            for fact in facts:
+                handler = find(type(fact))
+                if handler is not None:
+                    handler(fact)
+            assembler = self._assemblers.setdefault(self._port, RequestAssembler(port=self._port))
+            self.requests += assembler.feed(facts)
         if batch.facts and batch.facts[-1].at_s is not None:
             self.last_s = batch.facts[-1].at_s
-        self.requests += self._assembler.feed(batch.facts)
         for tally in batch.warnings:
             self._warning(tally)
 
     def close(self) -> None:
         """The log is at its end: requests that are still open are listed as unfinished."""
-        self.requests += self._assembler.close()
+        for assembler in self._assemblers.values():
+            self.requests += assembler.close()
 
     def _warning(self, tally: WarningTally) -> None:
         known = self.warnings.get(tally.warning)
@@ -111,7 +116,7 @@ class LogSummary:
         self.steps += DraftTally.of_steps(fact)
 
     def _statistics(self, fact: SpeculativeStatistics) -> None:
-        key = (fact.type, fact.origin)
+        key = (fact.type, self._port)
         if key in self.statistics or len(self.statistics) < _MAX_STATISTICS:
             self.statistics[key] = fact
 
@@ -134,7 +139,7 @@ class LogSummary:
             self.cache_update_ms += float(fact.get("ms") or 0)
         if fact.name in _SPAMMING_EVENTS:
             return
-        if fact.name in (SERVER_STARTING, "restarted") and fact.origin is None:
+        if fact.name in (SERVER_STARTING, "restarted") and self._port is None:
             self.events.clear()
         if len(self.events) < _MAX_EVENTS:
-            self.events.append(fact)
+            self.events.append((self._port, fact))

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
 
-    Clock = dict[int | None, float]
-    """Seconds since its start per server: None is the server itself, a number the router's child of that port."""
+    Clock = float | None
+    """Seconds since a server's start, None where its lines have no time stamps."""
 
 
 # When the lines of a log were written: each server's own clock against the moment at which they were read.
@@ -52,21 +52,16 @@ if TYPE_CHECKING:
 def lives(batch: LogBatch) -> list[Sequence[LogFact]]:
     """The facts of a batch by the server that wrote them, in order; there is one at least."""
     starts = [
-        index
-        for index, fact in enumerate(batch.facts)
-        if fact.origin is None and isinstance(fact, ServerEvent) and fact.name == "restarted"
+        index for index, fact in enumerate(batch.facts) if isinstance(fact, ServerEvent) and fact.name == "restarted"
     ]
     ends = [*starts, len(batch.facts)]
     return [batch.facts[start:end] for start, end in zip([0, *starts], ends, strict=True)]
 
 
 def newest(facts: Iterable[LogFact], others: Iterable[float | None] = ()) -> Clock:
-    """The newest time stamps of these facts; `others` are further stamps of the server itself."""
-    clock: Clock = {fact.origin: fact.at_s for fact in facts if fact.at_s is not None}
-    known = [stamp for stamp in (clock.get(None), *others) if stamp is not None]
-    if known:
-        clock[None] = max(known)
-    return clock
+    """The newest time stamp of these facts; `others` are further stamps of that server."""
+    stamps = [fact.at_s for fact in facts if fact.at_s is not None]
+    return max((stamp for stamp in (*stamps[-1:], *others) if stamp is not None), default=None)
 
 
 def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
@@ -78,8 +73,8 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
     clocks: list[Clock] = []
     after = age_s or 0.0
     for stamps in reversed(newest_of):
-        clocks.append({origin: stamp + after for origin, stamp in stamps.items()})
-        after += stamps.get(None, 0.0)
+        clocks.append(stamps + after if stamps is not None else None)
+        after += stamps or 0.0
     clocks.reverse()
     return clocks
 
@@ -332,21 +327,22 @@ class AnswerProgress:
         self._periods: deque[_Period] = deque(maxlen=PERIODS_KEPT)
         self._ended: deque[tuple[_Answer, _Period]] = deque(maxlen=ENDED_KEPT)
 
-    def note(self, at: float, fact: LogFact) -> None:
-        """Take in a fact of monotonic `at`; others than those about decode are passed over."""
+    def note(self, at: float, fact: LogFact, port: int | None = None) -> None:
+        """Take in a fact of monotonic `at`, of the router's child on `port`; others than those about decode are passed
+        over."""
         if isinstance(fact, VerificationSteps):
-            answer = self._answer(at, fact.origin, fact.slot, fact.task)
+            answer = self._answer(at, port, fact.slot, fact.task)
             place = _place(max(answer.traced, answer.told))
             answer.traced += fact.accepted + fact.steps + fact.replays
             self._stretch(answer, place).drafts += DraftTally.of_steps(fact)
         elif isinstance(fact, DecodeProgress):
             if fact.tokens_per_second > 0:
-                answer = self._answer(at, fact.origin, fact.slot, fact.task)
+                answer = self._answer(at, port, fact.slot, fact.task)
                 self._progress(answer, fact.n_decoded, fact.tokens_per_second)
         elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 1:
-            answer = self._answer(at, fact.origin, fact.slot, fact.task)
+            answer = self._answer(at, port, fact.slot, fact.task)
             self._progress(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
-            self._end(at, (fact.origin, fact.slot))
+            self._end(at, (port, fact.slot))
 
     def clear(self) -> None:
         """Another server begins: its answers are others."""
@@ -386,8 +382,8 @@ class AnswerProgress:
             if stretch.answers
         )
 
-    def _answer(self, at: float, origin: int | None, slot: int | None, task: int | None) -> _Answer:
-        key = (origin, slot)
+    def _answer(self, at: float, port: int | None, slot: int | None, task: int | None) -> _Answer:
+        key = (port, slot)
         found = self._answers.get(key)
         if found is None or found.task != task:
             self._end(at, key)
@@ -451,16 +447,16 @@ class DraftStatistics:
 
     def __init__(self) -> None:
         self._latest: dict[tuple[int | None, str], SpeculativeStatistics] = {}
-        """By origin (the child of a router) and type."""
+        """By port (of a router's child) and type."""
         self._totals: deque[tuple[float, int, float]] = deque(maxlen=ENDS_KEPT)
         """When a request ended, and draft tokens and milliseconds of all implementations by then."""
 
-    def note(self, at: float, fact: SpeculativeStatistics) -> None:
+    def note(self, at: float, fact: SpeculativeStatistics, port: int | None = None) -> None:
         """Take in a line written at monotonic `at`."""
-        before = self._latest.get((fact.origin, fact.type))
+        before = self._latest.get((port, fact.type))
         if before is not None and fact.tokens_generated < before.tokens_generated:
             self._totals.clear()
-        self._latest[(fact.origin, fact.type)] = fact
+        self._latest[(port, fact.type)] = fact
         tokens = sum(statistics.tokens_generated for statistics in self._latest.values())
         spent = sum(sum(statistics.durations_ms) for statistics in self._latest.values())
         if self._totals and self._totals[-1][0] == at:
@@ -599,7 +595,8 @@ class LogView:
         """Requests of the server whose lines are read, until the file's earlier lines are all read."""
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
-        self._assembler = RequestAssembler()
+        self._assemblers: dict[int | None, RequestAssembler] = {}
+        """By port of a router's child, None for the server itself."""
         self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
 
@@ -613,6 +610,7 @@ class LogView:
         parts = lives(batch)
         if batch.restarted and len(parts) == 1:
             self._new_server()
+            self._assemblers[None].feed((ServerEvent("restarted"),))
         self.lines += batch.lines
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
@@ -624,45 +622,55 @@ class LogView:
         stamps.append(newest(parts[-1], _other_stamps(batch, is_first=is_first)))
         clocks = at_reading(stamps, batch.age_s)
         if batch.age_s is None and uptime_s is not None and not batch.restarted:
-            clocks[-1][None] = uptime_s
+            clocks[-1] = uptime_s
         fresh = LatestBatch()
         for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
             if index:
                 self._new_server()
             self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
+        now_s: dict[int | None, Clock] = {None: clocks[-1]}
+        for child in batch.children:
+            now_s[child.port] = at_reading([newest(child.facts)], batch.age_s)[0]
+            self._life(at, child.facts, now_s[child.port], fresh, port=child.port, may_be_live=not batch.more_follows)
         self._live_drafts += fresh.drafts
         if self._backlog is not None and not batch.more_follows:
             # The server that writes now is known by its clock, those before it are not.
             backlog, self._backlog = self._backlog, None
             for request in backlog:
-                now_s = clocks[-1].get(request.origin)
-                if now_s is not None and request.at_s is not None:
-                    fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
-        if None in stamps[-1]:
-            self.newest_s, self.newest_at = stamps[-1][None], at - (batch.age_s or 0.0)
+                clock = now_s.get(request.origin)
+                if clock is not None and request.at_s is not None:
+                    fresh.ended.append((at - max(0.0, clock - request.at_s), request))
+        if stamps[-1] is not None:
+            self.newest_s, self.newest_at = stamps[-1], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
             tally = _with_tasks(tally, tasks_before, batch.facts)
             clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
-            self.storms.add(at, tally, clock.get(None, None if tally.lives_ago else uptime_s))
+            self.storms.add(at, tally, clock if clock is not None or tally.lives_ago else uptime_s)
         return fresh
 
     def _life(
-        self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: LatestBatch, *, may_be_live: bool
+        self,
+        at: float,
+        facts: Sequence[LogFact],
+        clock: Clock,
+        fresh: LatestBatch,
+        *,
+        port: int | None = None,
+        may_be_live: bool,
     ) -> None:
-        """Take in what one server wrote. `clock` has its time stamps of the moment `at`, per origin."""
+        """Take in what one server wrote. `clock` is its time stamp of the moment `at`."""
         for fact in facts:
-            age = _age(clock.get(fact.origin), fact.at_s)
-            self._fact(at - age, fact)
-            if age == 0.0 and may_be_live and not self._is_own(fact.origin, getattr(fact, "task", None)):
+            age = _age(clock, fact.at_s)
+            self._fact(at - age, fact, port)
+            if age == 0.0 and may_be_live and not self._is_own(port, getattr(fact, "task", None)):
                 _note(fresh, fact)
                 self._note_live(fact)
-        for request in self._assembler.feed(facts):
-            now_s = clock.get(request.origin)
-            self._finish(at - _age(now_s, request.at_s), request)
+        for request in self._assemblers.setdefault(port, RequestAssembler(port=port)).feed(facts):
+            self._finish(at - _age(clock, request.at_s), request)
             if self._backlog is not None:
                 self._backlog.append(request)
-            elif now_s is not None and request.at_s is not None:
-                fresh.ended.append((at - max(0.0, now_s - request.at_s), request))
+            elif clock is not None and request.at_s is not None:
+                fresh.ended.append((at - max(0.0, clock - request.at_s), request))
             else:
                 fresh.ended.append((at, request))
 
@@ -714,8 +722,8 @@ class LogView:
         self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
         self.answers.leave_out(tasks)
 
-    def _is_own(self, origin: int | None, task: int | None) -> bool:
-        return origin is None and task in self._own
+    def _is_own(self, port: int | None, task: int | None) -> bool:
+        return port is None and task in self._own
 
     def _new_server(self) -> None:
         self.lives += 1
@@ -724,7 +732,8 @@ class LogView:
         self._of_this_life.clear()
         self._accepted.clear()
         self._own = frozenset()
-        self._assembler = RequestAssembler()
+        # Its facts begin with the restart, which the assembler counts.
+        self._assemblers = {None: RequestAssembler(self.lives)}
         self.newest_s = None
         self.ended_here = 0
         self.requests_exact.clear()
@@ -749,20 +758,20 @@ class LogView:
         live.drafts += drafts
         live.last_s = fact.at_s
 
-    def _fact(self, at: float, fact: LogFact) -> None:
-        if self._own and self._is_own(fact.origin, getattr(fact, "task", None)):
+    def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
+        if self._own and self._is_own(port, getattr(fact, "task", None)):
             return
-        self.answers.note(at, fact)
+        self.answers.note(at, fact, port)
         self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
             drafts = DraftTally(fact.generated, fact.accepted, None)
             self.requests_exact.add(at, drafts)
-            if fact.origin is None:
+            if port is None:
                 self._accepted.append((fact.task, at, drafts))
         elif isinstance(fact, SpeculativeStatistics):
-            self.drafting.note(at, fact)
+            self.drafting.note(at, fact, port)
         elif isinstance(fact, PrefillProgress):
             self.prefill[fact.slot] = fact
         elif isinstance(fact, CheckpointEvent):
@@ -802,7 +811,7 @@ def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
     if is_first and batch.tail and batch.age_s is not None:
         # A log that is read from its beginning may end with a long time of lines that say nothing.
-        from specdash.llama.log_reading import own_seconds
+        from specdash.llama.log.safe import own_seconds
 
         stamps.append(own_seconds(batch.tail[-1]))
     return stamps

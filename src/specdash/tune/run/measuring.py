@@ -20,8 +20,8 @@ from specdash.control.running import port_of
 from specdash.core.errors import SpecdashError
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
-from specdash.llama.log_grammar import WARNING_CLASSES
-from specdash.llama.log_parser import LogParser
+from specdash.llama.log import WARNING_CLASSES
+from specdash.llama.log.parser import LogParser
 from specdash.system.data import dataclass
 from specdash.system.processes import family, listening_pid
 from specdash.system.stats import mean, median

@@ -1,0 +1,409 @@
+"""What one kind of log line is, as data, and how a line is read with it.
+
+A `LineClass` has the patterns in which llama.cpp prints it. A pattern is the printed text with fields in braces:
+`stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}`. Before it may stand up to three function names,
+each with a colon, which never matter: they change between builds. `slot| ` at its beginning stands for
+`slot FUNCTION: id N | task M | `, whose numbers are the fields `slot` and `task`; `^` says that nothing stands before.
+Field types: `d` integer, `f` decimal number, `w` word, `s` text (up to the quote if it began with one, to the end of
+the line if it is last, else without blanks), `list` numbers between commas, `rest` all that follows, `=text` this very
+text. A field without a name is not kept.
+
+Patterns have no digits of their own. So lines that differ in their digits alone are of one class and have their fields
+in the same places: `Grammar.read` matches one of them and remembers it for all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from specdash.core.log_facts import LogFact, ServerEvent
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class WarningSeverity(StrEnum):
+    """How much a warning class matters."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+
+
+ERROR, WARNING, NOTICE = WarningSeverity
+
+
+class ServerEnd(StrEnum):
+    """What becomes of a server."""
+
+    EXIT = "exit"
+    """It ends by itself, nearly always with exit code 1."""
+    ABORT = "abort"
+    """It is ended by a signal of its own making (SIGABRT), or by one of the system's."""
+    WITHOUT = "runs without speculation"
+    REQUEST = "fails requests"
+    """It goes on; a request fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a server ended, or runs without speculation.
+
+    It is named where the regular expression `pattern` fits a line of the log (and `also` another), or, without one,
+    where the log has a line of its class. What their named groups capture fills the braces of `because` (a clause: "it
+    ended because ...") and of `fix`.
+    """
+
+    id: str
+    because: str
+    fix: str
+    pattern: str = ""
+    also: str = ""
+    ends: ServerEnd = ServerEnd.EXIT
+    general: bool = False
+    """Named only where no other cause fits."""
+
+
+class PrintedStep(NamedTuple):
+    """One verification step as its line prints it."""
+
+    slot: int
+    task: int
+    accepted: int
+    generated: int
+    restored: bool
+    """Whether a checkpoint was restored after it."""
+    at_s: float | None = None
+
+
+class TimingHeader(NamedTuple):
+    """The line that names slot and task of the timing lines below it (builds until 2026-05)."""
+
+    slot: int
+    task: int
+    at_s: float | None = None
+
+
+Made = LogFact | PrintedStep | TimingHeader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineClass:
+    """One kind of log line.
+
+    `make` gets the named fields of a line, and `at_s`, its time stamp in seconds since the server's start; it returns
+    None where the pattern names no fact. A class with `event` makes a `ServerEvent` of the texts of its fields. Lines
+    of a class with `severity` are counted as warnings; `note` says what they mean and when they are normal. `detail`
+    marks steps within a request, up to hundreds for each: views of trouble leave them out.
+    """
+
+    id: str
+    title: str
+    patterns: tuple[str, ...] = ()
+    make: Callable[..., Made | None] | None = None
+    event: bool = False
+    detail: bool = False
+    severity: WarningSeverity | None = None
+    note: str = ""
+    causes: tuple[Cause, ...] = ()
+
+
+SLOT = "slot| "
+FIELD: Final = re.compile(r"\{(\w*):(=[^}]*|\w+)\}")
+_FIELDS: Final = {
+    "d": r"-?\d{1,18}",
+    "f": r"-?\d{1,15}(?:\.\d{1,15})?",
+    "w": r"[\w.+-]{1,200}",
+    "list": r"[\d., -]*",
+    "rest": r".*",
+}
+_GAP: Final = " {0,40}"
+"""Blanks between words. Bounded, and never beside a pattern that could match blanks at length, so that no line, however
+made, takes more than linear time."""
+_HEAD: Final = 3
+"""Bytes by which the patterns that a message may be of are found."""
+_LONG: Final = 20
+"""A message of so many bytes is known by them, even if a newer build appends to it."""
+MAX_TEXT: Final = 300
+"""Characters kept of a text captured from a line."""
+
+
+@cache
+def _compiled(message: str) -> tuple[re.Pattern[bytes], tuple[tuple[str, str], ...]]:
+    """The regex of a pattern with a group for each field, and the fields' names and types."""
+    parts: list[str] = []
+    fields: list[tuple[str, str]] = []
+    end = 0
+
+    def literal(text: str) -> None:
+        parts.extend(_GAP if chunk.isspace() else re.escape(chunk) for chunk in re.split(r"( +)", text) if chunk)
+
+    for field in FIELD.finditer(message):
+        literal(message[end : field.start()])
+        name, kind = field.groups()
+        if kind in ("d", "f") and parts and parts[-1] != _GAP:
+            parts.append(_GAP)
+        if kind.startswith("="):
+            value = re.escape(kind[1:])
+        elif kind == "s":
+            quoted = message[: field.start()].endswith("'")
+            value = "[^']*" if quoted else ".*" if field.end() == len(message) else r"\S{1,1000}"
+        else:
+            value = _FIELDS[kind]
+        parts.append(f"({value})")
+        fields.append((name, kind))
+        end = field.end()
+    literal(message[end:])
+    return re.compile("".join(parts).encode(), re.DOTALL), tuple(fields)
+
+
+def text(captured: bytes) -> str:
+    """Captured text, with anything unprintable shown as a replacement character, and cut to `MAX_TEXT`."""
+    decoded = captured[: 4 * MAX_TEXT].decode(errors="replace").strip()[:MAX_TEXT]
+    if decoded.isprintable():
+        return decoded
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in decoded)
+
+
+def _unescaped(captured: bytes) -> str:
+    """A text of a JSON line."""
+    try:
+        return text(str(json.loads(b'"' + captured + b'"')).encode(errors="replace"))
+    except ValueError:
+        return text(captured)
+
+
+def _rates(captured: bytes) -> tuple[float, ...]:
+    """A list such as `0.944, 0.722` as numbers; an empty list has none."""
+    return tuple(float(part) for part in captured.split(b",")) if captured.strip() else ()
+
+
+_READ: Final[dict[str, Callable[[bytes], Any]]] = {"d": int, "f": float, "list": _rates}
+
+
+def stamp_seconds(stamp: bytes) -> float:
+    """`63.17.951.405`, which is minutes, seconds, milliseconds and microseconds since the start, in seconds."""
+    number = int(stamp.replace(b".", b""))
+    return (number - number // 100_000_000 * 40_000_000) / 1e6
+
+
+def _json_seconds(time: bytes) -> float:
+    return int(time) / 1e6
+
+
+class ReadLine:
+    """What a line is, and where its fields are: of all lines that differ from it in their digits alone."""
+
+    __slots__ = ("_clock", "_fields", "_seconds", "detail", "level", "line_class", "made", "pattern", "spans")
+
+    def __init__(
+        self,
+        line_class: LineClass,
+        level: str,
+        clock: tuple[int, int] | None,
+        *,
+        in_json: bool = False,
+        detail: bool = False,
+        pattern: str | None = None,
+        spans: tuple[tuple[str, str, int, int], ...] = (),
+    ) -> None:
+        self.line_class = line_class
+        self.level = level
+        """`D`, `I`, `W` or `E`; "" where the line does not say."""
+        self.pattern = pattern
+        """None for a line of no class."""
+        self.spans = spans
+        """Name, type, begin and end of each field."""
+        self.made = line_class.make is not None or line_class.event
+        """Whether it makes a fact."""
+        self.detail = line_class.detail or detail
+        self._clock = slice(*clock) if clock is not None else None
+        self._seconds = _json_seconds if in_json else stamp_seconds
+        as_text = _unescaped if in_json else text
+        read = {} if line_class.event else _READ
+        self._fields = [(name, read.get(kind, as_text), slice(begin, end)) for name, kind, begin, end in spans if name]
+
+    def seconds(self, line: bytes) -> float | None:
+        """Seconds since the server's start by the line's own clock, None where it has none."""
+        clock = self._clock
+        return self._seconds(line[clock]) if clock is not None else None
+
+    def fact(self, line: bytes) -> Made | None:
+        """What such a line says; None where it says nothing, or not what its pattern promises."""
+        try:
+            fields = {name: read(line[place]) for name, read, place in self._fields}
+        except ValueError:
+            return None
+        make = self.line_class.make
+        if make is not None:
+            fields["at_s"] = self.seconds(line)
+            return make(**fields)
+        return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
+
+
+# How lines begin. On a terminal and in files nothing stands before the server's own stamp (`0.00.041.000 W `);
+# journald, docker, kubectl and others put something there. With `--log-jsonl` a line is a JSON object.
+
+_STAMP: Final = re.compile(
+    rb"[\s\0]*(?:\{\"log\":\"\s*|[^\"'\\]{0,200}?)(?<![\d.])(\d{1,9}\.\d\d\.\d{3}\.\d{3}) {1,4}([DIWE])(?![A-Za-z]) *"
+)
+_JSON: Final = re.compile(
+    rb"[^\"'\\]{0,200}?\{\s*\"type\"\s*:\s*\"log\"\s*,\s*\"time\"\s*:\s*(\d{1,18})\s*,\s*\"level\"\s*:\s*\"([a-z])[a-z]*\""
+    rb"\s*,\s*\"msg\"\s*:\s*\"\s*"
+)
+_JSON_END: Final = re.compile(
+    rb"(?:\\n|\\r|\s)*\"(?:\s*,\s*\"stream\"\s*:\s*\"std(?:out|err)\"\s*,\s*\"time\"\s*:\s*\"[^\"]{0,40}\"\s*)?\}\s*\Z"
+)
+_JSON_TAIL: Final = 160
+_JSON_LEVELS: Final = {"d": "D", "t": "D", "i": "I", "w": "W", "e": "E"}
+_FOREIGN: Final = re.compile(
+    rb"\{\"log\":\"|"
+    rb"[A-Z][a-z]{2} {1,2}\d{1,2} [\d:.]{5,20} \S{1,80} [^\s\[]{1,80}\[\d*\]: *|"
+    rb"\d{4}-\d\d-\d\d[T ][\d:.,]{1,24}(?:Z|[+-][\d:]{1,6})? {0,4}"
+    rb"(?:\S{1,80} [^\s\[]{1,80}\[\d*\]: *|std(?:out|err) [FP] )?|"
+    rb"[\w.+-]{1,64} *\| *"
+)
+"""Before a line without a stamp: docker's JSON, syslog, ISO times, compose."""
+_LEVEL: Final = re.compile(rb"([DIWE]) +")
+_SLOT: Final = re.compile(rb"slot[^:|]{0,80}: *id *(\d{1,9}) *\| *task *(-?\d{1,18}) *\| *")
+_FUNCTION: Final = re.compile(rb"[\w()~<>+ -]{1,160}: *")
+_MAX_FUNCTIONS: Final = 3
+
+DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+MAX_FRAMES: Final = 8192
+_MAX_FRAME: Final = 1024
+
+_CHILD: Final = re.compile(
+    rb"[^\"'\\]{0,200}?\[(\d{1,9})\] *(?=\d{1,9}\.\d\d\.\d{3}\.\d{3} {1,4}[DIWE])|\[(\d{1,9})\] *"
+)
+"""What a router puts before each line of a child: the port that it listens on."""
+
+
+def split_port(line: bytes) -> tuple[int | None, bytes]:
+    """The port of the router's child that wrote a line, None for the server itself, and the line as it wrote it."""
+    child = _CHILD.match(line)
+    return (int(child[1] or child[2]), line[child.end() :]) if child is not None else (None, line)
+
+
+Entry = tuple[LineClass, str]
+
+
+def _literal(message: str) -> bytes:
+    """What a message begins with: its first word, up to its first field."""
+    return message.partition("{")[0].split(" ", 1)[0].encode()
+
+
+class Grammar:
+    """The patterns of a table, found by how they begin; the first one in table order wins."""
+
+    def __init__(self, table: tuple[LineClass, ...], unknown: dict[str, LineClass]) -> None:
+        self.known: dict[bytes, ReadLine] = {}
+        """What lines are, by their frame, which is the line with 0 for every digit."""
+        self._unknown = unknown
+        self._indexes: dict[str, dict[bytes, list[Entry]]] = {SLOT: {b"": []}, "^": {b"": []}, "": {b"": []}}
+        entries = [(line_class, pattern) for line_class in table for pattern in line_class.patterns]
+        for line_class, pattern in entries:
+            where = SLOT if pattern.startswith(SLOT) else "^" if pattern.startswith("^") else ""
+            index = self._indexes[where]
+            head = _literal(pattern.removeprefix(where))[:_HEAD]
+            if len(head) < _HEAD:
+                for listed in index.values():
+                    listed.append((line_class, pattern))
+            else:
+                index.setdefault(head, list(index[b""])).append((line_class, pattern))
+
+    def read(self, line: bytes, frame: bytes | None = None) -> ReadLine:
+        """What a line is that has no colours and no port in front."""
+        frame = line.translate(DIGITS) if frame is None else frame
+        found = self.known.get(frame)
+        if found is None:
+            found = self._read(line)
+            if len(frame) <= _MAX_FRAME:
+                if len(self.known) >= MAX_FRAMES:
+                    self.known.clear()
+                self.known[frame] = found
+        return found
+
+    def _read(self, line: bytes) -> ReadLine:
+        stamped = _STAMP.match(line) if (in_json := _JSON.match(line)) is None else in_json
+        end = len(line.rstrip(b" \t\r\0"))
+        if stamped is not None:
+            level = stamped[2].decode()
+            level = _JSON_LEVELS.get(level, "") if in_json else level
+            if in_json or stamped[0].lstrip().startswith(b'{"log"'):
+                tail = _JSON_END.search(line, max(stamped.end(), len(line) - _JSON_TAIL))
+                end = tail.start() if tail is not None else end
+            found = self._message(line, stamped.end(), end, level, stamped.span(1), in_json=bool(in_json))
+            return found or self._no_class(line, level, stamped.span(1))
+        begins = [0]
+        if (foreign := _FOREIGN.match(line)) is not None:
+            begins.append(foreign.end())
+        levels = [(begin, "") for begin in begins]
+        levels += [(m.end(), m[1].decode()) for begin in begins if (m := _LEVEL.match(line, begin)) is not None]
+        for begin, level in levels:
+            found = self._message(line, begin, end, level, None)
+            if found is not None:
+                return found
+        level = levels[-1][1]
+        return self._no_class(line, level, None)
+
+    def _no_class(self, line: bytes, level: str, clock: tuple[int, int] | None) -> ReadLine:
+        line_class = self._unknown.get(level, self._unknown[""])
+        is_step = level == "D" or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
+        return ReadLine(line_class, level, clock, detail=is_step)
+
+    def _message(
+        self, line: bytes, begin: int, end: int, level: str, clock: tuple[int, int] | None, *, in_json: bool = False
+    ) -> ReadLine | None:
+        while line[begin : begin + 1].isspace() and begin < end:
+            begin += 1
+        slot = _SLOT.match(line, begin, end)
+        for whole in (True, False):
+            if slot is not None:
+                ids = (("slot", "d", *slot.span(1)), ("task", "d", *slot.span(2)))
+                found = self._at(SLOT, line, slot.end(), max(end, slot.end()), ids, whole=whole)
+            else:
+                found = self._at("^", line, begin, end, whole=whole)
+                at: int | None = begin
+                for _ in range(_MAX_FUNCTIONS + 1):
+                    if found is not None or at is None:
+                        break
+                    found = self._at("", line, at, end, whole=whole)
+                    function = _FUNCTION.match(line, at, end)
+                    at = function.end() if function is not None else None
+            if found is not None:
+                line_class, pattern, spans = found
+                # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
+                if not whole and level in ("W", "E") and line_class.severity is None:
+                    return None
+                return ReadLine(line_class, level, clock, in_json=in_json, pattern=pattern, spans=spans)
+        return None
+
+    def _at(
+        self,
+        where: str,
+        line: bytes,
+        begin: int,
+        end: int,
+        ids: tuple[tuple[str, str, int, int], ...] = (),
+        *,
+        whole: bool,
+    ) -> tuple[LineClass, str, tuple[tuple[str, str, int, int], ...]] | None:
+        """The class of the message that stands there: `whole`, or with something that no pattern has after it."""
+        index = self._indexes[where]
+        for line_class, pattern in index.get(line[begin : begin + _HEAD], index[b""]):
+            regex, fields = _compiled(pattern.removeprefix(where))
+            match = regex.fullmatch(line, begin, end) if whole else regex.match(line, begin, end)
+            if match is None:
+                continue
+            behind = line[match.end() : match.end() + 1]
+            if not whole and (match.end() - begin < _LONG or behind.isalnum() or behind == b"_"):
+                continue
+            spans = tuple((name, kind, *match.span(at + 1)) for at, (name, kind) in enumerate(fields))
+            return line_class, pattern, ids + spans
+        return None

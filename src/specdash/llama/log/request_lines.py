@@ -1,0 +1,516 @@
+"""What a slot prints about the requests it serves, what is printed of speculation, of checkpoints and prompt cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from specdash.core.log_facts import (
+    AcceptancePerPosition,
+    CheckpointEvent,
+    DecodeProgress,
+    DecodeTiming,
+    PrefillProgress,
+    PromptCacheState,
+    PromptReused,
+    PromptStarted,
+    PromptTiming,
+    RequestAcceptance,
+    ServerEvent,
+    SlotSelected,
+    SpeculativeStatistics,
+    TaskLaunched,
+    TaskReleased,
+    TotalTiming,
+)
+from specdash.llama.log.forms import NOTICE, LineClass, PrintedStep, TimingHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _selected(slot: int, task: int, how: str, at_s: float | None, similarity: float | None = None) -> SlotSelected:  # noqa: ARG001
+    return SlotSelected(slot, how.lower(), similarity, at_s)
+
+
+def _released(slot: int, task: int, n_tokens: int, truncated: int, at_s: float | None) -> TaskReleased:
+    return TaskReleased(slot, task, n_tokens, truncated != 0, at_s)
+
+
+def _prefill(**fields: Any) -> PrefillProgress:
+    return PrefillProgress(**{"progress": 1.0, **fields})
+
+
+def _timed(kind: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a fact that builds until 2026-05 print on lines of their own, below a header with slot and task."""
+    return lambda **fields: kind(**{"slot": None, "task": None, **fields})
+
+
+def _step(slot: int, task: int, accepted: int, generated: int, at_s: float | None, restored: str = "") -> PrintedStep:
+    return PrintedStep(slot, task, accepted, generated, bool(restored), at_s)
+
+
+def current_type(printed: str) -> str:
+    """The name that current builds give to a speculative type, from the name that any build printed."""
+    name = printed.replace("_", "-")
+    return {"draft": "draft-simple", "mtp": "draft-mtp", "eagle3": "draft-eagle3"}.get(name, name)
+
+
+def _statistics(type: str, at_s: float | None, **n: Any) -> SpeculativeStatistics:  # noqa: A002
+    return SpeculativeStatistics(
+        current_type(type),
+        n["drafts"],
+        n["accepted_drafts"],
+        n["tokens"],
+        n["accepted"],
+        tuple(n[name] for name in ("begun", "generated", "judged") if name in n),
+        n.get("mean"),
+        n.get("rates"),
+        tuple(n[name] for name in ("begin_ms", "generate_ms", "accept_ms") if name in n),
+        at_s,
+        printed_type=type,
+    )
+
+
+def _parameters(at_s: float | None, **fields: str) -> ServerEvent:
+    """Of `value, key=value, …`, where the first value belongs to the key that the field is named after."""
+    ((first, values),) = fields.items()
+    parts = (part.partition("=") for part in f"{first}={values}".split(", "))
+    return ServerEvent(
+        "spec_parameters", tuple((key.strip(), value.strip()) for key, sign, value in parts if sign), at_s
+    )
+
+
+def _checkpoint(action: str, kind: str = "context") -> Callable[..., CheckpointEvent]:
+    def make(
+        slot: int,
+        task: int,
+        at_s: float | None,
+        n_tokens: int | None = None,
+        size_mib: float | None = None,
+        size_bytes: int | None = None,
+    ) -> CheckpointEvent:
+        size = size_bytes / 2**20 if size_bytes is not None else size_mib
+        return CheckpointEvent(action, kind, slot, task, n_tokens, size, at_s)
+
+    return make
+
+
+_STEP = "slot| accepted {accepted:d}/{generated:d} draft tokens"
+_ACCEPTED = "({accepted:d} accepted / {generated:d} generated)"
+_COUNTS = (
+    "#gen drafts = {drafts:d}, #acc drafts = {accepted_drafts:d}, #gen tokens = {tokens:d}, #acc tokens = {accepted:d}"
+)
+_THREE_CALLS = f"statistics {{type:w}}: #calls(b,g,a) = {{begun:d}} {{generated:d}} {{judged:d}}, {_COUNTS}"
+_ONE_CALL = f"statistics {{type:w}}: #calls = {{begun:d}}, {_COUNTS}"
+_MEAN = ", #mean acc len = {mean:f}, #acc rate/pos = ({rates:list})"
+_DURATIONS = ", dur(b,g,a) = {begin_ms:f}, {generate_ms:f}, {accept_ms:f} ms"
+_POS = "pos_min = {:d}, pos_max = {:d}"
+_SIZED = f"({_POS}, n_tokens = {{n_tokens:d}}, size = {{size_mib:f}} MiB)"
+
+
+def _erased(words: str) -> tuple[str, ...]:
+    return (
+        f"slot| {words} {_SIZED}",
+        (
+            f"slot| {words} ({_POS}, n_tokens = {{n_tokens:d}}, n_swa = {{:d}}, pos_next = {{:d}}, size = "
+            f"{{size_mib:f}} MiB)"
+        ),
+        f"slot| {words} ({_POS}, n_tokens = {{n_tokens:d}}, n_swa = {{:d}}, size = {{size_mib:f}} MiB)",
+        f"slot| {words} ({_POS}, size = {{size_mib:f}} MiB)",
+        f"slot| {words} ({{:rest}}",
+    )
+
+
+def _both(*patterns: str) -> tuple[str, ...]:
+    """Patterns that stand after the slot prefix in current builds, and on a line of their own before 2026-05."""
+    return (*(f"slot| {pattern}" for pattern in patterns), *(f"^{pattern}" for pattern in patterns))
+
+
+REQUEST_LINES: tuple[LineClass, ...] = (
+    LineClass(
+        "slot_selected",
+        "a slot was picked for a request",
+        (
+            "slot| selected slot by {how:=LCP} similarity, f_sim_best = {similarity:f} (> {:f} thold), f_keep = {:f}",
+            "slot| selected slot by {how:=LCP} similarity, sim_best = {similarity:f} (> {:f} thold), f_keep = {:f}",
+            "slot| selected slot by {how:=LRU}, t_last = {:d}",
+            "slot| selected slot by {how:=id} ({:d})",
+        ),
+        make=_selected,
+        detail=True,
+    ),
+    LineClass(
+        "task_launched",
+        "a slot began a request",
+        ("slot| processing task, is_child = {:d}", "slot| processing task"),
+        make=TaskLaunched,
+    ),
+    LineClass(
+        "task_released",
+        "a slot ended a request",
+        (
+            "slot| stop processing: n_tokens = {n_tokens:d}, truncated = {truncated:d}",
+            "slot| stop processing: n_past = {n_tokens:d}, truncated = {truncated:d}",
+        ),
+        make=_released,
+    ),
+    LineClass(
+        "prompt_started",
+        "a prompt of known length began",
+        (
+            "slot| new prompt, n_ctx_slot = {n_ctx_slot:d}, n_keep = {:d}, task.n_tokens = {prompt_tokens:d}",
+            "slot| new prompt, n_ctx_slot = {n_ctx_slot:d}, n_keep = {:d}, n_prompt_tokens = {prompt_tokens:d}",
+        ),
+        make=PromptStarted,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_reused",
+        "how much of the prompt the slot already held",
+        (
+            "slot| cached n_tokens = {cached_tokens:d}, memory_seq_rm [{:d}, end)",
+            "slot| n_tokens = {cached_tokens:d}, memory_seq_rm [{:d}, end)",
+            "slot| kv cache rm [{cached_tokens:d}, end)",
+        ),
+        make=PromptReused,
+        detail=True,
+    ),
+    LineClass(
+        "prefill_progress",
+        "prefill under way",
+        (
+            (
+                "slot| prompt processing, n_tokens = {n_tokens:d}, progress = {progress:f}, "
+                "t = {seconds:f} s / {tokens_per_second:f} tokens per second"
+            ),
+            "slot| prompt processing progress, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}, progress = {progress:f}",
+            "slot| prompt processing progress, n_past = {n_tokens:d}, n_tokens = {:d}, progress = {progress:f}",
+            "slot| prompt processing done, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}",
+            "slot| prompt done, n_past = {n_tokens:d}, n_tokens = {:d}",
+            "slot| prompt done, n_tokens = {n_tokens:d}, batch.n_tokens = {:d}",
+        ),
+        make=_prefill,
+        detail=True,
+    ),
+    LineClass(
+        "decode_progress",
+        "decode under way",
+        (
+            "slot| n_gen = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg_{:d}s = {:f} t/s",
+            "slot| n_gen = {n_decoded:d}, tg = {tokens_per_second:f} t/s",
+            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg_{:d}s = {:f} t/s",
+            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s, tg(last {:d}s) = {:f} t/s",
+            "slot| n_decoded = {n_decoded:d}, tg = {tokens_per_second:f} t/s",
+        ),
+        make=DecodeProgress,
+        detail=True,
+    ),
+    LineClass(
+        "timing_header",
+        "the header of a timing block (builds until 2026-05)",
+        ("slot| ",),
+        make=TimingHeader,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_timing",
+        "prefill time of a finished request",
+        _both("prompt eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
+        make=_timed(PromptTiming),
+        detail=True,
+    ),
+    LineClass(
+        "decode_timing",
+        "decode time of a finished request",
+        _both("eval time = {ms:f} ms / {tokens:d} tokens ({:rest}"),
+        make=_timed(DecodeTiming),
+    ),
+    LineClass(
+        "total_timing",
+        "total time of a finished request",
+        _both("total time = {ms:f} ms / {tokens:d} tokens"),
+        make=_timed(TotalTiming),
+        detail=True,
+    ),
+    LineClass(
+        "request_detail",
+        "a step of a request",
+        (
+            *_both("graphs reused = {:d}"),
+            "slot| accepted {:d}/{:d} draft tokens, new n_tokens = {:d}",
+            "all slots are idle{:rest}",
+            "request: {:rest}",
+            "done request: {:rest}",
+            "conv_id={:rest}",
+            "chat format: {:s}",
+            "Chat format: {:s}",
+            "proxying {:rest}",
+            "reasoning-budget: {:rest}",
+            "updating prompt cache",
+            "- looking for better prompt, {:rest}",
+            "- prompt with length {:rest}",
+            "- prompt {:w}: {:d} tokens, checkpoints: {:d}, {:f} MiB",
+            "- prompt is already in the cache, skipping",
+            "- removing obsolete cached prompt with length {:d}",
+            "ngram_mod occupancy = {:d}/{:d} ({:f})",
+        ),
+        detail=True,
+    ),
+    LineClass(
+        "image_processing",
+        "an image or audio part of a prompt was encoded",
+        (
+            "processing image...",
+            "processing mtmd chunk{:rest}",
+            "image processed in {:d} ms",
+            "encoding image slice...",
+            "encoding image or slice...",
+            "image slice encoded in {:d} ms",
+            "image/slice encoded in {:d} ms",
+            "decoding image batch {:d}/{:d}, n_tokens_batch = {:d}",
+            "image decoded (batch {:d}/{:d}) in {:d} ms",
+            "encoding audio slice...",
+            "audio slice encoded in {:d} ms",
+        ),
+        event=True,
+        detail=True,
+    ),
+)
+
+SPECULATION_LINES: tuple[LineClass, ...] = (
+    LineClass(
+        "draft_acceptance",
+        "draft tokens accepted and generated over a finished request",
+        _both(
+            f"draft acceptance = {{:f}} {_ACCEPTED}, mean len = {{mean_accepted_length:f}}",
+            f"draft acceptance = {{:f}} {_ACCEPTED}, mean acceptance length = {{mean_accepted_length:f}}, "
+            "acceptance rate per position = ({per_position:list})",
+            f"draft acceptance = {{:f}} {_ACCEPTED}",
+            f"draft acceptance rate = {{:f}} {_ACCEPTED}",
+        ),
+        make=_timed(RequestAcceptance),
+    ),
+    LineClass(
+        "acceptance_per_position",
+        "share of accepted draft tokens by position over a finished request",
+        _both("acc per pos = ({rates:list})"),
+        make=_timed(AcceptancePerPosition),
+        detail=True,
+    ),
+    LineClass(
+        "verification_step",
+        "one verification step (LLAMA_TRACE=1)",
+        (_STEP, f"{_STEP} ({{restored:=restore checkpoint}})"),
+        make=_step,
+        detail=True,
+    ),
+    LineClass(
+        "statistics",
+        "cumulative statistics of a speculative implementation",
+        (
+            f"{_THREE_CALLS}{_MEAN}{_DURATIONS}",
+            f"{_THREE_CALLS}{_DURATIONS}",
+            _THREE_CALLS,
+            f"{_ONE_CALL}{_DURATIONS}",
+            _ONE_CALL,
+        ),
+        make=_statistics,
+        detail=True,
+    ),
+    LineClass(
+        "spec_implementation",
+        "a speculative implementation was added",
+        ("adding speculative implementation '{type:s}'",),
+        event=True,
+    ),
+    LineClass(
+        "spec_parameters",
+        "parameters of the speculative implementation just added",
+        tuple(
+            f"- {name}={{{name}:rest}}"
+            for name in ("n_max", "n_match", "size_n", "size_key", "n_draft", "block_size", "gpu_layers")
+        ),
+        make=_parameters,
+    ),
+    LineClass(
+        "spec_autodetected",
+        "the draft model's metadata chose the speculative type",
+        ("auto-detected speculative type '{type:s}' from the draft model metadata",),
+        event=True,
+    ),
+    LineClass(
+        "spec_synthetic",
+        "acceptance is simulated with these rates",
+        ("synthetic acceptance: n_max = {n_max:d}, mean length = {mean_length:f}, rates = [{rates:list}]",),
+        event=True,
+    ),
+    LineClass(
+        "spec_ready",
+        "the speculative context is ready",
+        ("speculative decoding context initialized{:rest}",),
+        event=True,
+    ),
+    LineClass(
+        "spec_none",
+        "speculative decoding is off",
+        ("no implementations specified for speculative decoding",),
+        event=True,
+    ),
+    LineClass(
+        "spec_checkpoints",
+        "speculation restores checkpoints: this model cannot drop rejected tokens from its memory",
+        ("speculative decoding will use checkpoints",),
+        event=True,
+    ),
+    LineClass(
+        "draft_loading",
+        "the draft model is being loaded",
+        (
+            "loading draft model '{path:s}'",
+            "creating MTP draft context against the target model '{path:s}'",
+        ),
+        event=True,
+    ),
+)
+
+MEMORY_LINES: tuple[LineClass, ...] = (
+    LineClass(
+        "checkpoint_created",
+        "a context checkpoint was made",
+        (
+            f"slot| created context checkpoint {{:d}} of {{:d}} {_SIZED}",
+            f"slot| created context checkpoint {{:d}} of {{:d}} ({_POS}, size = {{size_mib:f}} MiB)",
+        ),
+        make=_checkpoint("created"),
+        detail=True,
+    ),
+    LineClass(
+        "checkpoint_superseded",
+        "a newer context checkpoint replaced an older one",
+        ("slot| superseding context checkpoint at n_tokens = {n_tokens:d}",),
+        make=_checkpoint("superseded"),
+        detail=True,
+    ),
+    LineClass(
+        "checkpoint_checked",
+        "a context checkpoint was looked at for reuse",
+        (
+            "slot| checking checkpoint with [{:d}, {:d}] against {:d}...",
+            "slot| Checking checkpoint with [{:d}, {:d}] against {:d}...",
+        ),
+        make=_checkpoint("checked"),
+        detail=True,
+    ),
+    LineClass(
+        "checkpoint_restored",
+        "a context checkpoint was restored: prefill goes on from there",
+        (
+            (
+                f"slot| restored context checkpoint ({_POS}, n_tokens = {{n_tokens:d}}, n_past = {{:d}}, "
+                "size = {size_mib:f} MiB)"
+            ),
+            f"slot| restored context checkpoint {_SIZED}",
+            f"slot| restored context checkpoint ({_POS}, size = {{size_mib:f}} MiB)",
+        ),
+        make=_checkpoint("restored"),
+        detail=True,
+    ),
+    LineClass(
+        "checkpoint_erased",
+        "a context checkpoint was erased",
+        (
+            *_erased("erasing old context checkpoint"),
+            *_erased("erased invalidated context checkpoint"),
+            *_erased("erasing context checkpoint too close to an earlier one"),
+        ),
+        make=_checkpoint("erased"),
+        severity=NOTICE,
+        note="Counted for every reason: the list was full (printed as a warning), the checkpoint no longer fits the "
+        "prompt, or it lies too close to another. Normal when prompts diverge; many on one conversation mean that it "
+        "is read from the start again and again: raise --ctx-checkpoints.",
+    ),
+    LineClass(
+        "full_reprocess",
+        "the whole prompt is read again",
+        ("slot| forcing full prompt re-processing due to lack of cache data {:rest}",),
+        make=_checkpoint("full_reprocess"),
+        severity=NOTICE,
+        note="The model keeps a recurrent state or a sliding window, and no checkpoint lies before the place where the "
+        "prompt diverged, so nothing of it could be reused. Normal for a new conversation on a busy slot.",
+    ),
+    LineClass(
+        "speculative_checkpoint_created",
+        "a checkpoint was made before drafting (verbosity 5)",
+        (
+            (
+                f"slot| created speculative checkpoint ({_POS}, n_tokens = {{n_tokens:d}}, size = {{size_mib:f}} MiB, "
+                "draft = {:f} MiB)"
+            ),
+            f"slot| created speculative checkpoint {_SIZED}",
+        ),
+        make=_checkpoint("created", "speculative"),
+        detail=True,
+    ),
+    LineClass(
+        "speculative_checkpoint_restored",
+        "rejected draft tokens were undone by restoring a checkpoint (verbosity 5)",
+        (f"slot| restoring speculative checkpoint ({_POS}, size = {{size_bytes:d}})",),
+        make=_checkpoint("restored", "speculative"),
+        detail=True,
+    ),
+    LineClass(
+        "prompt_cache_state",
+        "what the prompt cache holds",
+        (
+            (
+                "- cache state: {prompts:d} prompts, {size_mib:f} MiB "
+                "(limits: {limit_mib:f} MiB, {limit_tokens:d} tokens, {:d} est)"
+            ),
+        ),
+        make=PromptCacheState,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_cache_saved",
+        "a slot's prompt was saved to the prompt cache",
+        (
+            "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB (draft: {:f} MiB)",
+            "- saving prompt with length {tokens:d}, total state size = {size_mib:f} MiB",
+        ),
+        event=True,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_cache_hit",
+        "the prompt cache held a better start for the prompt than the slot did",
+        ("- found better prompt {:rest}",),
+        event=True,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_cache_updated",
+        "the prompt cache was brought up to date",
+        ("prompt cache update took {ms:f} ms",),
+        event=True,
+        detail=True,
+    ),
+    LineClass(
+        "prompt_cache_evicted",
+        "the prompt cache dropped its oldest prompt to make room",
+        (
+            "- making room for prompt cache entry, removing oldest entry (size = {:f} MiB)",
+            "- cache size limit reached, removing oldest entry {:rest}",
+            "- cache token limit {:rest}",
+        ),
+        severity=NOTICE,
+        note="Normal once the cache is full. A conversation that comes back after its prompt was dropped is read from "
+        "its start: raise --cache-ram if there is memory to spare.",
+    ),
+    LineClass(
+        "prompt_cache_skipped",
+        "a prompt was too large for the prompt cache",
+        ("- prompt state size {:f} MiB exceeds cache size limit {:f} MiB, skipping",),
+        severity=NOTICE,
+        note="It is not kept: a conversation that lost its slot is read again from its start. Raise --cache-ram.",
+    ),
+)

@@ -1,0 +1,1044 @@
+"""Lines that are counted as warnings: what each means, when it is normal, and what it says of a server that ended.
+
+What the server prints as a warning is not always trouble, and some trouble is printed as information; the severity here
+is specdash's own. Where several causes fit a log, the first in table order is named, general ones last.
+"""
+
+from __future__ import annotations
+
+from specdash.core.log_facts import TaskCancelled, TaskFailed
+from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, ServerEnd
+
+
+def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancelled | None:
+    return TaskCancelled(task, at_s) if task is not None else None
+
+
+def _failed(task: int | None = None, error: str = "", at_s: float | None = None) -> TaskFailed | None:
+    return TaskFailed(task, error or TOO_LONG, at_s) if task is not None else None
+
+
+TOO_LONG = "request exceeds the available context size"
+FALSE_ALARM_CLASSES = frozenset({"ctx_other_missing", "extra_model_unmeasured"})
+"""Of their lines llama.cpp itself says that they are normal, although it prints them as errors."""
+
+_ARGUMENT = r'error while handling (?P<kind>argument|environment variable) "(?P<name>[^"]+)": '
+_INIT = "failed to initialize speculative decoding context: "
+_REFUSED = Cause("start_refused", "{title} ({line})", "mend what the line names")
+
+BEFORE_START = frozenset(
+    {"bad_argument", "deprecated_argument", "environment_overridden", "other_error", "other_warning"}
+)
+"""Classes whose lines may come before the line with which a server starts."""
+
+TROUBLE_LINES: tuple[LineClass, ...] = (
+    LineClass(
+        "ctx_other_missing",
+        "a draft context was tried without its target while memory was measured",
+        (
+            (
+                "failed to initialize the context: {:w} requires ctx_other to be set (this warning is normal during "
+                "memory fitting)"
+            ),
+        ),
+        severity=NOTICE,
+        note="A false alarm, although printed as an error: it comes from fitting DFlash or EAGLE-3 drafts to memory.",
+    ),
+    LineClass(
+        "extra_model_unmeasured",
+        "the draft model's memory could not be measured beforehand",
+        ("failed to measure the memory of the extra model{:rest}",),
+        severity=NOTICE,
+        note="A false alarm unless an allocation fails later: memory is fitted without the draft model.",
+    ),
+    LineClass(
+        "bad_argument",
+        "the command line or environment is not valid",
+        (
+            'error while handling argument "{:rest}',
+            'error while handling environment variable "{:rest}',
+            "error: invalid argument: {:rest}",
+            "error: {:rest}",
+        ),
+        severity=ERROR,
+        note="The server exits at once; flags change between builds.",
+        causes=(
+            Cause(
+                "argument_removed",
+                "llama.cpp removed the {kind} {name}",
+                "{instead}",
+                pattern=_ARGUMENT + r"the argument has been removed\. (?P<instead>use .*)",
+            ),
+            Cause(
+                "spec_type_unknown",
+                "this build knows no speculative type {type}",
+                "use one of: {types}",
+                pattern=_ARGUMENT + r"unknown speculative type: (?P<type>.*)",
+            ),
+            Cause(
+                "argument_range",
+                "{name} is out of range: {said}",
+                "correct the value",
+                pattern=_ARGUMENT + r"(?P<said>.*must be.*)",
+            ),
+            Cause(
+                "device_unknown",
+                "this build or machine has no device {device} for {name}",
+                "`llama-server --list-devices` names them; `specdash doctor` says why a GPU is missing",
+                pattern=_ARGUMENT + r"invalid device: (?P<device>.*)",
+            ),
+            Cause(
+                "argument_value",
+                "llama.cpp does not take the value of {name} ({said})",
+                "correct the value",
+                pattern=_ARGUMENT + r"(?P<said>.*)",
+            ),
+            Cause(
+                "argument_unknown",
+                "this build knows no argument {name}",
+                "remove it, or use the name that `llama-server --help` has",
+                pattern=r"error: invalid argument: (?P<name>\S.*)",
+            ),
+            Cause(
+                "setting_refused",
+                "the package does not take {name} ({said})",
+                "correct the value, or use the llama-server binary",
+                pattern=r"error: cannot set (?P<name>.*) to .*: (?P<said>.*)",
+            ),
+            Cause(
+                "cannot_run",
+                "{said}",
+                "correct LLAMA_BIN, or install the libraries it needs",
+                pattern=r"(?P<said>error while loading shared libraries: .*|error: \S+ cannot be run: .*)",
+            ),
+        ),
+    ),
+    LineClass(
+        "bind_failed",
+        "the port could not be bound",
+        (
+            "couldn't bind HTTP server socket, hostname: {:s} port: {:d}",
+            "couldn't bind {:rest}",
+            "the server is built without SSL support",
+        ),
+        severity=ERROR,
+        note="Another process owns the port. The server exits.",
+        causes=(
+            Cause(
+                "bind",
+                "it could not listen on {host}:{port}",
+                "stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
+                pattern=r"couldn't bind HTTP server socket, hostname: (?P<host>[^,\n]*), port: (?P<port>\d+)",
+            ),
+            Cause(
+                "no_tls",
+                "a certificate is set, and this build has no TLS",
+                (
+                    "use a llama-server that was built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and "
+                    "LLAMA_ARG_SSL_KEY_FILE"
+                ),
+                pattern=r"the server is built without SSL support",
+            ),
+        ),
+    ),
+    LineClass(
+        "vocab_mismatch",
+        "the draft model's vocabulary is not the target's",
+        (
+            "the target and draft vocabs are not compatible{:rest}",
+            "the draft model '{:s}' is not compatible with the target model '{:s}'",
+            "draft model vocab type must match target model {:rest}",
+            "draft model special tokens must match target model {:rest}",
+            "draft model bos tokens must match target model {:rest}",
+            "draft model eos tokens must match target model {:rest}",
+            "draft vocab special tokens must match target vocab {:rest}",
+            "draft model vocab must {:rest}",
+        ),
+        severity=ERROR,
+        note="The server goes on WITHOUT speculation. Use a draft model of the same family and tokenizer.",
+        causes=(
+            Cause(
+                "vocab_mismatch",
+                "the draft model's vocabulary is not the target's",
+                (
+                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
+                    "compares them)"
+                ),
+                pattern=(
+                    r"the target and draft vocabs are not compatible|draft (?:model )?vocab\w* (?:type |"
+                    r"special tokens )?must|draft model (?:special|bos|eos) tokens must match|"
+                    r"is not compatible with the target model"
+                ),
+                ends=ServerEnd.WITHOUT,
+            ),
+        ),
+    ),
+    LineClass(
+        "spec_init_failed",
+        "speculation could not be set up",
+        (
+            "failed to initialize speculative decoding context: {:rest}",
+            "n_seq mismatch: {:d} != {:d}",
+        ),
+        severity=ERROR,
+        note="The server goes on WITHOUT speculation.",
+        causes=(
+            Cause(
+                "synth_both",
+                "--spec-synth-len and --spec-synth-rates exclude each other",
+                "give one of them",
+                pattern=r"synthetic acceptance length and rates are mutually exclusive",
+            ),
+            Cause(
+                "synth_count",
+                "--spec-synth-rates must have {want} values, one for each token of the longest draft, and has {got}",
+                "give {want} values, or set LLAMA_DRAFT_MAX={got}",
+                pattern=r"synthetic acceptance rates must contain (?P<want>\d+) values?, got (?P<got>\d+)",
+            ),
+            Cause(
+                "synth_increasing",
+                "--spec-synth-rates rise: a later token cannot be accepted more often than one before it",
+                "give them in falling order",
+                pattern=r"synthetic acceptance rates must be monotonically non-increasing",
+            ),
+            Cause(
+                "synth_range",
+                "--spec-synth-rates must be between 0 and 1",
+                "correct the values",
+                pattern=r"synthetic acceptance rates must be finite and within",
+            ),
+            Cause(
+                "synth_length",
+                "--spec-synth-len must be between 1 and {most}, the longest draft and the target's own token",
+                "correct it, or draft longer",
+                pattern=r"synthetic acceptance length must be finite and within \[1, (?P<most>\d+)\]",
+            ),
+            Cause(
+                "synth_no_tokens",
+                "synthetic acceptance needs drafts of one token at least",
+                "set LLAMA_DRAFT_MAX to 1 or more",
+                pattern=r"synthetic acceptance requires at least one speculative token",
+            ),
+            Cause(
+                "eagle3_wrong_draft",
+                "draft-eagle3 needs a draft that reads 3 layers, and this one reads {got}",
+                "name an EAGLE-3 draft made for this model, or set LLAMA_SPEC_TYPE to the type the draft is made for",
+                pattern=_INIT + r"draft model is not eagle3 \(expected 3 extract layers, got (?P<got>\d+)",
+                ends=ServerEnd.WITHOUT,
+            ),
+            Cause(
+                "draft_not_given",
+                "{type} needs a draft model, and none is given",
+                "set LLAMA_DRAFT_MODEL, or an n-gram type",
+                pattern=_INIT + r"(?P<type>[\w-]+) requires a draft context",
+                ends=ServerEnd.WITHOUT,
+            ),
+            Cause(
+                "draft_sequences",
+                "the draft's context is made for another number of slots",
+                "give LLAMA_PARALLEL a number; it is an error of this build otherwise",
+                pattern=r"number of sequences is incompatible with the speculative n_seq|n_seq mismatch",
+                ends=ServerEnd.WITHOUT,
+            ),
+            Cause(
+                "no_implementations",
+                "no type in the chain could be used",
+                "name one type, and what it needs, in LLAMA_SPEC_TYPE",
+                pattern=_INIT + r"no implementations? specified",
+                ends=ServerEnd.WITHOUT,
+                general=True,
+            ),
+            Cause(
+                "spec_init_failed",
+                "speculation could not be set up: {said}",
+                "mend what the line names, and start again; `specdash preflight` checks the settings",
+                pattern=_INIT + r"(?P<said>.*)",
+                ends=ServerEnd.WITHOUT,
+                general=True,
+            ),
+        ),
+    ),
+    LineClass(
+        "synth_needs_speculation",
+        "synthetic acceptance was asked for, but nothing speculates",
+        ("synthetic acceptance requires an initialized speculative decoding context",),
+        severity=ERROR,
+        note="The server exits.",
+        causes=(
+            Cause(
+                "synth_without",
+                "synthetic acceptance was asked for, and nothing speculates",
+                "set LLAMA_SPEC_TYPE and what it needs, or remove --spec-synth-len and --spec-synth-rates",
+                pattern=r"synthetic acceptance requires an initialized speculative decoding context",
+            ),
+        ),
+    ),
+    LineClass(
+        "draft_load_failed",
+        "the draft model could not be loaded",
+        (
+            "failed to load draft model{:rest}",
+            "failed to create MTP context{:rest}",
+            "failed to create draft context{:rest}",
+        ),
+        severity=ERROR,
+        note="Printed twice for one failure. The server exits, or goes on without speculation.",
+        causes=(
+            Cause(
+                "draft_missing",
+                "the draft model {path} does not exist",
+                "correct LLAMA_DRAFT_MODEL",
+                pattern=r"failed to load draft model, '(?P<path>[^'\n]*)'",
+                also=r"failed to open GGUF file '[^'\n]*' \(No such file or directory\)",
+            ),
+            Cause(
+                "draft_broken",
+                "the draft model {path} could not be loaded: {said}",
+                "download or convert it again (`specdash gguf FILE` says what is wrong)",
+                pattern=r"failed to load draft model, '(?P<path>[^'\n]*)'",
+                also=(
+                    r"(?P<said>tensor '[^'\n]*' data is not within the file bounds.*|invalid magic characters.*|"
+                    r"wrong number of tensors.*|unknown model architecture.*|missing tensor.*|"
+                    r"key not found in model.*)"
+                ),
+            ),
+            Cause(
+                "mtp_no_heads",
+                "draft-mtp needs prediction (nextn) layers, and the model has none",
+                "use another LLAMA_SPEC_TYPE, or a model with such layers (`specdash gguf FILE` names its heads)",
+                pattern=r"failed to create MTP context",
+            ),
+            Cause(
+                "draft_load_failed",
+                "the draft model could not be loaded ({line})",
+                "see the lines before it in the log; `specdash gguf FILE` checks the file",
+                pattern=r"failed to load draft model|failed to create draft context",
+            ),
+            Cause(
+                "draft_unusable",
+                "the draft model could not be loaded ({line})",
+                "see the lines before it in the log; `specdash gguf FILE` checks the file",
+                ends=ServerEnd.WITHOUT,
+            ),
+        ),
+    ),
+    LineClass(
+        "spec_unsupported",
+        "this context cannot speculate",
+        (
+            "speculative decoding not supported by this context{:rest}",
+            "speculative decoding is not supported{:rest}",
+        ),
+        severity=WARNING,
+        note="The server goes on WITHOUT speculation.",
+        causes=(
+            Cause(
+                "spec_unsupported",
+                "this model's context cannot take rejected tokens back",
+                "set LLAMA_SPEC_TYPE=none, or use another model or build",
+                pattern=r"speculative decoding (?:is )?not supported",
+                ends=ServerEnd.WITHOUT,
+            ),
+        ),
+    ),
+    LineClass(
+        "lookup_cache_failed",
+        "an n-gram lookup cache file could not be read",
+        (
+            "failed to open static lookup cache: {:rest}",
+            "failed to open dynamic lookup cache: {:rest}",
+        ),
+        severity=ERROR,
+        note="Only with --lookup-cache-static or --lookup-cache-dynamic. The server aborts.",
+        causes=(
+            Cause(
+                "lookup_cache",
+                "a lookup cache of ngram-cache cannot be read",
+                "correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
+                pattern=r"failed to open (?:static|dynamic) lookup cache|Couldn't read (?:static|dynamic) lookup cache",
+                ends=ServerEnd.ABORT,
+            ),
+        ),
+    ),
+    LineClass(
+        "ggml_assert",
+        "the server aborted on a failed assertion",
+        (
+            "^{:s}:{:d}: GGML_ASSERT({:rest}",
+            "GGML_ASSERT: {:rest}",
+            "GGML_ASSERT({:rest}",
+        ),
+        severity=ERROR,
+        note=(
+            "A bug in llama.cpp, or a combination of flags that it does not support. The process ends; a backtrace "
+            "may follow."
+        ),
+        causes=(
+            Cause(
+                "dflash_wrong_draft",
+                (
+                    "draft-dflash and draft-dspark need a draft model made for them, and this one reads no layers of "
+                    "the target"
+                ),
+                "name such a draft, or set LLAMA_SPEC_TYPE=draft-simple",
+                pattern=r'DFlash model has no target_layer_ids|GGML_ASSERT\(.*"DFlash requires ctx_tgt and ctx_dft',
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "n_max_zero",
+                "the longest draft is 0 tokens (--spec-draft-n-max 0), which aborts the server at its first request",
+                "set LLAMA_DRAFT_MAX to 1 or more; LLAMA_SPEC_TYPE=none switches speculation off",
+                pattern=r"GGML_ASSERT\(n_outputs_max <= cparams\.n_outputs_max\)",
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "batch_small",
+                "a batch has no room for the drafts of all slots, which aborts the server at the first long draft",
+                "raise --batch-size to slots x (longest draft + 1) or more, or draft shorter",
+                pattern=r"batch must be large enough to hold the sampled and draft tokens",
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "assertion",
+                "an assertion of llama.cpp failed: {said}",
+                "it is a bug, or a combination it does not support: try without speculation, then another build",
+                pattern=r"(?P<said>GGML_ASSERT\(.*)",
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+        ),
+    ),
+    LineClass(
+        "aborted",
+        "the server aborted",
+        (
+            "^{:s}.cpp:{:d}: {:rest}",
+            "^{:s}.c:{:d}: {:rest}",
+            "^{:s}.cu:{:d}: {:rest}",
+            "^{:s}.cuh:{:d}: {:rest}",
+            "^{:s}.h:{:d}: {:rest}",
+            "^{:s}.hpp:{:d}: {:rest}",
+            "^{:s}.m:{:d}: {:rest}",
+            "^{:s}.mm:{:d}: {:rest}",
+            "^terminate called {:rest}",
+            "^what(): {:rest}",
+            "^Segmentation fault{:rest}",
+            "^Aborted{:rest}",
+        ),
+        severity=ERROR,
+        note="The process ended; the lines before it say why.",
+        causes=(
+            Cause(
+                "draft_of_other_model",
+                "the draft model is made for another model ({said})",
+                "use a draft made for this model",
+                pattern=(
+                    r"(?P<said>GGML_ASSERT\(lid <= model\.hparams\.n_layer\(\)\)|layer input tensor is null|"
+                    r"target layer (?:id )?\d+ (?:input not extracted|exceeds target n_layer \d+)|"
+                    r"get_sub_batch: failed to add embedding at index \d+|"
+                    r"MTP input row width must match the target h_nextn width)"
+                ),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "draft_extra_tokens",
+                "the draft model drafted token {token}, which the target does not have",
+                (
+                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
+                    "compares them)"
+                ),
+                pattern=r"get_sub_batch: failed to add token (?P<token>\d+) at index",
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "recurrent_draft",
+                (
+                    "a rejected draft could not be taken back: the memory of the draft model (a recurrent one) "
+                    "cannot be cut"
+                ),
+                "use a draft model without recurrent layers",
+                pattern=r"failed to remove sequence \d+ with p0=-?\d+, p1=-?\d+",
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "exception",
+                "llama.cpp threw: {said}",
+                "mend what it names; otherwise it is a bug: try without speculation, then another build",
+                pattern=r"what\(\): +(?P<said>.*)",
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+            Cause(
+                "other_abort",
+                "llama.cpp aborted: {line}",
+                "it is a bug, or a combination it does not support: try without speculation, then another build",
+                pattern=r"^\S*\.(?:cpp|cu|cuh|c|h|m):\d+: ",
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+        ),
+    ),
+    LineClass(
+        "gpu_out_of_memory",
+        "the GPU's memory ran out while the server ran",
+        (
+            "CUDA error: out of memory{:rest}",
+            "ROCm error: out of memory{:rest}",
+            "MUSA error: out of memory{:rest}",
+        ),
+        severity=ERROR,
+        note="The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
+        causes=(
+            Cause(
+                "gpu_memory",
+                "device {device} has no {mib} MiB left",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                pattern=r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): \w*Malloc failed",
+            ),
+            Cause(
+                "gpu_memory_running",
+                "the GPU's memory ran out",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                pattern=r"(?:CUDA|ROCm|MUSA) error: out of memory",
+                ends=ServerEnd.ABORT,
+            ),
+        ),
+    ),
+    LineClass(
+        "cuda_error",
+        "the GPU reported an error",
+        (
+            "CUDA error: {:rest}",
+            "CUDA error {:rest}",
+            "ROCm error: {:rest}",
+            "MUSA error: {:rest}",
+        ),
+        severity=ERROR,
+        note="The server aborts after it. An illegal memory access is a bug or bad hardware.",
+        causes=(
+            Cause(
+                "gpu_error",
+                "the GPU reported: {said}",
+                "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
+                pattern=r"(?:CUDA|ROCm|MUSA) error:? (?P<said>.*)",
+                ends=ServerEnd.ABORT,
+            ),
+        ),
+    ),
+    LineClass(
+        "compute_buffer_failed",
+        "a compute buffer could not be allocated",
+        (
+            "failed to allocate compute {:rest}",
+            "failed to initialize the context: failed to allocate compute {:rest}",
+            "failed to allocate graph{:rest}",
+        ),
+        severity=ERROR,
+        note=(
+            "The model and its cache fitted, the room to compute a batch in did not: lower the physical batch or the "
+            "context. At start the server exits; while it runs the batch fails."
+        ),
+        causes=(
+            Cause(
+                "compute_buffer",
+                "the room to compute a batch in could not be allocated",
+                (
+                    "lower --ubatch-size, or shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, "
+                    "or offload fewer layers"
+                ),
+                pattern=r"failed to allocate (?:compute|graph)",
+            ),
+        ),
+    ),
+    LineClass(
+        "alloc_failed",
+        "memory could not be allocated",
+        (
+            "allocating {:f} MiB on device {:d}: {:rest}",
+            "failed to allocate {:rest}",
+            "unable to allocate {:rest}",
+            "insufficient memory (attempted to allocate {:f} MB)",
+            "failed to initialize the context: failed to allocate {:rest}",
+        ),
+        severity=ERROR,
+        note=(
+            "One failure prints several such lines. Shorten the context, use a smaller or more quantised draft, or "
+            "offload fewer layers."
+        ),
+        causes=(
+            Cause(
+                "kv_cache",
+                "the KV cache could not be allocated",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                pattern=r"failed to allocate buffer for kv cache|failed to allocate buffer for (?:rs|recurrent)",
+            ),
+            Cause(
+                "memory",
+                "memory could not be allocated ({line})",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                pattern=r"failed to allocate \S+ buffer of size \d+|unable to allocate \S+ buffer|std::bad_alloc",
+            ),
+        ),
+    ),
+    LineClass(
+        "model_load_failed",
+        "a model could not be loaded",
+        (
+            "exiting due to model loading error",
+            "failed to load model{:rest}",
+            "error loading model{:rest}",
+            "failed to open GGUF file {:rest}",
+            "failed to initialize the context: {:rest}",
+            "failed to create_context with model '{:s}'",
+            "failed to create context with model '{:s}'",
+            "failed to load multimodal model, '{:s}'",
+        ),
+        severity=ERROR,
+        note="One failure prints several such lines. The server exits; the first of the lines says why.",
+        causes=(
+            Cause(
+                "model_missing",
+                "the model file {path} does not exist",
+                "correct LLAMA_MODEL",
+                pattern=r"failed to open GGUF file '(?P<path>[^'\n]*)' \(No such file or directory\)",
+            ),
+            Cause(
+                "model_broken",
+                "the model could not be loaded: {said}",
+                "download or convert it again, or update llama.cpp (`specdash gguf FILE` says what is wrong)",
+                pattern=(
+                    r"(?:error loading model: |"
+                    r"gguf_init\w*: )(?P<said>(?!llama_model_loader: failed to load model from).*)"
+                ),
+                also=r"failed to load model|exiting due to model loading error",
+            ),
+            Cause(
+                "context_refused",
+                "the model's context could not be made: {said}",
+                "correct the settings that it names",
+                pattern=r"failed to initialize the context: (?P<said>.*)",
+            ),
+            Cause(
+                "model_load_failed",
+                "a model could not be loaded ({line})",
+                "`specdash gguf FILE` checks the file; see the lines before it in the log",
+            ),
+        ),
+    ),
+    LineClass(
+        "adapter_failed",
+        "a LoRA adapter or control vector could not be loaded",
+        (
+            "failed to load lora adapter '{:s}'",
+            "failed to apply lora adapter: {:rest}",
+            "failed to load control vector file from {:rest}",
+            "control vectors in {:s} does not match previous dimensions",
+            "direction tensor in {:s} does not match previous dimensions",
+            "invalid (non-{:d}D) direction tensor shape in {:rest}",
+            "invalid (non-F{:d}) direction tensor type in {:rest}",
+            "invalid (zero) direction tensor layer index in {:rest}",
+            "invalid/unparsable direction tensor layer index in {:rest}",
+            "no direction tensors found in {:rest}",
+            "skipping {:s} due to invalid direction tensors",
+        ),
+        severity=ERROR,
+        note="One failure prints several such lines. The server exits.",
+        causes=(_REFUSED,),
+    ),
+    LineClass(
+        "template_invalid",
+        "the model's chat template cannot be used",
+        (
+            "chat template parsing error: {:rest}",
+            "failed to initialize chat template",
+            "please consider disabling jinja via --no-jinja, {:rest}",
+            "for example: --no-jinja --chat-template chatml",
+        ),
+        severity=ERROR,
+        note="One failure prints several such lines. The server exits: give another --chat-template, or --no-jinja.",
+        causes=(_REFUSED,),
+    ),
+    LineClass(
+        "http_server_failed",
+        "the HTTP server failed",
+        (
+            "couldn't start HTTP listener on {:rest}",
+            "listener on {:s} stopped unexpectedly",
+            "failed to initialize HTTP server",
+            "exiting due to HTTP server error",
+            "failed to stop HTTP server: {:rest}",
+        ),
+        severity=ERROR,
+        note="Clients do not reach the server, at least not on the address that the line names.",
+        causes=(_REFUSED,),
+    ),
+    LineClass(
+        "threads_failed",
+        "the worker threads could not be made",
+        (
+            "threadpool create failed : n_threads {:d}",
+            "batch threadpool create failed : n_threads {:d}",
+        ),
+        severity=ERROR,
+        note="Look at --threads, the CPU masks and the limits that the system sets for the process.",
+        causes=(_REFUSED,),
+    ),
+    LineClass(
+        "interrupted_twice",
+        "a second signal ended the server at once",
+        ("Received second interrupt, terminating immediately.{:rest}",),
+        severity=NOTICE,
+        note=(
+            "The server waits for connected clients after the first signal; requests in flight are lost after the "
+            "second."
+        ),
+        causes=(
+            Cause(
+                "second_signal",
+                "it got a second signal to end",
+                "nothing is wrong with it: start it again",
+            ),
+        ),
+    ),
+    LineClass(
+        "killed",
+        "the server was killed",
+        (
+            "^Killed",
+            "^Killed {:rest}",
+        ),
+        severity=ERROR,
+        note=(
+            "Printed by the shell or script that started it. Where the log has nothing else, the "
+            "kernel killed it because memory was out (see dmesg)."
+        ),
+    ),
+    LineClass(
+        "batch_index_error",
+        "a speculative batch was split in the wrong place",
+        (
+            "task id = {task:d}, error: {error:=speculative batch index}{:rest}",
+            "got exception: speculative batch index {:rest}",
+            "speculative batch index {:d} is not inside {:rest}",
+        ),
+        make=_failed,
+        severity=ERROR,
+        note=(
+            "A known fault (llama.cpp #24840) when a unified KV cache is nearly full while speculating. The request "
+            "fails."
+        ),
+        causes=(
+            Cause(
+                "spec_batch_index",
+                "the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
+                "raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
+                pattern=r"speculative batch index \d+ is not inside the current sub-batch",
+                ends=ServerEnd.REQUEST,
+            ),
+        ),
+    ),
+    LineClass(
+        "request_cancelled",
+        "a client went away before its request was done",
+        (
+            "cancel task, id_task = {task:d}",
+            "request for conv_id={:s} cancelled while model name={:rest}",
+        ),
+        make=_cancelled,
+        severity=NOTICE,
+        note="Normal when a user interrupts; many mean that clients time out.",
+    ),
+    LineClass(
+        "context_exceeded",
+        "a request does not fit the context",
+        (
+            "task id = {task:d}, error: {error:=Context size has been exceeded}{:rest}",
+            "task id = {task:d}, error: request ({:d} tokens) exceeds the available context size{:rest}",
+            "task id = {task:d}, error: {error:=the request exceeds the available context size}{:rest}",
+            "Context size has been exceeded.{:rest}",
+            "request ({:d} tokens) exceeds the available context size{:rest}",
+        ),
+        make=_failed,
+        severity=ERROR,
+        note="The client gets an error. Shorten the prompt or raise the context per slot.",
+    ),
+    LineClass(
+        "compute_error",
+        "the computation of a batch failed",
+        (
+            "task id = {task:d}, error: {error:=Compute error.}{:rest}",
+            "task id = {task:d}, error: {error:=Invalid input batch.}{:rest}",
+            "Compute error.{:rest}",
+            "Invalid input batch.{:rest}",
+            "failed to decode, ret = {:d}",
+            "failed to encode, ret = {:d}",
+            "llama_process() failed: {:d}",
+            "llama_decode() failed: {:d}",
+        ),
+        make=_failed,
+        severity=ERROR,
+        note="The requests in that batch end with an error.",
+    ),
+    LineClass(
+        "decode_failed",
+        "the server's loop failed on a batch",
+        (
+            "decode() failed: {:rest}",
+            "pre_decode() failed: {:rest}",
+            "post_decode() failed: {:rest}",
+            "fatal error - please provide logs and repro in {:rest}",
+        ),
+        severity=ERROR,
+        note="The requests in that batch end with an error; the line says why. /health stays ok all the while.",
+    ),
+    LineClass(
+        "request_failed",
+        "a request ended with an error",
+        (
+            "task id = {task:d}, error: {error:s}",
+            "got exception: {:rest}",
+            "got another exception: {:rest}",
+            "slot| got exception: {:rest}",
+            "slot| failed to get embeddings, token = {:d}, seq_id = {:d}",
+        ),
+        make=_failed,
+        severity=ERROR,
+        note="The line says why.",
+    ),
+    LineClass(
+        "unauthorized",
+        "a request came without the right API key",
+        (
+            "unauthorized: Invalid API Key",
+            "Unauthorized: Invalid API Key",
+        ),
+        severity=WARNING,
+        note="A client, or a monitor, does not send the key.",
+    ),
+    LineClass(
+        "draft_decode_failed",
+        "the draft model failed to compute",
+        (
+            "failed to decode draft batch, ret = {:d}",
+            "failed to process speculative batch",
+            "llama_process returned {:d}",
+            "llama_decode returned {:d}",
+            "llama_process(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
+            "llama_decode(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
+            "llama_process(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
+            "llama_decode(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
+            "llama_process[{:d}] returned {:d}",
+            "llama_decode[{:d}] returned {:d}",
+        ),
+        severity=ERROR,
+        note=(
+            "On the prompt, the request fails with it (decode_failed); while drafting, the step goes without drafts. "
+            "If it happens to every request, this draft model or type does not work here: try without images, or "
+            "without it."
+        ),
+    ),
+    LineClass(
+        "draft_behind",
+        "the draft context missed part of the prompt",
+        (
+            "ctx_dft pos_max={:d} < N-{:d}={:d} - process() {:rest}",
+            "ctx_dft pos_max={:d} < N-{:d}={:d}",
+        ),
+        severity=WARNING,
+        note="Drafts get worse, which otherwise only a falling acceptance shows; the answers stay right.",
+    ),
+    LineClass(
+        "draft_input_dropped",
+        "the draft model cannot read the target's image or audio embeddings",
+        ("target embeddings of size {:d} do not fit the draft input width {:d}, {:rest}",),
+        severity=WARNING,
+        note="Drafts after an image or audio part of a prompt are poor; the answers stay right. Printed once.",
+    ),
+    LineClass(
+        "rollback_unsupported",
+        "the model cannot roll its recurrent state back",
+        ("n_rs_seq={:d} requested but model does not support recurrent partial rollback; clamping to {:d}",),
+        severity=NOTICE,
+        note="Rejected draft tokens are undone by restoring a checkpoint and computing again, which costs speed.",
+    ),
+    LineClass(
+        "draft_clamped",
+        "the draft length was clamped to the draft model's block size",
+        ("requested draft size (n_max={:d}, n_min={:d}) exceeds the trained block size {:d} -- clamping to {:d}",),
+        severity=WARNING,
+        note="DFlash and DSpark cannot draft more than their block: a larger --spec-draft-n-max has no effect.",
+    ),
+    LineClass(
+        "ngram_mod_reset",
+        "the n-gram table was emptied",
+        (
+            "ngram_mod occupancy {:f} exceeds threshold ({:f}) - resetting",
+            "low acceptance streak ({:d}) {:rest}",
+        ),
+        severity=NOTICE,
+        note="It drafts from an empty table; acceptance dips until it has learnt the text again.",
+    ),
+    LineClass(
+        "ngram_match_short",
+        "the n-gram match length is short",
+        ("ngram_mod n_match={:d} is too small - poor quality is possible{:rest}",),
+        severity=NOTICE,
+        note="Short matches draft often and wrongly.",
+    ),
+    LineClass(
+        "synth_limit_reduced",
+        "the draft length of synthetic acceptance was reduced",
+        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
+        severity=WARNING,
+        note="Only with --spec-synth-len or --spec-synth-rates.",
+    ),
+    LineClass(
+        "synth_enabled",
+        "acceptance is simulated",
+        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
+        severity=WARNING,
+        note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
+    ),
+    LineClass(
+        "trace_enabled",
+        "LLAMA_TRACE is set",
+        ("LLAMA_TRACE = {:d}",),
+        severity=NOTICE,
+        note="Wanted: it prints every verification step, the only live acceptance that the server has.",
+    ),
+    LineClass(
+        "find_slot_non_consecutive",
+        "token positions do not follow each other in recurrent memory",
+        ("non-consecutive token position {:d} after {:d} for sequence {:d} with {:d} new tokens",),
+        severity=NOTICE,
+        note=(
+            "Only recurrent and hybrid models print it. Normal, and by the thousand, when a prompt holds images, "
+            "whose tokens share positions. With text alone it means that a state was restored wrongly: update "
+            "llama.cpp."
+        ),
+    ),
+    LineClass(
+        "kv_no_free_space",
+        "no room for the batch in the KV cache",
+        ("failed to find free space in the KV cache{:rest}",),
+        severity=WARNING,
+        note=(
+            "KV pressure: the server tries again with smaller batches, which is slow. Raise the context size or "
+            "serve fewer slots."
+        ),
+    ),
+    LineClass(
+        "slot_purged",
+        "an idle slot was emptied to make room in the KV cache",
+        (
+            "purging slot {:d} with {:d} tokens",
+            "slot| purging slot {:d} with {:d} tokens",
+        ),
+        severity=WARNING,
+        note="KV pressure: the next request on that conversation is read from its start.",
+    ),
+    LineClass(
+        "context_shift",
+        "the oldest tokens were dropped because the context was full",
+        ("slot| slot context shift, n_keep = {:d}, n_left = {:d}, n_discard = {:d}",),
+        severity=WARNING,
+        note="Only with --context-shift. The model forgets the dropped part.",
+    ),
+    LineClass(
+        "prompt_fully_cached",
+        "the slot already held the whole prompt",
+        (
+            "slot| need to evaluate at least {:d} token for each active slot (n_past = {:d}, task.n_tokens() = {:d})",
+            "slot| need to evaluate at least {:d} token{:rest}",
+        ),
+        severity=NOTICE,
+        note=(
+            "Normal when the same prompt is sent again: its last token is read once more, to have something to go on "
+            "from."
+        ),
+    ),
+    LineClass(
+        "feature_disabled",
+        "a feature was switched off because this model or context cannot have it",
+        (
+            "KV cache shifting is not supported for this context, disabling KV cache shifting",
+            "cache_reuse is not supported by {:rest}",
+            "swa_full is not supported by {:rest}",
+            "ctx_shift is not supported by {:rest}",
+            "context shift is not supported {:rest}",
+            "prompt caching is not supported {:rest}",
+        ),
+        severity=NOTICE,
+        note="The line names the feature.",
+    ),
+    LineClass(
+        "deprecated_argument",
+        "an argument is deprecated or given twice",
+        ("DEPRECATED: {:rest}",),
+        severity=WARNING,
+        note="Of an argument given twice only the last value counts.",
+    ),
+    LineClass(
+        "environment_overridden",
+        "an environment variable is overridden by an argument",
+        (
+            "^warn: {:w} environment variable is set, but will be overwritten by {:rest}",
+            "{:w} environment variable is set, but will be overwritten by {:rest}",
+        ),
+        severity=NOTICE,
+        note="Said of --spec-type too, whose values really add up.",
+    ),
+    LineClass(
+        "no_api_key",
+        "no API key set",
+        ("security: no API key is set and CORS allows all origins {:rest}",),
+        severity=NOTICE,
+        note="Normal on a machine of one's own, where the server listens on 127.0.0.1 only.",
+    ),
+    LineClass(
+        "router_exposed",
+        "the router starts models for anybody who asks",
+        ("security: router mode enabled - do not expose to untrusted environments",),
+        severity=NOTICE,
+        note="Normal on a machine of one's own.",
+    ),
+    LineClass(
+        "tools_exposed",
+        "the server runs tools for anybody who asks",
+        ("security: {:s} enabled - do not expose to untrusted environments",),
+        severity=WARNING,
+        note="Harmless only where no one else reaches the port: tools read files and run commands on this machine.",
+    ),
+    LineClass(
+        "default_port_changes",
+        "the default port will change in a later build",
+        ("notice: server default port will be changed {:rest}",),
+        severity=NOTICE,
+        note="Give --port to be sure.",
+    ),
+    LineClass(
+        "moe_cache_small",
+        "the GPU cache for experts is too small for some layers",
+        ("MoE cache budget is too small for {:d} layers, they are not cached",),
+        severity=WARNING,
+        note="Their experts come over the bus at every token. Raise --moe-cache-mib, or keep fewer experts on the CPU.",
+    ),
+    LineClass(
+        "second_line",
+        "a further line of the warning before it",
+        (
+            "slot| n_past was set to {:d}",
+            "^process() did not run on every prefill ubatch. Drafts may degrade.",
+            "current device: {:d}, in function {:rest}",
+            "cudaStreamSynchronize({:rest}",
+            "cudaMalloc{:rest}",
+            "cudaMemcpy{:rest}",
+            "failed to find a memory slot for batch of size {:d}",
+            "failed to find KV cache slot for ubatch of size {:d}",
+            "failed to prepare attention ubatches",
+            "failed to prepare attention base ubatches",
+            "failed to prepare attention swa ubatches",
+            "failed to prepare recurrent ubatches",
+        ),
+    ),
+)
