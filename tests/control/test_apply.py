@@ -255,16 +255,19 @@ def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> No
     assert rig.engine() == engine
 
 
-def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig, tmp_path: Path) -> None:
-    """Its log's folder goes away after preflight; by then the backend runs the new settings, and clients pass."""
+def spoil(file: Path) -> None:
+    """Add a key with which no proxy starts."""
+    file.write_bytes(file.read_bytes() + b"PROXY_TLS_CERT_FILE=/x.pem\n")
+
+
+def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig) -> None:
+    """Its env file is broken after preflight; by then the backend runs the new settings, and clients pass."""
     old = rig.file().read_bytes()
-    folder = tmp_path / "logs"
-    folder.mkdir()
     with Clients(rig) as clients:
-        words = ("LLAMA_DRAFT_MAX=9", f"PROXY_LOG_FILE={folder / 'proxy.log'}")
-        record = rig.during("health:before", folder.rmdir, *words)
+        words = ("LLAMA_DRAFT_MAX=9", "PROXY_MAX_CONNECTIONS=7")
+        record = rig.during("health:before", lambda: spoil(rig.file(Role.PROXY)), *words, health_timeout_s=10)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
-    assert "No such file" in record.reason
+    assert "did not take its settings over within 10 s" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
 

@@ -329,10 +329,7 @@ async def _repaired(turn: Turn, bad: Fault, first: Attempt, shown: Shown) -> Att
     if shown.calls:
         _complete_calls(turn, first, shown)
         return first
-    attempts = {
-        Guardrail.MALFORMED_TOOL: settings.malformed_tool_retry_max,
-        Guardrail.EMPTY_RESPONSE: settings.empty_response_retry_max,
-    }.get(guardrail, 1)
+    attempts = settings.malformed_tool_retry_max if is_malformed else 1
     for number in range(1, attempts + 1):
         turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
         again = await _retried(turn, bad, first, number, shown)

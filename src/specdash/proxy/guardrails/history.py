@@ -256,7 +256,7 @@ def max_tokens(
     sent = requested
     if requested > (PROBE_WITH_TOOLS if request.tools else PROBE):
         sent = max(requested, settings.max_tokens_floor)
-    if settings.max_tokens_cap and window:
+    if window:
         left = window - prompt_tokens - max(MARGIN, int(window * MARGIN_SHARE))
         sent = min(sent, max(left, min(requested, LEAST_CAP)))
     if sent == requested:
