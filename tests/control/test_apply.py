@@ -14,6 +14,7 @@ import pytest
 
 from specdash.backend.journal import journal_file
 from specdash.backend.launch import free_port
+from specdash.collect.run_records import live_proxies
 from specdash.control.change import Apply
 from specdash.control.plan import plan_rollback
 from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepState
@@ -255,19 +256,29 @@ def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> No
     assert rig.engine() == engine
 
 
-def spoil(file: Path) -> None:
-    """Add a key with which no proxy starts."""
-    file.write_bytes(file.read_bytes() + b"PROXY_TLS_CERT_FILE=/x.pem\n")
+def spoil(rig: Rig) -> threading.Thread:
+    """Add a key with which no proxy starts, until the proxy has refused it."""
+    file = rig.file(Role.PROXY)
+    data = file.read_bytes()
+    file.write_bytes(data + b"PROXY_TLS_CERT_FILE=/x.pem\n")
+
+    def mend() -> None:
+        until(lambda: any(record.refused for record in live_proxies(rig.env)), 20)
+        file.write_bytes(data)
+
+    thread = threading.Thread(target=mend)
+    thread.start()
+    return thread
 
 
 def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig) -> None:
-    """Its env file is broken after preflight; by then the backend runs the new settings, and clients pass."""
+    """It refuses its env file when it restarts; by then the backend runs the new settings, and clients pass."""
     old = rig.file().read_bytes()
     with Clients(rig) as clients:
         words = ("LLAMA_DRAFT_MAX=9", "PROXY_MAX_CONNECTIONS=7")
-        record = rig.during("health:before", lambda: spoil(rig.file(Role.PROXY)), *words, health_timeout_s=10)
+        record = rig.during("health:before", lambda: spoil(rig), *words, health_timeout_s=5)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
-    assert "did not take its settings over within 10 s" in record.reason
+    assert "did not take its settings over within 5 s" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
 

@@ -165,8 +165,6 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
         raise stream_error(*answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
-    for piece in answer.end():
-        yield piece
 
 
 async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
@@ -181,8 +179,6 @@ async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]
         raise stream_error(*answer.error)
     if not answer.started and answer.finish_reason is None:
         raise ApiError(500, "the upstream's answer is not a chat completion")
-    for piece in answer.end():
-        yield piece
 
 
 def stream_error(kind: str, message: str) -> ApiError:
