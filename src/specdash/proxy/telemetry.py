@@ -126,7 +126,7 @@ class Totals:
     @classmethod
     def of(cls, answers: Sequence[AnswerAssembler]) -> Totals:
         """The sums over these answers."""
-        known = {
+        known: dict[str, list[float | None]] = {
             "draft": [answer.draft for answer in answers],
             "accepted": [answer.accepted for answer in answers],
             "prefilled": [answer.prefilled for answer in answers if answer.prefill_ms],

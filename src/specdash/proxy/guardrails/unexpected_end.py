@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.guardrails.history import calls_of, instruction_of
-from specdash.proxy.guardrails.openings import prose_lines
+from specdash.proxy.guardrails.openings import ends_in_prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.translate.parse import Message, MessagesRequest
 
+_LOOKED_AT = 4000
+"""Characters at the end of an answer."""
 ADDED_ID = "toolu_added_"
 """Begins the id of a call that a retry added to an announcement: the client sends it back with its history."""
 
@@ -142,9 +144,9 @@ def _ending(text: str) -> str:
 
 def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     """True when the last sentence of `text` says in the first person that a call comes now; `tools` are names."""
-    last_line = (text := text.rstrip()).rfind("\n") + 1
-    if not any(start == last_line for start, _ in prose_lines(text)):
+    if not ends_in_prose(text := text.rstrip()):
         return False
+    text = text[-_LOOKED_AT:]
     paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]
     earlier = text[: len(text) - len(paragraph)]
     last = re.split(r"(?<=\w[\w`)'’\"][.!?…])[*_]*\s+", paragraph)[-1]
