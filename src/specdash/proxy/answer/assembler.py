@@ -208,14 +208,14 @@ _ID_PREFIX = "chatcmpl-"
 
 
 class CallRecord:
-    """One tool call as it arrives. `index` counts calls as they appear; `id` is the client's."""
+    """One tool call as it arrives. Once it has a name, `index` counts the calls, and `id` is the client's."""
 
     __slots__ = ("id", "index", "name", "pieces", "upstream_id")
 
-    def __init__(self, index: int, call_id: str, name: str, upstream_id: str) -> None:
-        self.index = index
-        self.id = call_id
-        self.name = name
+    def __init__(self, upstream_id: str) -> None:
+        self.index = -1
+        self.id = ""
+        self.name = ""
         self.upstream_id = upstream_id
         self.pieces: list[str] = []
 
@@ -232,7 +232,7 @@ class AnswerAssembler(Meter):
     """
 
     __slots__ = (
-        "_by_index", "_fallback_id", "_texts", "_thinking", "calls", "error",
+        "_by_key", "_fallback_id", "_latest", "_texts", "_thinking", "calls", "error",
         "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
@@ -248,7 +248,8 @@ class AnswerAssembler(Meter):
         self.text_chars = 0
         self.thinking_chars = 0
         self.calls: list[CallRecord] = []
-        self._by_index: dict[int | str, CallRecord] = {}
+        self._by_key: dict[int | str, CallRecord] = {}
+        self._latest: CallRecord | None = None
         self._texts: list[str] = []
         self._thinking: list[str] = []
 
@@ -335,30 +336,33 @@ class AnswerAssembler(Meter):
             self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
-        """A part of the call of its index; without an index, a part with a name begins a call."""
+        """A part of the call of its index, or else of its id; without either, a part with a name begins a call."""
         function = entry.get("function")
         name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
+        name = name if isinstance(name, str) else ""
         index, upstream_id = entry.get("index"), entry.get("id")
+        upstream_id = upstream_id if isinstance(upstream_id, str) else ""
         self.started = True
         self._deltas += 1
-        if isinstance(index, int | str):
-            call = self._by_index.get(index)
-        else:
-            call = None if name or not self.calls else self.calls[-1]
-        if call is None:
-            if not isinstance(name, str) or not name:
-                return
-            upstream_id = upstream_id if isinstance(upstream_id, str) else ""
-            call = CallRecord(len(self.calls), self._client_id(upstream_id), name, upstream_id)
-            self.calls.append(call)
-            if isinstance(index, int | str):
-                self._by_index[index] = call
-            pieces.append(ToolStart(call.index, call.id, call.name))
+        key = index if isinstance(index, int | str) else upstream_id
+        call = self._by_key.get(key) if key != "" else None if name else self._latest
+        if call is None or (name and call.name and upstream_id and upstream_id != call.upstream_id):
+            call = CallRecord(upstream_id)
+            if key != "":
+                self._by_key[key] = call
+        self._latest = call
         if isinstance(arguments, dict | list):
             arguments = orjson.dumps(arguments).decode()
         if isinstance(arguments, str) and arguments:
             call.pieces.append(arguments)
-            pieces.append(Arguments(call.index, arguments))
+            if call.name:
+                pieces.append(Arguments(call.index, arguments))
+        if name and not call.name:
+            call.index, call.name = len(self.calls), name
+            call.id = self._client_id(call.upstream_id)
+            self.calls.append(call)
+            pieces.append(ToolStart(call.index, call.id, name))
+            pieces += [Arguments(call.index, piece) for piece in call.pieces]
 
     def _client_id(self, upstream_id: str) -> str:
         known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{len(self.calls)}"

@@ -83,19 +83,16 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         found = open_listening(host, port)
     except socket.gaierror as error:
         raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
+    except PermissionError:
+        raise InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023") from None
     except OSError as error:
-        raise _refusal(error, host, port) from None
+        if error.errno == errno.EADDRINUSE:
+            text = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            raise PortInUseError(text) from None
+        raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
     for item in found:
         item.setblocking(False)
     return found
-
-
-def _refusal(error: OSError, host: str, port: int) -> Exception:
-    if error.errno == errno.EADDRINUSE:
-        return PortInUseError(f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT")
-    if isinstance(error, PermissionError):
-        return InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023")
-    return InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})")
 
 
 def address(item: socket.socket) -> str:
@@ -253,7 +250,7 @@ class _Server(uvicorn.Server):
         self._reloads = reloads
         self.restarts = False
         """Whether it ends to start again."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._introduction: asyncio.Task[None]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -283,9 +280,7 @@ class _Server(uvicorn.Server):
         notify("READY=1")
         for problem in self._configuration.settings.problems:
             _LOG.warning("%s", problem)
-        task = asyncio.get_running_loop().create_task(self._introduce())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._introduction = asyncio.get_running_loop().create_task(self._introduce())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -310,7 +305,7 @@ class _Server(uvicorn.Server):
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
-        left = {*self.server_state.tasks, *self._tasks}
+        left = {*self.server_state.tasks, self._introduction}
         for task in left:
             task.cancel()
         if left:
@@ -334,7 +329,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
             return
         self._proxy.leaving = True
-        asyncio.get_running_loop().call_later(_LEAVING_S, self._leave)
+        asyncio.get_running_loop().call_later(_LEAVING_S, setattr, self, "should_exit", True)
 
     def _restart(self) -> None:
         """Drain, and start again with the listening sockets, if the env file can be started with."""
@@ -347,9 +342,6 @@ class _Server(uvicorn.Server):
             return
         self.restarts = True
         self._stop()
-
-    def _leave(self) -> None:
-        self.should_exit = True
 
     def _reload(self) -> None:
         if self._configuration.env_file is None:
@@ -367,7 +359,8 @@ class _Server(uvicorn.Server):
             self._proxy.reconfigure(settings)
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
-            self._tell_version()
+            # Which version of the env file is in force now.
+            self._write(dataclasses.replace(self._record, env_digest=result.configuration.digest))
             for line in result.changed:
                 _LOG.info("reload: %s", line)
             for key in result.needs_restart:
@@ -377,10 +370,6 @@ class _Server(uvicorn.Server):
             if not result.changed and not result.needs_restart:
                 _LOG.info("reload: no setting changed")
         notify("READY=1")
-
-    def _tell_version(self) -> None:
-        """Say in the record which version of the env file is in force now."""
-        self._write(dataclasses.replace(self._record, env_digest=self._configuration.digest))
 
     def _refused(self, why: str) -> None:
         """Say in the record which version of the env file was not taken over, and why."""
