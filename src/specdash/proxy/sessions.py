@@ -259,6 +259,7 @@ LONGEST = 128
 KINDS = ("hdr:", "meta:", "fp:")
 """How our ids begin: named by a header, by metadata, or known by a fingerprint."""
 _USER_CHARS = 1024
+_USER_READ = 8 * _USER_CHARS
 _USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
 
 
@@ -293,7 +294,7 @@ def _session_id(headers: Mapping[str, str], metadata: Mapping[str, Any], user: A
     if found := next(filter(None, (_id_text(metadata.get(key)) for key in METADATA_KEYS)), _session_of_user(user)):
         return f"meta:{_bounded(found)}"
     text = _text_of(first)
-    own = " ".join(without_reminders(text).split()) or text
+    own = " ".join(without_reminders(text)[:_USER_READ].split()) or text
     return f"fp:{_digest((host, user, own[:_USER_CHARS]))}"
 
 
