@@ -14,6 +14,7 @@ import pytest
 
 from specdash.backend.journal import journal_file
 from specdash.backend.launch import free_port
+from specdash.collect.run_records import live_proxies
 from specdash.control.change import Apply
 from specdash.control.plan import plan_rollback
 from specdash.core.changes import STEPS, ApplyOutcome, ApplyStep, Role, StepState
@@ -255,16 +256,29 @@ def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> No
     assert rig.engine() == engine
 
 
-def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig, tmp_path: Path) -> None:
-    """Its log's folder goes away after preflight; by then the backend runs the new settings, and clients pass."""
+def spoil(rig: Rig) -> threading.Thread:
+    """Add a key with which no proxy starts, until the proxy has refused it."""
+    file = rig.file(Role.PROXY)
+    data = file.read_bytes()
+    file.write_bytes(data + b"PROXY_TLS_CERT_FILE=/x.pem\n")
+
+    def mend() -> None:
+        until(lambda: any(record.refused for record in live_proxies(rig.env)), 20)
+        file.write_bytes(data)
+
+    thread = threading.Thread(target=mend)
+    thread.start()
+    return thread
+
+
+def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig) -> None:
+    """It refuses its env file when it restarts; by then the backend runs the new settings, and clients pass."""
     old = rig.file().read_bytes()
-    folder = tmp_path / "logs"
-    folder.mkdir()
     with Clients(rig) as clients:
-        words = ("LLAMA_DRAFT_MAX=9", f"PROXY_LOG_FILE={folder / 'proxy.log'}")
-        record = rig.during("health:before", folder.rmdir, *words)
+        words = ("LLAMA_DRAFT_MAX=9", "PROXY_MAX_CONNECTIONS=7")
+        record = rig.during("health:before", lambda: spoil(rig), *words, health_timeout_s=5)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.RESUME), record.reason
-    assert "No such file" in record.reason
+    assert "did not take its settings over within 5 s" in record.reason
     assert clients.errors == []
     rig.assert_settled(version=old)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.proxy.answer.assembler import UNNAMED_TOOL, AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def call(index: int | None = None, id_: str | None = None, name: str | None = No
 def answered(*chunks: dict[str, Any]) -> tuple[AnswerAssembler, Heard]:
     answer = AnswerAssembler()
     pieces = [piece for chunk in chunks for piece in answer.chunk(chunk)]
-    return answer, heard_of([*pieces, *answer.end()])
+    return answer, heard_of(pieces)
 
 
 def calls_of(*deltas: list[dict[str, Any]]) -> tuple[list[ToolCall], Heard]:
@@ -178,23 +178,16 @@ def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
 def test_a_call_that_waits_for_its_name_does_not_hold_up_another() -> None:
     _, heard = calls_of([call(0, "a", None, '{"x"'), call(1, "b", "g", "{}")], [call(0, None, "f", ":1}")])
     assert heard == [
-        ("tool", 1, "toolu_b", "g"),
-        ("arguments", 1, "{}"),
-        ("tool", 0, "toolu_a", "f"),
-        ("arguments", 0, '{"x"'),
-        ("arguments", 0, ":1}"),
+        ("tool", 0, "toolu_b", "g"),
+        ("arguments", 0, "{}"),
+        ("tool", 1, "toolu_a", "f"),
+        ("arguments", 1, '{"x"'),
+        ("arguments", 1, ":1}"),
     ]
 
 
-def test_a_call_that_never_gets_a_name_is_announced_at_the_end_and_an_empty_one_is_not() -> None:
-    calls, heard = calls_of([call(0, "a", None, "{}"), call(1)])
-    assert calls == [ToolCall("toolu_a", UNNAMED_TOOL, "{}")]
-    assert heard == [("tool", 0, "toolu_a", UNNAMED_TOOL), ("arguments", 0, "{}")]
-
-
-def test_the_end_may_be_told_twice() -> None:
-    answer, _ = answered(delta(tool_calls=[call(0, "a", None, "{}")]))
-    assert answer.end() == []
+def test_a_call_without_a_name_is_none() -> None:
+    assert calls_of([call(0, "a", None, "{}"), call(1)]) == ([], [])
 
 
 def test_a_whole_completion_is_the_same_answer() -> None:

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from specdash.proxy.http.count import count, count_by_template
-from specdash.proxy.translate.parse import parse_count_tokens
-from specdash.proxy.translate.translate import chat_body
-from specdash.proxy.upstream.upstream import Upstream
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
 from support.scripted_server import Call, tells
@@ -57,14 +53,6 @@ async def test_the_upstream_counts(path: str) -> None:
         assert asked.body["messages"][-1]["content"] == "hello"
 
 
-async def test_an_older_upstream_renders_and_tokenizes() -> None:
-    routes = {"/apply-template": tells({"prompt": "<user>hello"}), "/tokenize": tells({"tokens": [1, 2, 3]})}
-    async with proxied(NOT_FOUND, routes) as (proxy, server):
-        assert (await proxy.post(PATH, BODY)).json() == {"input_tokens": 3}
-        asked = next(call for call in server.calls if call.path == "/tokenize")
-        assert asked.body == {"content": "<user>hello", "add_special": True, "parse_special": True}
-
-
 @pytest.mark.parametrize(
     ("routes", "status"),
     [
@@ -109,13 +97,3 @@ async def test_the_count_is_what_a_real_turn_then_reads(engine_port: int, body: 
         counted = (await proxy.post(PATH, body)).json()["input_tokens"]
         usage = (await proxy.post("/v1/messages", {**body, "max_tokens": 4})).json()["usage"]
         assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
-
-
-@pytest.mark.engine
-async def test_both_ways_of_counting_agree(engine_port: int) -> None:
-    upstream = Upstream(settings_for(f"http://127.0.0.1:{engine_port}"))
-    request = parse_count_tokens(orjson.dumps(LONG))
-    body = chat_body(request, "m")
-    whole = await count(upstream, body, 10)
-    assert await count_by_template(upstream, orjson.dumps(body), 10) == whole
-    await upstream.close()

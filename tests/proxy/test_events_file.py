@@ -8,25 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from specdash.proxy.telemetry import RETRY_S, RotatedFile, events_path
-from support.clock import Clock
+from specdash.proxy.telemetry import EventsFile, events_path
 
 
 def test_lines_are_appended_to_a_private_file_whose_folders_are_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "events.jsonl"
-    file = RotatedFile(path, 1000)
+    file = EventsFile(path, 1000)
     file.write('{"n":1}')
     assert path.read_text() == '{"n":1}\n'
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     file.write('{"n":2}')
-    file.close()
-    RotatedFile(path, 1000).write('{"n":3}')
+    EventsFile(path, 1000).write('{"n":3}')
     assert path.read_text().splitlines() == ['{"n":1}', '{"n":2}', '{"n":3}']
 
 
 def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    file = RotatedFile(path, 40)
+    file = EventsFile(path, 40)
     for number in range(30):
         file.write(f'{{"number":{number:04}}}')
     names = sorted(path.name for path in tmp_path.iterdir())
@@ -38,7 +36,7 @@ def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
-    file = RotatedFile(tmp_path / "events.jsonl", 10)
+    file = EventsFile(tmp_path / "events.jsonl", 10)
     file.write("x" * 50)
     assert (tmp_path / "events.jsonl").read_text() == "x" * 50 + "\n"
 
@@ -46,7 +44,7 @@ def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
 def test_a_torn_line_left_by_a_crash_is_ended_first(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text('{"n":1}\n{"n":')
-    RotatedFile(path, 1000).write('{"n":3}')
+    EventsFile(path, 1000).write('{"n":3}')
     assert path.read_text().splitlines()[-1] == '{"n":3}'
 
 
@@ -54,16 +52,13 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "place").write_text("a file, where a folder should be")
-    path, clock = tmp_path / "place" / "events.jsonl", Clock(0.0)
-    file = RotatedFile(path, 1000, clock)
-    for _ in range(3):
+    path = tmp_path / "place" / "events.jsonl"
+    file = EventsFile(path, 1000)
+    for _ in range(4):
         file.write("lost")
-    clock.now += RETRY_S
-    file.write("lost")
     assert file.lost == 4
     assert len(caplog.records) == 1
     (tmp_path / "place").unlink()
-    clock.now += RETRY_S
     file.write("kept")
     assert path.read_text() == "kept\n"
 
@@ -71,27 +66,15 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
 def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, clock, write = tmp_path / "events.jsonl", Clock(0.0), os.write
-    file = RotatedFile(path, 1000, clock)
+    path, write = tmp_path / "events.jsonl", os.write
+    file = EventsFile(path, 1000)
     file.write("first")
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     file.write("second")
     monkeypatch.setattr(os, "write", write)
-    clock.now += RETRY_S
     file.write("third")
     assert path.read_text().splitlines() == ["first", "sec", "third"]
     assert file.lost == 1
-
-
-def test_after_reopen_lines_go_to_the_file_that_is_at_the_path_by_then(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    file = RotatedFile(path, 1000)
-    file.write("old")
-    path.rename(tmp_path / "moved")
-    file.reopen()
-    file.write("new")
-    assert path.read_text() == "new\n"
-    assert (tmp_path / "moved").read_text() == "old\n"
 
 
 @pytest.mark.parametrize(
@@ -104,14 +87,14 @@ def test_where_events_go(setting: str | None, expected: Path | None) -> None:
 
 def test_a_file_that_is_moved_away_is_begun_anew_and_one_that_is_none_is_never_moved(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    file = RotatedFile(path, 1000)
+    file = EventsFile(path, 1000)
     file.write("old")
     path.rename(tmp_path / "moved")
     file.write("new")
     assert (path.read_text(), (tmp_path / "moved").read_text()) == ("new\n", "old\n")
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
-    device = RotatedFile(link, 10)
+    device = EventsFile(link, 10)
     for _ in range(5):
         device.write("x" * 50)
     assert link.is_symlink()

@@ -17,7 +17,6 @@ from specdash.proxy.answer.filters import (
     without_echo,
     without_thinking,
 )
-from specdash.proxy.settings import settings_from_env
 from support.pieces import text_of, texts, through
 
 if TYPE_CHECKING:
@@ -95,22 +94,18 @@ def test_thinking_that_was_not_asked_for_is_kept() -> None:
 
 
 def test_the_repetition_ends_the_answer_and_calls_are_not_watched() -> None:
-    settings = settings_from_env({})
     sent = [Thinking("First some thought. "), *CALL, *texts(*["I need to check the file again. "] * 1500)]
-    passed, attempt = through(lambda source, found: until_repeated(source, found, settings), sent)
+    passed, attempt = through(until_repeated, sent)
     assert attempt.has_repeated
     assert 10_000 <= len(text_of(passed)) <= 10_600
-    reasoned, attempt = through(
-        lambda source, found: until_repeated(source, found, settings), [Thinking("hm, ")] * 9000
-    )
+    reasoned, attempt = through(until_repeated, [Thinking("hm, ")] * 9000)
     assert attempt.has_repeated
     assert len(reasoned) < 2700
 
 
 @given(st.lists(st.text(max_size=20), max_size=60))
 def test_text_without_repetition_passes_fragment_for_fragment(fragments: list[str]) -> None:
-    settings = settings_from_env({})
-    passed, _ = through(lambda source, found: until_repeated(source, found, settings), texts(*fragments))
+    passed, _ = through(until_repeated, texts(*fragments))
     assert passed == texts(*fragments)
 
 

@@ -88,29 +88,6 @@ async def test_the_list_is_one_for_both_apis() -> None:
         assert isinstance(first["created"], int)
 
 
-@pytest.mark.parametrize(
-    ("query", "expected", "more"),
-    [
-        ("limit=2", IDS[:2], True),
-        ("after_id=/models/Qwen3%208B.gguf", IDS[1:], False),
-        ("before_id=org/Gemma:12b&limit=1", IDS[1:2], True),
-        ("after_id=org/Gemma:12b", [], False),
-        ("after_id=unknown", IDS, False),
-    ],
-)
-async def test_pages(query: str, expected: list[str], more: bool) -> None:
-    async with serving(*IDS) as (proxy, _):
-        answer = (await proxy.get(f"/v1/models?{query}")).json()
-        assert [entry["id"] for entry in answer["data"]] == expected
-        assert answer["has_more"] is more
-
-
-@pytest.mark.parametrize("limit", ["0", "x", "-1", "1001", "", "9" * 40])
-async def test_a_bad_limit_is_refused(limit: str) -> None:
-    async with serving(*IDS) as (proxy, _):
-        assert (await proxy.get(f"/v1/models?limit={limit}")).status_code in ({200} if limit == "" else {400})
-
-
 @pytest.mark.parametrize("path", ["org/Gemma:12b", "org%2FGemma%3A12b", "%2Fmodels%2FQwen3%208B.gguf"])
 async def test_one_model_by_its_id(path: str) -> None:
     async with serving(*IDS) as (proxy, _):

@@ -113,32 +113,6 @@ class TestStart:
             assert proxy.stop() == 0
             assert list(directory.iterdir()) == []
 
-    def test_the_log_also_goes_to_a_file(self, upstream: FaultServer, tmp_path: Path) -> None:
-        log = tmp_path / "proxy.log"
-        with running_proxy(upstream.url, tmp_path, {"PROXY_LOG_FILE": log}):
-            assert "Proxy started" in log.read_text()
-
-    def test_the_log_file_is_private_and_rotated(self, upstream: FaultServer, tmp_path: Path) -> None:
-        log = tmp_path / "proxy.log"
-        log.write_bytes(b"x" * (1 << 20))
-        with running_proxy(upstream.url, tmp_path, {"PROXY_LOG_FILE": log, "PROXY_LOG_MAX_MIB": 1}):
-            assert "Proxy started" in log.read_text()
-            assert stat.S_IMODE(log.stat().st_mode) == 0o600
-            assert (tmp_path / "proxy.log.1").stat().st_size == 1 << 20
-
-    def test_a_full_disk_costs_log_lines_and_one_word(self, upstream: FaultServer, tmp_path: Path) -> None:
-        with running_proxy(upstream.url, tmp_path, {"PROXY_LOG_FILE": "/dev/full"}) as proxy:
-            for _ in range(5):
-                proxy.request("POST", CHAT, b"no JSON")
-                proxy.request("GET", "/nope")
-            said = "Log file /dev/full cannot be written: No space left on device"
-            wait_for(lambda: said in proxy.stderr, proxy.stderr)
-            lost = [line for line in proxy.request("GET", "/metrics").body.decode().splitlines() if "log_lines" in line]
-            assert float(lost[-1].split()[1]) >= 2
-            assert proxy.stop() == 0
-            assert proxy.stderr.count(said) == 1
-            assert "Traceback" not in proxy.stderr
-
     def test_so_it_does_where_standard_error_is_on_that_disk(self, upstream: FaultServer, tmp_path: Path) -> None:
         (tmp_path / "proxy.stderr").symlink_to("/dev/full")
         with running_proxy(upstream.url, tmp_path) as proxy:

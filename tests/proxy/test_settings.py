@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +15,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 def test_every_parameter_is_a_field_and_every_field_a_parameter() -> None:
-    fields = {dataclass_field.name for dataclass_field in dataclasses.fields(ProxySettings)} - {"problems"}
+    fields = set(ProxySettings.model_fields) - {"problems"}
     assert fields == {parameter.name for parameter in PARAMETERS}
 
 

@@ -266,7 +266,6 @@ async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCap
             {"index": 0, "id": "c1", "function": {"name": "Read", "arguments": json.dumps({"path": SECRET})}}
         ]}}]},
     )  # fmt: skip
-    answer.end()
     active = desk.begin()
     active.update(answer)
     for guardrail in Guardrail:

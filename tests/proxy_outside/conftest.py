@@ -45,14 +45,6 @@ def strict(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) ->
         yield proxy
 
 
-@pytest.fixture(scope="module")
-def forced(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    """A proxy that replays every stream."""
-    values = {**QUICK, "PROXY_FORCE_NON_STREAM": "on"}
-    with running_proxy(scripted.url, tmp_path_factory.mktemp("forced"), values) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def proxy(plain: ProxyProcess, upstream: FaultUpstream) -> ProxyProcess:
     """The proxy with default guardrails, and the upstream fresh."""
@@ -60,10 +52,10 @@ def proxy(plain: ProxyProcess, upstream: FaultUpstream) -> ProxyProcess:
     return plain
 
 
-@pytest.fixture(params=["stream", "whole", "strict", "forced"])
+@pytest.fixture(params=["stream", "whole", "strict"])
 def way(request: pytest.FixtureRequest, upstream: FaultUpstream) -> Way:
     """Each way to ask for a turn: all must tell the same."""
     del upstream
     names = {"stream": "plain", "whole": "plain"}
     proxy = request.getfixturevalue(names.get(request.param, request.param))
-    return Way(proxy, stream=request.param != "whole", held_back=request.param in {"strict", "forced"})
+    return Way(proxy, stream=request.param != "whole", held_back=request.param == "strict")

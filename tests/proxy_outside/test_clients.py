@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import threading
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ from support.raw_client import (
     raw,
     read_answer,
     refused,
-    split,
 )
 
 if TYPE_CHECKING:
@@ -64,44 +62,11 @@ class TestBody:
             sender.join(DEADLINE_S)
         assert status == b"HTTP/1.1 413"
 
-    @pytest.mark.parametrize("coding", [b"gzip", b"x-gzip", b"GZip"])
-    @pytest.mark.parametrize("members", [1, 2])
-    def test_a_packed_body_is_unpacked(self, bounded: ProxyProcess, coding: bytes, members: int) -> None:
-        data = json.dumps(turn("hello")).encode()
-        cut = len(data) // members
-        packed = b"".join(gzip.compress(data[at : at + cut]) for at in range(0, len(data), cut))
-        status, _, body = split(
-            raw(bounded, post(packed, MESSAGES, b"connection: close", b"content-encoding: " + coding))
-        )
-        assert (status, json.loads(body)["content"][0]["text"]) == (200, "Hello")
-
     @pytest.mark.parametrize("path", [MESSAGES, CHAT])
-    @pytest.mark.parametrize(
-        ("coding", "body", "status"),
-        [
-            (b"br", b"{}", 415),
-            (b"gzip, gzip", b"{}", 415),
-            (b"gzip", b"{}", 400),
-            (b"gzip", gzip.compress(b"{}")[:-6], 400),
-            (b"gzip", gzip.compress(b"{}") + b"tail", 400),
-            (b"gzip", gzip.compress(b"") * 40_000, 400),
-            (b"gzip", gzip.compress(b"a" * (40 << 20)), 413),
-        ],
-        ids=[
-            "another coding",
-            "two codings",
-            "not packed",
-            "cut off",
-            "something behind",
-            "too many members",
-            "too large",
-        ],
-    )
-    def test_what_cannot_be_unpacked_is_refused(
-        self, bounded: ProxyProcess, path: str, coding: bytes, body: bytes, status: int
-    ) -> None:
-        request = post(body, path, b"connection: close", b"content-encoding: " + coding)
-        refused(raw(bounded, request), status, path)
+    @pytest.mark.parametrize("coding", [b"gzip", b"br"])
+    def test_a_packed_body_is_refused(self, bounded: ProxyProcess, path: str, coding: bytes) -> None:
+        request = post(b"{}", path, b"connection: close", b"content-encoding: " + coding)
+        refused(raw(bounded, request), 415, path)
 
     @pytest.mark.parametrize("field", ["messages", "blocks", "results", "tools", "stops", "system"])
     def test_more_pieces_than_can_be_looked_at_are_refused(self, bounded: ProxyProcess, field: str) -> None:

@@ -35,7 +35,6 @@ PATHS = {
     "stream": Path_("plain", MESSAGES, turn(stream=True, tools=TOOLS)),
     "whole": Path_("plain", MESSAGES, turn(tools=TOOLS)),
     "strict": Path_("strict", MESSAGES, turn(stream=True, tools=TOOLS)),
-    "forced": Path_("forced", MESSAGES, turn(stream=True)),
     "passed through, stream": Path_("plain", CHAT, chat(stream=True, tools=OPENAI_TOOLS)),
     "passed through, whole": Path_("plain", CHAT, chat(tools=OPENAI_TOOLS)),
 }

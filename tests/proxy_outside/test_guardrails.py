@@ -56,9 +56,8 @@ def bare(scripted: FaultUpstream, tmp_path_factory: pytest.TempPathFactory) -> I
         "PROXY_MALFORMED_TOOL_GUARDRAIL",
         "PROXY_SESSION_CONTAMINATION_BREAKER",
         "PROXY_REPETITION_CUT",
-        "PROXY_MAX_TOKENS_CAP",
     )
-    values = {**dict.fromkeys(off, "off"), "PROXY_EMPTY_RESPONSE_RETRY_MAX": 0, "PROXY_CONTEXT_PRUNE_THRESHOLD": 1}
+    values = {**dict.fromkeys(off, "off"), "PROXY_CONTEXT_PRUNE_THRESHOLD": 1}
     with running_proxy(scripted.url, tmp_path_factory.mktemp("bare"), values) as proxy:
         yield proxy
 

@@ -129,16 +129,13 @@ def openai_streamed(proxy: ProxyProcess, prompt: str, fields: dict[str, Any]) ->
     return openai_plain(text, [(name, arguments) for name, arguments in made.values()], finish)
 
 
-def everywhere(
-    plain: ProxyProcess, strict: ProxyProcess, forced: ProxyProcess, prompt: str, fields: dict[str, Any]
-) -> dict[str, Plain]:
+def everywhere(plain: ProxyProcess, strict: ProxyProcess, prompt: str, fields: dict[str, Any]) -> dict[str, Plain]:
     """The final message of every way to ask."""
     body = ask(prompt, **fields)
     found = {
         "whole": whole(plain, **body),
         "stream": streamed(plain, **body),
         "strict": streamed(strict, **body),
-        "forced": streamed(forced, **body),
     }
     if "thinking" not in fields:
         found["openai whole"] = openai_whole(plain, prompt, fields)
@@ -172,10 +169,10 @@ SCRIPTED: dict[str, tuple[Script, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", list(SCRIPTED))
 def test_every_way_gives_the_same_message_on_a_scripted_upstream(
-    name: str, plain: ProxyProcess, strict: ProxyProcess, forced: ProxyProcess, upstream: FaultUpstream
+    name: str, plain: ProxyProcess, strict: ProxyProcess, upstream: FaultUpstream
 ) -> None:
     upstream.otherwise, fields = SCRIPTED[name]
-    found = everywhere(plain, strict, forced, "Go.", fields)
+    found = everywhere(plain, strict, "Go.", fields)
     assert len(found["whole"]) > 1
     assert all(row == found["whole"] for row in found.values()), found
 
@@ -252,12 +249,6 @@ def real_strict(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield proxy
 
 
-@pytest.fixture(scope="module")
-def real_forced(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    with running_proxy(engine, tmp_path_factory.mktemp("real-forced"), {"PROXY_FORCE_NON_STREAM": "on"}) as proxy:
-        yield proxy
-
-
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("Write the function def add(a, b): add two numbers", {}),
     "tool call": ("Read the file a.py", {"tools": TOOLS}),
@@ -269,10 +260,10 @@ REAL: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.engine
 @pytest.mark.parametrize("name", list(REAL))
 def test_every_way_gives_the_same_message_on_the_real_engine(
-    name: str, real: ProxyProcess, real_strict: ProxyProcess, real_forced: ProxyProcess
+    name: str, real: ProxyProcess, real_strict: ProxyProcess
 ) -> None:
     prompt, fields = REAL[name]
-    found = everywhere(real, real_strict, real_forced, prompt, fields)
+    found = everywhere(real, real_strict, prompt, fields)
     assert all(row == found["whole"] for row in found.values()), found
     kinds = {kind for kind, _ in found["whole"]}
     assert any(kind.startswith("tool ") for kind in kinds) == ("tools" in fields)

@@ -68,7 +68,7 @@ def ask(sdk: Path, proxy: ProxyProcess, *bodies: dict[str, Any]) -> list[dict[st
     return results
 
 
-@pytest.fixture(params=["plain", "strict", "forced"])
+@pytest.fixture(params=["plain", "strict"])
 def any_proxy(request: pytest.FixtureRequest, upstream: FaultUpstream) -> ProxyProcess:
     del upstream
     found: ProxyProcess = request.getfixturevalue(request.param)

@@ -142,8 +142,9 @@ _ATTEMPT = "(attempt {attempt:int}[/{attempts:int}])"
 _USE = "CONTEXT[ {level:word}]: {tokens:int}/{window:int} tokens ({utilisation:percent}%), "
 _SINCE = "[, pruned={pruned:int}][, overflows={overflows:int}]"
 _SWITCHES = (
-    "Guardrails: malformed={malformed:word} stream_strict={stream_strict:word} force_non_stream={force_non_stream:word}"
-    " tool_narrowing={tool_narrowing:word} thinking_off_on_tools={thinking_off_on_tools:word}"
+    "Guardrails: malformed={malformed:word} stream_strict={stream_strict:word}"
+    "[ force_non_stream={force_non_stream:word}] tool_narrowing={tool_narrowing:word}"
+    " thinking_off_on_tools={thinking_off_on_tools:word}"
     " contamination_breaker={contamination_breaker:word}({threshold:int})"
 )
 _GUARDED = "served stream response via guarded non-stream path"

@@ -68,8 +68,6 @@ LISTENING: tuple[Parameter, ...] = (
          (1, 4096)),
     _row("PROXY_EVENTS_FILE", _P, "where events are written, one JSON object a line; 'off': nowhere; "
          "unset: proxy-events.jsonl in the state directory"),
-    _row("PROXY_LOG_FILE", _P, "file the human log also goes to, besides stderr"),
-    _row("PROXY_LOG_MAX_MIB", _I, "size at which that file is moved to '.1' (three are kept)", 16, (1, 4096), "MiB"),
 )
 """Read at start-up only: a change needs a restart of the proxy."""
 
@@ -101,7 +99,6 @@ CONTEXT: tuple[Parameter, ...] = (
     _row("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", _N, "share of the window that pruning aims at", 0.65, (0.01, 0.99)),
     _row("PROXY_MAX_TOKENS_FLOOR", _I, "least max_tokens sent upstream, tiny probes excepted; 0: off", 0, _COUNT0,
          "tokens"),
-    _row("PROXY_MAX_TOKENS_CAP", _S, "lower max_tokens to what the context window has left", True),
 )
 
 LOOPS: tuple[Parameter, ...] = (
@@ -125,7 +122,6 @@ TOOLS: tuple[Parameter, ...] = (
     _row("PROXY_MALFORMED_TOOL_RETRY_TEMPERATURE", _N, "temperature of such a retry", 0.0, (0, 2)),
     _row("PROXY_MALFORMED_TOOL_STREAM_STRICT", _S, "hold a streamed tool turn back until it is checked, then replay it",
          False),
-    _row("PROXY_FORCE_NON_STREAM", _S, "the same for every streamed turn", False),
     _row("PROXY_SESSION_CONTAMINATION_BREAKER", _S, "cut a session back to recent turns after malformed ones", True),
     _row("PROXY_SESSION_CONTAMINATION_THRESHOLD", _I, "malformed turns in a row before that", 3, (1, 1000)),
     _row("PROXY_SESSION_CONTAMINATION_KEEP_LAST", _I, "latest messages kept by it", 8, (2, 10_000)),
@@ -139,10 +135,7 @@ ANSWERS: tuple[Parameter, ...] = (
     _row("PROXY_STREAM_REASONING_FALLBACK", _T, "what a turn of nothing but reasoning shows", "off", choices={
         "off": "nothing", "sanitized": "one line of it, shortened", "visible": "the reasoning itself"}),
     _row("PROXY_STREAM_REASONING_MAX_CHARS", _I, "longest sanitized fallback", 240, (1, 1_000_000), "characters"),
-    _row("PROXY_EMPTY_RESPONSE_RETRY_MAX", _I, "retries of a turn that ended with nothing at all", 1, (0, 10)),
     _row("PROXY_REPETITION_CUT", _S, "end a turn that repeats itself without end", True),
-    _row("PROXY_REPETITION_CHARS", _I, "length of exact repetition that counts as endless", 10_000, (200, 1_000_000),
-         "characters"),
     _row("PROXY_AGENTIC_SUPPLEMENT_MODE", _T, "rules for tool use added to the system prompt of tool turns", "off",
          choices={
              "clean": "how a call is made",

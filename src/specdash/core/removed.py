@@ -64,6 +64,7 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
 """By command and option."""
 
 _IN_FRONT = "the proxy listens on loopback; where it is opened, Caddy or nginx in front bounds clients and their time"
+_LOG = "the log goes to standard error: `journalctl --user -u specdash-proxy` shows it, or send it where you want it"
 _FIXED = "the value is fixed now: {}"
 
 REMOVED_SETTINGS: Mapping[str, str] = {
@@ -73,12 +74,18 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "PROXY_BODY_TIMEOUT": _IN_FRONT,
     "PROXY_CONNECT_TIMEOUT": _FIXED.format("10 s"),
     "PROXY_CONTEXT_REFRESH": _FIXED.format("60 s, and after each restart of the upstream"),
+    "PROXY_EMPTY_RESPONSE_RETRY_MAX": _FIXED.format("one retry"),
     "PROXY_EVENTS_MAX_MIB": _FIXED.format("16 MiB, three former files are kept"),
+    "PROXY_FORCE_NON_STREAM": "PROXY_MALFORMED_TOOL_STREAM_STRICT holds streamed tool turns back",
     "PROXY_HEADER_TIMEOUT": _IN_FRONT,
+    "PROXY_LOG_FILE": _LOG,
+    "PROXY_LOG_MAX_MIB": _LOG,
     "PROXY_MAX_BLOCKS": _FIXED.format("10,000; PROXY_MAX_BODY_MIB bounds a request's size"),
     "PROXY_MAX_CLIENTS": _IN_FRONT,
     "PROXY_MAX_HEADER_KIB": _FIXED.format("64 KiB where other machines can connect"),
     "PROXY_MAX_SESSIONS": _FIXED.format("512, the longest idle is forgotten first"),
+    "PROXY_MAX_TOKENS_CAP": "max_tokens is always lowered to what the context window has left",
+    "PROXY_REPETITION_CHARS": _FIXED.format("10,000 characters; PROXY_REPETITION_CUT turns it off"),
     "PROXY_SESSION_TTL_SECS": _FIXED.format("2 hours without a request"),
     "ssh": "~/.ssh/config says how a machine is reached; specdash there is on the PATH or linked into ~/.local/bin",
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",

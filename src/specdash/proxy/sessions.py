@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from specdash.core.proxy_events import SessionView
+from specdash.proxy.translate.translate import without_reminders
 from specdash.system.data import dataclass
 from specdash.system.stats import median, share
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.guardrails.history import HistoryCut
     from specdash.proxy.guardrails.loops import LoopState
-    from specdash.proxy.translate.parse import Block, MessagesRequest
+    from specdash.proxy.translate.parse import MessagesRequest
 
 
 TTL_S = 7200.0
@@ -89,8 +90,6 @@ class ProxySession:
     """Messages of the longest request."""
     touched: float = 0.0
     """Monotonic time of the last sign of life."""
-    order: int = 0
-    """Grows with every sign of life, across sessions."""
 
     def note_forced(self, forced: bool, messages: int) -> None:
         """Count a request whose tool_choice forces a call; sent again by the client, at the same length, it is one."""
@@ -177,8 +176,7 @@ class SessionStore:
     """Sessions by id. One idle for longer than `ttl` seconds is forgotten, and the longest idle beyond `cap`.
 
     A session with requests under way is forgotten only when all have some; whoever holds it can still finish with it.
-    `clock` is monotonic and measures idleness, `wall` is Unix time and is shown. Every operation but `all` takes
-    constant time, amortised.
+    `clock` is monotonic and measures idleness, `wall` is Unix time and is shown.
     """
 
     def __init__(
@@ -192,89 +190,60 @@ class SessionStore:
         self.cap = cap
         self._clock = clock
         self._wall = wall
-        self._idle: OrderedDict[str, ProxySession] = OrderedDict()
-        self._busy: OrderedDict[str, ProxySession] = OrderedDict()
-        self._order = 0
+        self._sessions: dict[str, ProxySession] = {}
+        """In the order of their latest sign of life."""
 
     def __len__(self) -> int:
-        return len(self._idle) + len(self._busy)
+        return len(self._sessions)
 
     def get(self, session_id: str) -> ProxySession:
         """The session of that id, created when unknown or forgotten; counts as a sign of life."""
-        self.sweep()
-        session = self._known(session_id)
-        if session is None:
-            session = ProxySession(session_id, self._wall())
-            self._make_room()
+        session = self.find(session_id) or ProxySession(session_id, self._wall())
         self._place(session)
         return session
 
     def find(self, session_id: str) -> ProxySession | None:
         """The session of that id if it is remembered; no sign of life."""
         self.sweep()
-        return self._known(session_id)
+        return self._sessions.get(session_id)
 
     def latest(self) -> ProxySession | None:
         """The session with the latest sign of life."""
-        self.sweep()
-        ends = [next(reversed(kept.values())) for kept in (self._idle, self._busy) if kept]
-        return max(ends, key=lambda proxy_session: proxy_session.order, default=None)
+        return next(iter(self.all()), None)
 
     def all(self) -> list[ProxySession]:
         """Every remembered session, latest first."""
         self.sweep()
-        return sorted(
-            (*self._idle.values(), *self._busy.values()), key=lambda proxy_session: proxy_session.order, reverse=True
-        )
+        return list(reversed(self._sessions.values()))
 
     def enter(self, session: ProxySession) -> None:
         """A request of the session begins."""
         session.active += 1
         session.requests += 1
-        known = self._known(session.id)
-        if known is None:
-            self._make_room()
-        if known is None or known is session:
-            self._idle.pop(session.id, None)
+        if self._sessions.get(session.id, session) is session:
             self._place(session)
 
     def leave(self, session: ProxySession) -> None:
         """A request of the session ended."""
         session.active = max(0, session.active - 1)
-        if self._known(session.id) is session:
-            if not session.active:
-                self._busy.pop(session.id, None)
+        if self._sessions.get(session.id) is session:
             self._place(session)
 
     def sweep(self) -> int:
         """Forget what has been idle for too long; the number forgotten."""
-        if not self._idle:
-            return 0
         oldest_kept = self._clock() - self.ttl
-        count = 0
-        while self._idle and next(iter(self._idle.values())).touched < oldest_kept:
-            self._idle.popitem(last=False)
-            count += 1
-        return count
-
-    def _known(self, session_id: str) -> ProxySession | None:
-        return self._busy.get(session_id) or self._idle.get(session_id)
+        old = [item.id for item in self._sessions.values() if not item.active and item.touched < oldest_kept]
+        for session_id in old:
+            del self._sessions[session_id]
+        return len(old)
 
     def _place(self, session: ProxySession) -> None:
-        self._order += 1
-        session.order = self._order
-        session.touched = self._clock()
-        session.last_seen = self._wall()
-        kept = self._busy if session.active else self._idle
-        kept[session.id] = session
-        kept.move_to_end(session.id)
-
-    def _make_room(self) -> None:
-        while len(self) >= max(1, self.cap):
-            self._forget_one()
-
-    def _forget_one(self) -> None:
-        (self._idle or self._busy).popitem(last=False)
+        session.touched, session.last_seen = self._clock(), self._wall()
+        self._sessions.pop(session.id, None)
+        while len(self._sessions) >= max(1, self.cap):
+            idle = next((item for item in self._sessions.values() if not item.active), None)
+            del self._sessions[idle.id if idle is not None else next(iter(self._sessions))]
+        self._sessions[session.id] = session
 
 
 # Which session a request belongs to: the client's own word, else a fingerprint of the client's address and the user's
@@ -287,15 +256,11 @@ METADATA_KEYS = ("session_id", "conversation_id", "thread_id")
 LONGEST = 128
 """Characters of a client's id that are kept; a longer one is replaced by its digest."""
 
-USER_CHARS = 1024
-
-_USER_READ = 8 * USER_CHARS
-_DIGEST_CHARS = 20
-
-_USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
-_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
 KINDS = ("hdr:", "meta:", "fp:")
 """How our ids begin: named by a header, by metadata, or known by a fingerprint."""
+_USER_CHARS = 1024
+_USER_READ = 8 * _USER_CHARS
+_USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
 
 
 def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host: str) -> str:
@@ -304,47 +269,43 @@ def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host
     `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's metadata, else
     `fp:<20 hex>`. Printable ASCII of bounded length, whatever the client sends.
     """
-    user = request.metadata.get("user_id")
-    return (
-        _from_headers(headers)
-        or _from_metadata(request.metadata, user)
-        or _fingerprint(client_host, user, _first_turn(request))
-    )
+    first = next((message for message in request.messages if message.role == "user"), request.messages[0])
+    return _session_id(headers, request.metadata, request.metadata.get("user_id"), client_host, first.content)
 
 
 def chat_session_id(headers: Mapping[str, str], body: dict[str, Any], client_host: str) -> str:
     """The session of a chat completion request; its `body` may be any JSON object."""
-    metadata = body.get("metadata")
+    metadata, messages = body.get("metadata"), body.get("messages")
     metadata = metadata if isinstance(metadata, dict) else {}
+    turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
+    first = next((turn.get("content") for turn in turns if turn.get("role") == "user"), body.get("prompt"))
     user = metadata.get("user_id") or body.get("user")
-    messages = body.get("messages")
-    turns = [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
-    return (
-        _from_headers(headers)
-        or _from_metadata({**body, **metadata}, user)
-        or _fingerprint(client_host, user, _first_chat_text(turns) or _text(body.get("prompt")))
-    )
+    return _session_id(headers, {**body, **metadata}, user, client_host, first)
 
 
-def _from_headers(headers: Mapping[str, str]) -> str | None:
-    session = headers.get(SESSION_HEADER, "").strip()
-    if session:
-        agent = headers.get(AGENT_HEADER, "").strip()
-        return f"hdr:{_bounded(session)}/{_bounded(agent)}" if agent else f"hdr:{_bounded(session)}"
+def _session_id(headers: Mapping[str, str], metadata: Mapping[str, Any], user: Any, host: str, first: Any) -> str:
+    named, agent = (headers.get(name, "").strip() for name in (SESSION_HEADER, AGENT_HEADER))
+    if named:
+        return f"hdr:{_bounded(named)}/{_bounded(agent)}" if agent else f"hdr:{_bounded(named)}"
     for name in OTHER_HEADERS:
-        session = headers.get(name, "").strip()
-        if session:
-            return f"hdr:{_bounded(session)}"
-    return None
+        if other := headers.get(name, "").strip():
+            return f"hdr:{_bounded(other)}"
+    user = user if isinstance(user, str) else ""
+    if found := next(filter(None, (_id_text(metadata.get(key)) for key in METADATA_KEYS)), _session_of_user(user)):
+        return f"meta:{_bounded(found)}"
+    text = _text_of(first)
+    own = " ".join(without_reminders(text)[:_USER_READ].split()) or text
+    return f"fp:{_digest((host, user, own[:_USER_CHARS]))}"
 
 
-def _from_metadata(metadata: Mapping[str, Any], user: Any) -> str | None:
-    for key in METADATA_KEYS:
-        session = _id_text(metadata.get(key))
-        if session:
-            return f"meta:{_bounded(session)}"
-    session = _session_of_user(user) if isinstance(user, str) else ""
-    return f"meta:{_bounded(session)}" if session else None
+def _text_of(content: Any, levels: int = 3) -> str:
+    """What identifies the start of a conversation: its texts and pictures, not the ids of calls, which change."""
+    if isinstance(content, list | tuple):
+        return "\n".join(_text_of(block, levels) for block in content if isinstance(block, dict))
+    if not isinstance(content, dict) or not levels:
+        return content if isinstance(content, str) else ""
+    inner = (content.get(key) for key in ("text", "content", "source", "data", "url", "file_id", "name"))
+    return _text_of(next(filter(None, inner), ""), levels - 1)
 
 
 def _id_text(value: Any) -> str:
@@ -373,51 +334,4 @@ def _bounded(value: str) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(ascii(value).encode()).hexdigest()[:_DIGEST_CHARS]
-
-
-def _fingerprint(client_host: str, user: Any, first: str) -> str:
-    opaque = user if isinstance(user, str) else ""
-    own = " ".join(_without_reminders(first)[:_USER_READ].split()) or first
-    return f"fp:{_digest((client_host, opaque, own[:USER_CHARS]))}"
-
-
-def _without_reminders(text: str) -> str:
-    *pieces, last = text.split(_REMINDER_END)
-    return "".join(piece.partition(_REMINDER)[0] for piece in pieces) + last
-
-
-def _first_turn(request: MessagesRequest) -> str:
-    first = next((message for message in request.messages if message.role == "user"), request.messages[0])
-    return "\n".join(_opening(block) for block in first.content)
-
-
-def _opening(block: Block) -> str:
-    """What identifies a block at the start of a conversation."""
-    match block["type"]:
-        case "text":
-            return str(block["text"])
-        case "tool_use":
-            return str(block["name"])
-        case "tool_result":
-            content = block.get("content") or ""
-            return content if isinstance(content, str) else "\n".join(map(_opening, content))
-        case "image" | "document":
-            return _source_opening(block["source"])
-    return ""
-
-
-def _source_opening(source: Block) -> str:
-    values = (source.get(key) for key in ("data", "url", "file_id", "content"))
-    return next((value[:USER_CHARS] for value in values if isinstance(value, str)), "")
-
-
-def _first_chat_text(turns: list[dict[str, Any]]) -> str:
-    content = next((turn.get("content") for turn in turns if turn.get("role") == "user"), None)
-    if isinstance(content, list):
-        content = "\n".join(_text(part.get("text")) for part in content if isinstance(part, dict))
-    return _text(content)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+    return hashlib.sha256(ascii(value).encode()).hexdigest()[:20]

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
 from specdash.core.envfile import read_values
 from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
@@ -23,24 +26,26 @@ if TYPE_CHECKING:
 
     from specdash.core.parameters import Parameter
 
+BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
-@dataclass(frozen=True, slots=True)
-class ProxySettings:
-    """One field per parameter of the catalogue, by its `name`; units and meanings are there.
 
-    `problems` says what was wrong with the texts, one clear line each, for values replaced by their defaults.
+class ProxySettings(BaseModel):
+    """One field per parameter of the catalogue, by its `name`, made of the text that an env file has for it.
+
+    Units and meanings are in the catalogue. `problems` says what was wrong with the texts, one clear line each, for
+    values replaced by their defaults.
     """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     llama_cpp_base: str
     host: str
     port: int
-    api_key: str | None = field(repr=False)
-    admin_token: str | None = field(repr=False)
-    upstream_api_key: str | None = field(repr=False)
+    api_key: str | None = Field(repr=False)
+    admin_token: str | None = Field(repr=False)
+    upstream_api_key: str | None = Field(repr=False)
     max_connections: int
     events_file: str | None
-    log_file: str | None
-    log_max_mib: int
     allowed_hosts: str | None
     allowed_origins: str | None
     max_body_mib: int
@@ -55,7 +60,6 @@ class ProxySettings:
     context_prune_threshold: float
     context_prune_target_fraction: float
     max_tokens_floor: int
-    max_tokens_cap: bool
     loop_breaker: bool
     loop_window: int
     loop_repeat_threshold: int
@@ -68,7 +72,6 @@ class ProxySettings:
     malformed_tool_retry_max_tokens: int
     malformed_tool_retry_temperature: float
     malformed_tool_stream_strict: bool
-    force_non_stream: bool
     session_contamination_breaker: bool
     session_contamination_threshold: int
     session_contamination_keep_last: int
@@ -78,11 +81,21 @@ class ProxySettings:
     disable_thinking_on_tool_turns: bool
     stream_reasoning_fallback: str
     stream_reasoning_max_chars: int
-    empty_response_retry_max: int
     repetition_cut: bool
-    repetition_chars: int
     agentic_supplement_mode: str
     problems: tuple[str, ...] = ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        parameter = BY_NAME.get(info.field_name or "")
+        if parameter is None or not isinstance(value, str):
+            return value
+        try:
+            return parameter.parse(value.strip(), parameter.key) if value.strip() else parameter.default
+        except InputError as error:
+            what = f"{parameter.key}: value cannot be read" if parameter.secret else str(error)
+            raise PydanticCustomError("setting", "{what}", {"what": what}) from None
 
     @property
     def upstream(self) -> str:
@@ -95,13 +108,14 @@ class ProxySettings:
         return is_loopback(self.host)
 
 
-def read_value(parameter: Parameter, text: str) -> tuple[Any, str | None]:
-    """The value a text stands for, the default where it is empty or cannot be read; and why it cannot."""
-    text = text.strip()
+def _settings(env: Mapping[str, str]) -> tuple[ProxySettings, dict[str, str]]:
+    """The settings of an env, with defaults in place of bad values; and what is wrong with those, by key."""
+    texts = {parameter.name: env.get(parameter.key, "") for parameter in PARAMETERS}
     try:
-        return parameter.parse(text, parameter.key) if text else parameter.default, None
-    except InputError as error:
-        return parameter.default, f"{parameter.key}: value cannot be read" if parameter.secret else str(error)
+        return ProxySettings.model_validate(texts), {}
+    except ValidationError as error:
+        wrong = {BY_NAME[str(row["loc"][0])].key: row["msg"] for row in error.errors()}
+    return _settings({key: text for key, text in env.items() if key not in wrong})[0], wrong
 
 
 def settings_from_env(env: Mapping[str, str], source: str = "environment") -> ProxySettings:
@@ -113,27 +127,9 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
     for key in sorted(NO_TLS):
         if env.get(key, "").strip():
             raise InputError(f"{source}: {no_tls(key)}")
-    values: dict[str, Any] = {}
-    problems: list[str] = []
-    for parameter in PARAMETERS:
-        values[parameter.name], problem = read_value(parameter, env.get(parameter.key, ""))
-        if problem is None:
-            continue
-        if parameter.key in MUST_BE_RIGHT:
-            raise InputError(f"{source}: {problem}")
-        default = parameter.text(parameter.default) if parameter.default is not None else ""
-        problems.append(f"{source}: {problem}; using the default, {default}")
-    problems += [
-        f"{source}: {removed_setting(key, None) or f'{key} is not a setting of this proxy; it is ignored'}"
-        for key in sorted(env)
-        if key.startswith("PROXY_") and key not in BY_KEY
-    ]
-    settings = ProxySettings(**values, problems=tuple(problems))
-    _check_listening(settings, source)
-    return _consistent(settings, source)
-
-
-def _check_listening(settings: ProxySettings, source: str) -> None:
+    settings, wrong = _settings(env)
+    for key in wrong.keys() & MUST_BE_RIGHT:
+        raise InputError(f"{source}: {wrong[key]}")
     parts = urlsplit(settings.llama_cpp_base)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InputError(
@@ -143,18 +139,21 @@ def _check_listening(settings: ProxySettings, source: str) -> None:
         raise InputError(
             f"{source}: PROXY_HOST={settings.host} lets other machines in: set PROXY_API_KEY, or use 127.0.0.1"
         )
-
-
-def _consistent(settings: ProxySettings, source: str) -> ProxySettings:
+    problems = [f"{problem}; using the default, {BY_KEY[key].shown_default or ''}" for key, problem in wrong.items()]
+    problems += [
+        removed_setting(key, None) or f"{key} is not a setting of this proxy; it is ignored"
+        for key in sorted(env)
+        if key.startswith("PROXY_") and key not in BY_KEY
+    ]
     threshold, target = settings.context_prune_threshold, settings.context_prune_target_fraction
-    if target < threshold:
-        return settings
-    lowered = round(threshold * 0.85, 4)
-    problem = (
-        f"{source}: PROXY_CONTEXT_PRUNE_TARGET_FRACTION={target:g} is not below "
-        f"PROXY_CONTEXT_PRUNE_THRESHOLD={threshold:g}; using {lowered:g}"
-    )
-    return dataclasses.replace(settings, context_prune_target_fraction=lowered, problems=(*settings.problems, problem))
+    if target >= threshold:
+        lowered = round(threshold * 0.85, 4)
+        problems.append(
+            f"PROXY_CONTEXT_PRUNE_TARGET_FRACTION={target:g} is not below "
+            f"PROXY_CONTEXT_PRUNE_THRESHOLD={threshold:g}; using {lowered:g}"
+        )
+        settings = settings.model_copy(update={"context_prune_target_fraction": lowered})
+    return settings.model_copy(update={"problems": tuple(f"{source}: {problem}" for problem in problems)})
 
 
 # Where the proxy's settings come from, and what a reload may change of them.
@@ -239,20 +238,21 @@ def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
     kept: dict[str, str] = {key: text for key, text in texts.items() if key not in BY_KEY}
     problems: list[str] = []
     restart: list[str] = []
+    (before, _), (after, wrong) = _settings(current.texts), _settings(texts)
     for parameter in PARAMETERS:
-        old, new = current.texts.get(parameter.key, "").strip(), texts.get(parameter.key, "").strip()
-        value, problem = read_value(parameter, new)
-        if problem is not None:
+        key, name = parameter.key, parameter.name
+        text = texts.get(key, "")
+        if key in wrong:
             kept_text = shown(parameter, current.settings) or "it unset"
-            problems.append(f"{current.source}: {problem}; keeping {kept_text}")
-        elif parameter.key in NEEDS_RESTART and value != read_value(parameter, old)[0]:
-            restart.append(parameter.key)
-        else:
-            old = new
-        if old:
-            kept[parameter.key] = old
+            problems.append(f"{current.source}: {wrong[key]}; keeping {kept_text}")
+            text = current.texts.get(key, "")
+        elif key in NEEDS_RESTART and getattr(after, name) != getattr(before, name):
+            restart.append(key)
+            text = current.texts.get(key, "")
+        if text.strip():
+            kept[key] = text.strip()
     settings = settings_from_env(kept, current.source)
-    settings = dataclasses.replace(settings, problems=(*problems, *settings.problems))
+    settings = settings.model_copy(update={"problems": (*problems, *settings.problems)})
     changed = tuple(
         f"{parameter.key}: {shown(parameter, current.settings)} -> {shown(parameter, settings)}"
         for parameter in PARAMETERS

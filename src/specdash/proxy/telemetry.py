@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -42,14 +42,9 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import ProxySettings
 
 
-# The proxy's files, events and log: lines, appended and flushed one by one, rotated by size.
-#
-# A reader that follows the file sees whole lines only: each is one write, and what a failed write left behind is
-# ended with a newline before the next. Trouble with the disk never breaks a request.
-
 KEPT = 3
-RETRY_S = 5.0
-"""Pause before the file is tried again after an error."""
+"""Former events files."""
+LARGEST_FILE = 16 << 20
 _LOG = logging.getLogger("specdash.proxy")
 
 
@@ -60,123 +55,56 @@ def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Pat
     return None if setting.strip().lower() in {"off", "none", "0", "false", "no"} else Path(setting).expanduser()
 
 
-class RotatedFile:
-    """Appends lines to `path`, or drops them when it is None. `lost` counts lines that could not be written.
+class EventsFile:
+    """Appends lines to `path`, or drops them when it is None; opened for each, so that a file may be moved away.
 
-    `name` is what the log calls the file. Only a regular file is rotated, and one that is moved away is begun anew.
+    A regular file is moved aside when it is full. Each line is one write, and what a failed write left is ended first:
+    readers see whole lines. `lost` counts lines that could not be written; trouble with the disk fails no request.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        max_bytes: int,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        name: str = "Events file",
-    ) -> None:
+    def __init__(self, path: Path | None, max_bytes: int = LARGEST_FILE) -> None:
         self.path = path
-        self.name = name
-        self.lost = 0
         self.max_bytes = max_bytes
-        self._clock = clock
-        self._fd: int | None = None
-        self._identity = (0, 0)
-        self._is_regular = True
-        self._size = 0
-        self._torn = False
-        self._failed_at: float | None = None
-        self._told = False
+        self.lost = 0
+        self._fails = False
 
     def write(self, line: str) -> None:
-        """Append one line; a failure is counted, logged once and tried again after a while."""
+        """Append one line; a failure is counted, and logged when it is the first in a row."""
         if self.path is None:
             return
-        if self._failed_at is not None and self._clock() - self._failed_at < RETRY_S:
-            self.lost += 1
-            return
-        data = (line + "\n").encode("utf-8", "backslashreplace")
         try:
-            self._append(self.path, data)
+            self._append(self.path, (line + "\n").encode("utf-8", "backslashreplace"))
         except OSError as error:
-            self._failed(error)
+            self.lost += 1
+            if not self._fails:
+                reason = os.strerror(error.errno) if error.errno else error
+                _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", self.path, reason)
+            self._fails = True
         else:
-            self._failed_at = None
-            self._told = False
-
-    def reopen(self) -> None:
-        """Let go of the file, so that the next line goes to whatever is at the path by then."""
-        self.close()
-        self._failed_at = None
-
-    def close(self) -> None:
-        """Close the file; a later line opens it again."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def open(self) -> None:
-        """Open the file now. Raises OSError."""
-        if self.path is not None and self._fd is None:
-            self._open(self.path)
+            self._fails = False
 
     def _append(self, path: Path, data: bytes) -> None:
-        if self._fd is not None and _identity(path) != self._identity:
-            self.close()
-        fd = self._fd if self._fd is not None else self._open(path)
-        if self._is_regular and self._size and self._size + len(data) > self.max_bytes:
-            self.close()
-            rotate(path)
-            fd = self._open(path)
-        if self._torn:
-            data = b"\n" + data
-        written = os.write(fd, data)
-        self._size += written
-        self._torn = written < len(data)
-        if self._torn:
-            raise OSError("the line was written only in part")
-
-    def _open(self, path: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        found = os.fstat(fd)
-        self._size = found.st_size
-        self._identity = (found.st_dev, found.st_ino)
-        self._is_regular = stat.S_ISREG(found.st_mode)
-        self._torn = self._size > 0 and os.pread(fd, 1, self._size - 1) != b"\n"
-        self._fd = fd
-        return fd
-
-    def _failed(self, error: OSError) -> None:
-        self.lost += 1
-        self._failed_at = self._clock()
-        if not self._told:
-            self._told = True
-            reason = os.strerror(error.errno) if error.errno else error
-            _LOG.warning("%s %s cannot be written: %s; lines are lost until it can", self.name, self.path, reason)
-        self.close()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def rotate(path: Path) -> None:
-    """Move `path` to `.1`, `.1` to `.2`, and so on; the oldest of `KEPT` goes."""
-    for number in range(KEPT - 1, 0, -1):
-        older = path.with_name(f"{path.name}.{number}")
-        if older.exists():
-            put(older, path.with_name(f"{path.name}.{number + 1}"))
-    if path.exists():
-        put(path, path.with_name(f"{path.name}.1"))
+        try:
+            found = os.fstat(fd)
+            is_full = stat.S_ISREG(found.st_mode) and found.st_size and found.st_size + len(data) > self.max_bytes
+            if not is_full:
+                if found.st_size and os.pread(fd, 1, found.st_size - 1) != b"\n":
+                    data = b"\n" + data
+                if os.write(fd, data) < len(data):
+                    raise OSError("the line was written only in part")
+                return
+        finally:
+            os.close(fd)
+        for number in range(KEPT, 0, -1):
+            newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+            if newer.exists():
+                put(newer, path.with_name(f"{path.name}.{number}"))
+        self._append(path, data)
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.
-
-_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,22 +123,22 @@ class Totals:
     decoded: int | None = None
     decode_ms: float | None = None
 
-    def plus(self, answer: AnswerAssembler) -> Totals:
-        """The sums with one more upstream call."""
-        prefill_ms, decode_ms = answer.prefill_ms or None, answer.decode_ms or None
-        return Totals(
-            self.usage + answer.usage,
-            _sum(self.draft, answer.draft),
-            _sum(self.accepted, answer.accepted),
-            _sum(self.prefilled, answer.prefilled if prefill_ms else None),
-            _sum(self.prefill_ms, prefill_ms),
-            _sum(self.decoded, answer.decoded if decode_ms else None),
-            _sum(self.decode_ms, decode_ms),
-        )
-
-
-def _sum(total: _Number | None, more: _Number | None) -> _Number | None:
-    return total if more is None else (total or 0) + more
+    @classmethod
+    def of(cls, answers: Sequence[AnswerAssembler]) -> Totals:
+        """The sums over these answers."""
+        known: dict[str, list[float | None]] = {
+            "draft": [answer.draft for answer in answers],
+            "accepted": [answer.accepted for answer in answers],
+            "prefilled": [answer.prefilled for answer in answers if answer.prefill_ms],
+            "prefill_ms": [answer.prefill_ms or None for answer in answers],
+            "decoded": [answer.decoded for answer in answers if answer.decode_ms],
+            "decode_ms": [answer.decode_ms or None for answer in answers],
+        }
+        sums: dict[str, Any] = {}
+        for name, values in known.items():
+            numbers = [value for value in values if value is not None]
+            sums[name] = sum(numbers) if numbers else None
+        return cls(sum((answer.usage for answer in answers), Usage()), **sums)
 
 
 class ActiveRequest:
@@ -236,7 +164,7 @@ class ActiveRequest:
         self.ended = False
         self._clock = clock
         self._held_at: float | None = None
-        self._past = Totals()
+        self._past: list[AnswerAssembler] = []
         self._answer: AnswerAssembler | None = None
 
     def held(self) -> None:
@@ -261,7 +189,7 @@ class ActiveRequest:
 
     def next_attempt(self) -> None:
         """The upstream will be asked once more: what the last call cost goes into the totals."""
-        self._past = self.totals()
+        self._past += [self._answer] if self._answer is not None else []
         self._answer = None
         self.attempt += 1
 
@@ -301,7 +229,7 @@ class ActiveRequest:
 
     def totals(self) -> Totals:
         """Everything so far, retries included."""
-        return self._past if self._answer is None else self._past.plus(self._answer)
+        return Totals.of([*self._past, self._answer] if self._answer is not None else self._past)
 
     def view(self) -> ActiveView:
         """As the dashboard sees it."""
@@ -401,7 +329,6 @@ class TokenTally:
 
 
 CLIENT_LEFT_STATUS = 499
-_LARGEST_EVENTS_FILE = 16 << 20
 LONGEST_NAME = 100
 MOST_NAMES = 50
 
@@ -425,7 +352,7 @@ class Telemetry:
         self.started = wall()
         self.counters: Counter[str] = Counter()
         self.tally = TokenTally()
-        self.file = RotatedFile(events_path(settings.events_file, env), _LARGEST_EVENTS_FILE, clock)
+        self.file = EventsFile(events_path(settings.events_file, env))
         self.log_lines_lost: Callable[[], int] = int
         """Lines of the human log that could not be written."""
         self._sessions = sessions
@@ -522,10 +449,6 @@ class Telemetry:
         _log_response(event, active.text_chars)
         if outcome is RequestOutcome.OK:
             _log_context(active.session)
-
-    def reconfigure(self) -> None:
-        """After SIGHUP: the events file may have been moved away. Where it is changes with a restart only."""
-        self.file.reopen()
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,13 +77,14 @@ def test_a_tls_key_is_an_error_as_it_refuses_the_start(proxy: Check, key: str) -
 
 
 def test_files_the_proxy_cannot_write_are_errors(proxy: Check, tmp_path: Path) -> None:
-    assert proxy({"PROXY_LOG_FILE": str(tmp_path / "absent" / "x.log")}).one("file").severity == "error"
+    (tmp_path / "file").touch()
+    assert proxy({"PROXY_EVENTS_FILE": str(tmp_path / "file" / "x.jsonl")}).one("file").severity == "error"
     assert proxy({"PROXY_EVENTS_FILE": str(tmp_path)}).one("file").key == "PROXY_EVENTS_FILE"
     for fine in ({"PROXY_EVENTS_FILE": "off"}, {"PROXY_EVENTS_FILE": str(tmp_path / "new" / "events")}):
         assert not proxy(fine).of("file")
 
 
-_KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS", "PROXY_LOG_MAX_MIB")
+_KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS")
 _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "http://127.0.0.1:8/v1", "https://h", "//")
 
 

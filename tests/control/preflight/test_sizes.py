@@ -47,7 +47,7 @@ def test_a_fix_for_an_extra_argument_names_its_flag_and_keeps_the_others(
 
 
 def test_an_empty_value_is_explained(backend: Check, proxy: Check) -> None:
-    assert proxy({"PROXY_LOG_FILE": " "}).one("empty").key == "PROXY_LOG_FILE"
+    assert proxy({"PROXY_EVENTS_FILE": " "}).one("empty").key == "PROXY_EVENTS_FILE"
     row = backend({"LLAMA_CTX_SIZE": "", "LLAMA_ARG_BATCH": ""}).of("empty")
     assert [(finding.severity, finding.key) for finding in row] == [
         ("warning", "LLAMA_CTX_SIZE"),

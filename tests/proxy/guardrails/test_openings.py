@@ -144,7 +144,7 @@ def test_fragments_do_not_decide(fragments: list[str]) -> None:
             openings.feed(piece)
         places.add((openings.held, openings.found))
     assert len(places) == 1
-    first = next(Openings(OFFERED).places(text), len(text))
+    first = next(Openings(OFFERED).places(text, 24), len(text))
     assert len(text) - first == places.pop()[0]
 
 

@@ -10,19 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.guardrails.repetition import RepetitionWatch
-from specdash.proxy.settings import ProxySettings, settings_from_env
 
-SETTINGS = settings_from_env({})
 SENTENCE = "I need to check the file again. "
 
 
-def tripped(text: str, settings: ProxySettings = SETTINGS, size: int = 5) -> bool:
-    watch = RepetitionWatch(settings)
+def tripped(text: str, size: int = 5) -> bool:
+    watch = RepetitionWatch()
     return any(watch.feed(text[at : at + size]) for at in range(0, len(text), size))
-
-
-def test_the_default_is_ten_thousand_characters() -> None:
-    assert SETTINGS.repetition_chars == 10_000
 
 
 ENDLESS = [
@@ -73,30 +67,20 @@ def test_regular_text_is_left_alone(text: str) -> None:
 
 
 def test_it_is_noticed_soon_after_the_limit() -> None:
-    watch = RepetitionWatch(SETTINGS)
+    watch = RepetitionWatch()
     fed = 0
     while not watch.feed(SENTENCE):
         fed += len(SENTENCE)
     assert fed + len(SENTENCE) == 10_240, "the first whole block of 256 behind the limit"
 
 
-def test_a_unit_needs_eight_turns() -> None:
-    short = settings_from_env({"PROXY_REPETITION_CHARS": "2000"})
-    unit = "".join(random.Random(3).choices("abcdefghij klm", k=500))
-    assert not tripped(unit * 7, short)
-    assert tripped(unit * 10, short)
-    longer = "".join(random.Random(3).choices("abcdefghij klm", k=501))
-    assert not tripped(longer * 40)
+def test_a_unit_of_more_than_five_hundred_characters_is_none() -> None:
+    assert tripped("".join(random.Random(3).choices("abcdefghij klm", k=500)) * 40)
+    assert not tripped("".join(random.Random(3).choices("abcdefghij klm", k=501)) * 40)
 
 
 def test_a_text_that_gets_out_of_it_in_time_starts_anew() -> None:
     assert not tripped((SENTENCE * 300 + "Something else happens here, at last.\n") * 2)
-
-
-def test_the_limit_is_the_setting() -> None:
-    strict = settings_from_env({"PROXY_REPETITION_CHARS": "400"})
-    assert tripped(SENTENCE * 40, strict)
-    assert not tripped("word and " * 20, strict)
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=40), st.sampled_from([0, 1, 37, 500]))
@@ -108,14 +92,14 @@ def test_fragments_do_not_decide_whether_it_trips(sizes: list[int], offset: int)
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[at : at + size])
         at += size
-    whole, watch = RepetitionWatch(SETTINGS), RepetitionWatch(SETTINGS)
+    whole, watch = RepetitionWatch(), RepetitionWatch()
     assert whole.feed(text)
     assert any(watch.feed(piece) for piece in pieces)
 
 
 def test_memory_is_bounded() -> None:
-    watch = RepetitionWatch(settings_from_env({"PROXY_REPETITION_CHARS": "1000"}))
+    watch = RepetitionWatch()
     for number in range(20_000):
         watch.feed(f"line {number}\n")
     kept = len(watch._tail) + sum(map(len, watch._pending))
-    assert kept < 6000
+    assert kept < 11_000

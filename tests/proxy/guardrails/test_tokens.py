@@ -11,7 +11,6 @@ from support.histories import request, tools, user
 
 FLOOR = settings_from_env({"PROXY_MAX_TOKENS_FLOOR": "16384"})
 DEFAULT = settings_from_env({})
-NO_CAP = settings_from_env({"PROXY_MAX_TOKENS_CAP": "off"})
 
 
 def sent(
@@ -67,10 +66,6 @@ def test_there_is_no_floor_by_default() -> None:
 )
 def test_the_cap_is_what_the_window_has_left(requested: int, prompt: int, window: int | None, expected: int) -> None:
     assert sent(requested, prompt=prompt, window=window) == expected
-
-
-def test_the_cap_can_be_switched_off() -> None:
-    assert sent(32_000, prompt=99_000, window=100_000, settings=NO_CAP) == 32_000
 
 
 def test_the_cap_holds_for_the_floor_too() -> None:

@@ -25,7 +25,7 @@ from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NO_TLS, PARAMETERS, no_tls
 from specdash.core.records import RunRecord
 from specdash.core.removed import REMOVED_SETTINGS
 from specdash.core.target import is_local, is_loopback
@@ -217,8 +217,7 @@ def proxy_findings(values: Mapping[str, str], context: PreflightContext) -> tupl
     _upstream(checked, context, out)
     _relations(checked, context, out)
     _files(checked, out)
-    log = checked.text("PROXY_LOG_FILE") or None
-    check_disk(context, out, log=log, key="PROXY_LOG_FILE" if log else None)
+    check_disk(context, out)
     check_restart(Role.PROXY, context, out)
     return out.sorted()
 
@@ -315,27 +314,25 @@ def _relations(checked: _Checked, context: PreflightContext, out: Findings) -> N
 
 
 def _files(checked: _Checked, out: Findings) -> None:
-    for key in ("PROXY_EVENTS_FILE", "PROXY_LOG_FILE"):
-        path = checked.text(key)
-        if not path or (key == "PROXY_EVENTS_FILE" and path.lower() in _NOWHERE):
-            continue
-        try:
-            file = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111 - see above
-            reason = _cannot_write(file, create=key == "PROXY_EVENTS_FILE")
-        except (OSError, ValueError) as error:
-            reason = str(error)
-        if reason is not None:
-            add = out.error if key in NEEDS_RESTART else out.warning
-            add("file", f"{key}={path}: {reason}", key=key, fix="name a file that can be written")
+    key = "PROXY_EVENTS_FILE"
+    path = checked.text(key)
+    if not path or path.lower() in _NOWHERE:
+        return
+    try:
+        reason = _cannot_write(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111 - see above
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    if reason is not None:
+        out.error("file", f"{key}={path}: {reason}", key=key, fix="name a file that can be written")
 
 
-def _cannot_write(file: Path, *, create: bool) -> str | None:
+def _cannot_write(file: Path) -> str | None:
     if file.is_dir():
         return "is a directory"
     if file.exists():
         return None if os.access(file, os.W_OK) else "cannot be written by this user"
     folder = file.parent
-    while create and not folder.exists() and folder != folder.parent:
+    while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
         return f"{folder} is no directory"

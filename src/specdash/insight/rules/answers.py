@@ -53,8 +53,8 @@ def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
     if shown >= limits["shown"] and turns.share(shown) >= limits["shown_share"]:
         what = "nothing but reasoning" if reasoning * 2 > shown else "nothing in them"
-        fix = ("PROXY_STREAM_REASONING_FALLBACK", "sanitized") if reasoning else ("PROXY_EMPTY_RESPONSE_RETRY_MAX", "2")
-        yield Symptom(f"{shown} of {turns.total} answers in {duration(window)} had {what}", evidence, fix=(fix,))
+        fix = (("PROXY_STREAM_REASONING_FALLBACK", "sanitized"),) if reasoning else ()
+        yield Symptom(f"{shown} of {turns.total} answers in {duration(window)} had {what}", evidence, fix=fix)
     elif found >= limits["found"] and turns.share(found) >= limits["found_share"]:
         words = f"{found} of {turns.total} answers in {duration(window)} came empty and were asked for again"
         yield Symptom(words, evidence, severity=AlertSeverity.NOTICE)

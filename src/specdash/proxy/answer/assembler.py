@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
-from specdash.proxy.http.responses import object_of, read_json
+from specdash.proxy.http.responses import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +138,6 @@ def _first(*values: _Number | None) -> _Number | None:
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 """An event that grows past this is an upstream gone wrong, not an answer."""
 
-_BOM = b"\xef\xbb\xbf"
 _SHOWN = 200
 
 
@@ -146,22 +145,22 @@ class ChatDecoder:
     """The JSON objects of a stream, in order, from its bytes; what was read together makes no difference.
 
     What cannot be understood becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are:
-    llama.cpp's old `error: {...}` lines, events named error, data that is not a JSON object.
+    events named error, data that is not a JSON object.
     """
 
-    __slots__ = ("_after_cr", "_rest", "done")
+    __slots__ = ("_rest", "done")
 
     def __init__(self) -> None:
         self._rest = b""
-        self._after_cr = False
         self.done = False
         """`[DONE]` was seen, or the stream is given up; nothing after it counts."""
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """The chunks that the next bytes of the stream, cut anywhere, complete."""
-        if self._after_cr or b"\r" in data:
-            data = self._line_feeds(data)
-        *events, self._rest = (self._rest + data).split(b"\n\n")
+        data = self._rest + data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
         for event in events:
             if self.done:
                 return
@@ -182,32 +181,10 @@ class ChatDecoder:
             yield from self._chunk(self._rest, is_partial=True)
         self.done = True
 
-    def _line_feeds(self, data: bytes) -> bytes:
-        """CRLF and CR as LF; a CR counts at once, and an LF right after it, even in the next read, does not."""
-        if self._after_cr and data[:1] == b"\n":
-            data = data[1:]
-            self._after_cr = False
-        if data:
-            self._after_cr = data[-1:] == b"\r"
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
     def _chunk(self, event: bytes, *, is_partial: bool = False) -> Iterator[dict[str, Any]]:
-        data: list[bytes] = []
-        named_error = False
-        for line in event.removeprefix(_BOM).split(b"\n"):
-            if line[:1] == b"{":
-                data.append(line)
-                continue
-            name, _, value = line.partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"data":
-                data.append(value)
-            elif name == b"event":
-                named_error = value == b"error"
-            elif name == b"error":
-                named_error = True
-                data.append(value)
-        text = b"\n".join(data).strip()
+        lines = [line.partition(b":") for line in event.split(b"\n")]
+        fields = [(name, value.removeprefix(b" ")) for name, _, value in lines]
+        text = b"\n".join(value for name, value in fields if name == b"data").strip()
         if text == b"[DONE]":
             self.done = True
         elif text:
@@ -216,7 +193,7 @@ class ChatDecoder:
             except ValueError:
                 found = None
             if isinstance(found, dict):
-                yield {"error": found} if named_error and "error" not in found else found
+                yield {"error": found} if (b"event", b"error") in fields and "error" not in found else found
             elif not is_partial:
                 shown = text[:_SHOWN].decode("utf-8", "replace")
                 yield _failed(f"the upstream sent an event that is not a JSON object: {shown}")
@@ -226,26 +203,21 @@ def _failed(message: str) -> dict[str, Any]:
     return {"error": {"type": "api_error", "message": message}}
 
 
-UNNAMED_TOOL = "unnamed_tool"
-"""The name of a call whose upstream never gave one: no client has it, and the model learns so."""
-
 _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
-_NOTHING: dict[str, Any] = {}
 
 
 class CallRecord:
-    """One tool call as it arrives. `index` counts calls as they appear; `id` is the client's once it is announced."""
+    """One tool call as it arrives. Once it has a name, `index` counts the calls, and `id` is the client's."""
 
-    __slots__ = ("id", "index", "is_announced", "name", "pieces", "upstream_id")
+    __slots__ = ("id", "index", "name", "pieces", "upstream_id")
 
-    def __init__(self, index: int, upstream_id: str) -> None:
-        self.index = index
-        self.upstream_id = upstream_id
+    def __init__(self, upstream_id: str) -> None:
+        self.index = -1
         self.id = ""
         self.name = ""
+        self.upstream_id = upstream_id
         self.pieces: list[str] = []
-        self.is_announced = False
 
     @property
     def arguments(self) -> str:
@@ -260,7 +232,7 @@ class AnswerAssembler(Meter):
     """
 
     __slots__ = (
-        "_by_index", "_by_upstream_id", "_fallback_id", "_texts", "_thinking", "calls", "error",
+        "_by_key", "_fallback_id", "_latest", "_texts", "_thinking", "calls", "error",
         "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
@@ -276,8 +248,8 @@ class AnswerAssembler(Meter):
         self.text_chars = 0
         self.thinking_chars = 0
         self.calls: list[CallRecord] = []
-        self._by_index: dict[int | str, CallRecord] = {}
-        self._by_upstream_id: dict[str, CallRecord] = {}
+        self._by_key: dict[int | str, CallRecord] = {}
+        self._latest: CallRecord | None = None
         self._texts: list[str] = []
         self._thinking: list[str] = []
 
@@ -304,20 +276,11 @@ class AnswerAssembler(Meter):
                 else:
                     self._delta(delta, pieces)
             elif isinstance(choice.get("message"), dict):
-                self._message(choice["message"], pieces)
+                self._delta(choice["message"], pieces)
             if choice.get("finish_reason") is not None:
                 self._finish(choice)
         if "usage" in obj or "prompt_progress" in obj or "error" in obj:
             self._extras(obj)
-        return pieces
-
-    def end(self) -> list[Piece]:
-        """No chunk follows: the calls that never got a name, if they hold anything."""
-        pieces: list[Piece] = []
-        for call in self.calls:
-            if not call.is_announced and (call.upstream_id or any(call.pieces)):
-                call.name = UNNAMED_TOOL
-                self._announce(call, pieces)
         return pieces
 
     def text(self) -> str:
@@ -329,8 +292,8 @@ class AnswerAssembler(Meter):
         return "".join(self._thinking)
 
     def tool_calls(self) -> list[ToolCall]:
-        """The calls announced so far, as the model wrote them."""
-        return [ToolCall(call.id, call.name, call.arguments) for call in self.calls if call.is_announced]
+        """The calls so far, as the model wrote them."""
+        return [ToolCall(call.id, call.name, call.arguments) for call in self.calls]
 
     def _delta(self, delta: dict[str, Any], pieces: list[Piece]) -> None:
         thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
@@ -356,17 +319,6 @@ class AnswerAssembler(Meter):
         self.text_chars += len(text)
         return Text(text)
 
-    def _message(self, message: dict[str, Any], pieces: list[Piece]) -> None:
-        """A whole message: a delta in which every entry is a call of its own."""
-        entries = message.get("tool_calls")
-        if isinstance(entries, list):
-            first = len(self.calls)
-            numbered = [
-                {**entry, "index": f"{first + at}"} for at, entry in enumerate(entries) if isinstance(entry, dict)
-            ]
-            message = {**message, "tool_calls": numbered}
-        self._delta(message, pieces)
-
     def _finish(self, choice: dict[str, Any]) -> None:
         if isinstance(choice["finish_reason"], str):
             self.finish_reason = choice["finish_reason"]
@@ -384,71 +336,38 @@ class AnswerAssembler(Meter):
             self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
+        """A part of the call of its index, or else of its id; without either, a part with a name begins a call."""
         function = entry.get("function")
-        if not isinstance(function, dict):
-            function = _NOTHING
-        name = function.get("name")
+        name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
         name = name if isinstance(name, str) else ""
-        upstream_id = entry.get("id")
+        index, upstream_id = entry.get("index"), entry.get("id")
         upstream_id = upstream_id if isinstance(upstream_id, str) else ""
-        arguments = function.get("arguments")
-        if isinstance(arguments, (dict, list)):
-            arguments = orjson.dumps(arguments).decode()
-        elif not isinstance(arguments, str):
-            arguments = ""
         self.started = True
         self._deltas += 1
-        call = self._record(entry.get("index"), upstream_id, name, arguments)
-        if upstream_id and not call.upstream_id:
-            call.upstream_id = upstream_id
-            self._by_upstream_id[upstream_id] = call
-        if name and not call.name:
-            call.name = name
-            self._announce(call, pieces)
-        if arguments:
+        key = index if isinstance(index, int | str) else upstream_id
+        call = self._by_key.get(key) if key != "" else None if name else self._latest
+        if call is None or (name and call.name and upstream_id and upstream_id != call.upstream_id):
+            call = CallRecord(upstream_id)
+            if key != "":
+                self._by_key[key] = call
+        self._latest = call
+        if isinstance(arguments, dict | list):
+            arguments = orjson.dumps(arguments).decode()
+        if isinstance(arguments, str) and arguments:
             call.pieces.append(arguments)
-            if call.is_announced:
+            if call.name:
                 pieces.append(Arguments(call.index, arguments))
+        if name and not call.name:
+            call.index, call.name = len(self.calls), name
+            call.id = self._client_id(call.upstream_id)
+            self.calls.append(call)
+            pieces.append(ToolStart(call.index, call.id, name))
+            pieces += [Arguments(call.index, piece) for piece in call.pieces]
 
-    def _record(self, index: Any, upstream_id: str, name: str, arguments: str) -> CallRecord:
-        """The call an entry is about; upstreams leave out or repeat each of its marks."""
-        if isinstance(index, (int, str)):
-            call = self._by_index.get(index)
-            if call is None or self._is_next(call, upstream_id, name, arguments):
-                call = self._by_index[index] = self._new_call(upstream_id)
-            return call
-        if upstream_id:
-            return self._by_upstream_id.get(upstream_id) or self._new_call(upstream_id)
-        last = self.calls[-1] if self.calls else None
-        if last is None or (name and last.name and name != last.name) or self._is_next(last, "", name, arguments):
-            return self._new_call("")
-        return last
-
-    @staticmethod
-    def _is_next(call: CallRecord, upstream_id: str, name: str, arguments: str) -> bool:
-        """True when an entry with the marks of `call` can only be another call."""
-        if not name or not call.name:
-            return False
-        if upstream_id and call.upstream_id:
-            return upstream_id != call.upstream_id
-        return bool(arguments) and object_of(call.arguments) is not None
-
-    def _new_call(self, upstream_id: str) -> CallRecord:
-        call = CallRecord(len(self.calls), upstream_id)
-        self.calls.append(call)
-        if upstream_id:
-            self._by_upstream_id.setdefault(upstream_id, call)
-        return call
-
-    def _announce(self, call: CallRecord, pieces: list[Piece]) -> None:
-        call.is_announced = True
-        known = _NOT_ID.sub("_", call.upstream_id) or f"{self._id_part()}_{call.index}"
+    def _client_id(self, upstream_id: str) -> str:
+        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{len(self.calls)}"
         wanted = known if known.startswith("toolu_") else f"toolu_{known}"
-        if any(call.id == wanted for call in self.calls):
-            wanted = f"{wanted}_{call.index}"
-        call.id = wanted
-        pieces.append(ToolStart(call.index, call.id, call.name))
-        pieces += [Arguments(call.index, piece) for piece in call.pieces if piece]
+        return f"{wanted}_{len(self.calls)}" if any(call.id == wanted for call in self.calls) else wanted
 
     def _id_part(self) -> str:
         return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"

@@ -90,7 +90,7 @@ def filtered(
     attempt.limit = 0 if is_refused else None if choice.parallel else 1
     names = frozenset(tool.name for tool in tools) if tools and settings.malformed_tool_guardrail else None
     if settings.repetition_cut:
-        source = until_repeated(source, attempt, settings)
+        source = until_repeated(source, attempt)
     if not thinking:
         source = without_thinking(source, attempt)
     if prefill:
@@ -104,9 +104,9 @@ def filtered(
     return source
 
 
-async def until_repeated(source: Pieces, attempt: Attempt, settings: ProxySettings) -> Pieces:
+async def until_repeated(source: Pieces, attempt: Attempt) -> Pieces:
     """End an answer where its visible text or its reasoning repeats endlessly; calls are not watched."""
-    watch = RepetitionWatch(settings)
+    watch = RepetitionWatch()
     async for piece in source:
         yield piece
         if (piece.__class__ is Text or piece.__class__ is Thinking) and not attempt.is_cut and watch.feed(piece.text):

@@ -175,7 +175,6 @@ class _Exchange:
                     active.first_content()
         for chunk in decoder.close():
             answer.chunk(chunk)
-        answer.end()
         self.ended(RequestOutcome.OK, 200, None, None)
         return None
 
@@ -220,7 +219,6 @@ class _Exchange:
                 value = None
             if isinstance(value, dict):
                 self._answer.chunk(value)
-                self._answer.end()
                 self._active.update(self._answer)
         headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
         return self._done(reply.status, text, headers)
@@ -284,7 +282,6 @@ class WholeCompletion:
         """No bytes follow."""
         for chunk in self._decoder.close():
             self._chunk(chunk)
-        self.answer.end()
 
     @property
     def is_complete(self) -> bool:

@@ -165,8 +165,6 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
         raise stream_error(*answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
-    for piece in answer.end():
-        yield piece
 
 
 async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
@@ -181,8 +179,6 @@ async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]
         raise stream_error(*answer.error)
     if not answer.started and answer.finish_reason is None:
         raise ApiError(500, "the upstream's answer is not a chat completion")
-    for piece in answer.end():
-        yield piece
 
 
 def stream_error(kind: str, message: str) -> ApiError:
@@ -329,10 +325,7 @@ async def _repaired(turn: Turn, bad: Fault, first: Attempt, shown: Shown) -> Att
     if shown.calls:
         _complete_calls(turn, first, shown)
         return first
-    attempts = {
-        Guardrail.MALFORMED_TOOL: settings.malformed_tool_retry_max,
-        Guardrail.EMPTY_RESPONSE: settings.empty_response_retry_max,
-    }.get(guardrail, 1)
+    attempts = settings.malformed_tool_retry_max if is_malformed else 1
     for number in range(1, attempts + 1):
         turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
         again = await _retried(turn, bad, first, number, shown)

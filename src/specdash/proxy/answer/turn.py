@@ -240,7 +240,7 @@ class Turn:
             self.begin(writer)
             for piece in builder.pieces():
                 writer.add(piece)
-            self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED, forced=self.settings.force_non_stream)
+            self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED)
         else:
             await self._answer(Shown(writer, lambda: self.begin(writer)), on_read)
             self.begin(writer)

@@ -7,7 +7,6 @@ roles still alternate. Whether a message is such a boundary depends on what is b
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import orjson
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.translate.parse import Message
-from specdash.proxy.translate.translate import parts_of
+from specdash.proxy.translate.translate import parts_of, without_reminders
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from specdash.proxy.translate.parse import Block, MessagesRequest, Tool
 
 
-REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-"""What a client, not its user, says within a user message."""
 RECALL_CHARS = 4000
 """Longest text of a removed instruction that is kept beside the marker."""
 SHORTENED = "\n...[TRUNCATED]...\n"
@@ -58,7 +55,7 @@ def instruction_of(message: Message) -> str:
     """What a user asks for in words; empty for results of tools and for reminders of the client."""
     if message.role != "user" or results_of(message):
         return ""
-    texts = (REMINDER.sub("", block["text"]).strip() for block in message.content if block["type"] == "text")
+    texts = (without_reminders(block["text"]).strip() for block in message.content if block["type"] == "text")
     return "\n".join(filter(None, texts))
 
 
@@ -256,7 +253,7 @@ def max_tokens(
     sent = requested
     if requested > (PROBE_WITH_TOOLS if request.tools else PROBE):
         sent = max(requested, settings.max_tokens_floor)
-    if settings.max_tokens_cap and window:
+    if window:
         left = window - prompt_tokens - max(MARGIN, int(window * MARGIN_SHARE))
         sent = min(sent, max(left, min(requested, LEAST_CAP)))
     if sent == requested:

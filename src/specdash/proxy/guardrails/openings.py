@@ -7,6 +7,8 @@ in a fence or in indented code: what stands there is quoted. Source of what is p
 from __future__ import annotations
 
 import re
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,11 +41,16 @@ _HEAD = re.compile(r'(?:\[\s*)?\{\s*"(?P<key>\w*)"\s*:\s*(?:"(?P<value>[^"\\\n]*
 _HEAD_PART = re.compile(r'(?:\[\s*)?(?:\{\s*(?:"\w{0,64}(?:"\s*(?::\s*(?:"[^"\\\n]{0,128})?)?)?)?)?\Z')
 _PYTHON = re.compile(r"\[\s*([A-Za-z_][\w.\-]*)\(")
 _PYTHON_PART = re.compile(r"\[\s*(?:[A-Za-z_][\w.\-]{0,64})?\Z")
-_PLACE = re.compile(r"^ {0,3}(?=\S)|(?<=[^\s\d][.!?…:。！？：])[ \t]{0,3}(?=[<\[{`])|(?=</?(?:[|｜]|\Z))", re.MULTILINE)
+_PLACE = re.compile(
+    r"^ {0,3}(?=\S)|(?<=[^\s\d][.!?…:。！？：])[ \t]{0,3}(?=[\[{`]|<(?:[\w|/｜]|\Z))|(?=</?(?:[|｜]|\Z))", re.MULTILINE
+)
 _FENCE_MARK = re.compile(r" *(?:```|~~~)")
 _CODE = re.compile(r" {4}| {0,3}\t")
 _LONG_LINE = 2000
+_MARK = re.compile(r"[<\[{`~]|to=")
+"""What a line has in which a call may begin or a fence stand."""
 _PROSE = re.compile(r"[^\n<\[{`~.!?…:。！？：]*")
+_TAIL = 40_000
 _LOOK = 600
 """Characters behind a place that decide whether a call may begin there."""
 
@@ -76,6 +83,24 @@ def fence_after(line: str, fence: str) -> str:
     return "" if closes else fence
 
 
+_FENCE_LINE = re.compile(r"^[ \t\r]*(?:```|~~~).*$", re.MULTILINE)
+
+
+def fence_at(text: str, start: int) -> str:
+    """The fence that is open at the start of a line."""
+    fence = ""
+    for line in _FENCE_LINE.finditer(text, 0, start):
+        fence = fence_after(line[0], fence)
+    return fence
+
+
+def ends_in_prose(text: str) -> bool:
+    """Whether the last line is neither blank nor code."""
+    start = text.rfind("\n") + 1
+    fence, last = fence_at(text, start), text[start:]
+    return bool(last.strip()) and not (fence or fence_after(last, fence) or _CODE.match(last))
+
+
 def prose_lines(text: str) -> Iterator[tuple[int, str]]:
     """Every line outside fences and indented code that is not blank: (where it starts, its text)."""
     fence, at = "", 0
@@ -88,16 +113,18 @@ def prose_lines(text: str) -> Iterator[tuple[int, str]]:
 
 def begins_call(text: str, offered: Collection[str]) -> bool | None:
     """Whether a written call may begin where `text` does; None when more of the text decides that."""
-    if _LITERAL.match(text):
-        return True
-    if text in _PARTS:
-        return None
-    if text[0] not in "{[`":
-        return False
-    if (python := _PYTHON.match(text)) is not None:
-        return plain_name(python[1], offered) in offered
-    if _FENCE_PART.match(text) or _PYTHON_PART.match(text):
-        return None
+    first = text[0]
+    if first != "{":
+        if _LITERAL.match(text):
+            return True
+        if text in _PARTS:
+            return None
+        if first not in "[`":
+            return False
+        if (python := _PYTHON.match(text)) is not None:
+            return plain_name(python[1], offered) in offered
+        if _FENCE_PART.match(text) or _PYTHON_PART.match(text):
+            return None
     fenced = _FENCED.match(text)
     at = fenced.end() if fenced else 0
     if _HEAD_PART.match(text, at):
@@ -156,15 +183,28 @@ class Openings:
             self._text = self._text[: FENCE_LINE_MAX + 1] + self._text[FENCE_LINE_MAX + 1 + cut :]
             self._checked -= cut
 
-    def places(self, text: str) -> Iterator[int]:
-        """All such places of a whole text."""
+    def places(self, text: str, most: int) -> Iterator[int]:
+        """Such places of a whole text: the first `most` of them, and as many of the last."""
         self._text = text
+        first = list(islice(self._candidates(), most))
+        yield from first
+        if len(first) == most:
+            at = first[-1]
+            self._start = self._checked = text.rfind("\n", 0, max(at + 1, len(text) - _TAIL)) + 1
+            self._fence = fence_at(text, self._start)
+            yield from deque((place for place in self._candidates() if place > at), most)
+
+    def _candidates(self) -> Iterator[int]:
         return (at for at, begins in self._places() if begins is not False)
 
     def _places(self) -> Iterator[tuple[int, bool | None]]:
         """The places from `_checked` on, and whether a call begins there."""
         text = self._text
         while True:
+            mark = _MARK.search(text, self._start)
+            line = text.rfind("\n", self._start, mark.start() if mark else len(text)) + 1
+            if line > self._checked:
+                self._start = self._checked = line
             end = text.find("\n", self._checked)
             stop = end if end >= 0 else len(text)
             if not self._fence and not _CODE.match(text, self._start):

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from specdash.proxy.settings import ProxySettings
-
 UNIT_MAX = 500
 """Longest repeated unit, in characters."""
 REPEATS = 8
 """Least number of times that a unit stands in a row."""
+ENOUGH = 10_000
+"""Least length of such a run, in characters."""
+_KEPT = ENOUGH + UNIT_MAX
 _BLOCK = 256
 
 
 class RepetitionWatch:
-    """Looks for one unit repeated exactly for at least `repetition_chars`, and eight times, at the end of a text.
+    """Looks for one unit repeated exactly for at least `ENOUGH` characters, and eight times, at the end of a text.
 
     Memory is bounded. The tail is looked at once every 256 characters, however the text is cut into fragments.
     """
 
-    __slots__ = ("_enough", "_keep", "_pending", "_period", "_probes", "_run", "_size", "_tail", "tripped")
+    __slots__ = ("_pending", "_period", "_run", "_size", "_tail", "tripped")
 
-    def __init__(self, settings: ProxySettings) -> None:
+    def __init__(self) -> None:
         self.tripped = False
-        self._enough = settings.repetition_chars
-        self._keep = max(self._enough, UNIT_MAX * REPEATS) + UNIT_MAX
-        self._probes = sorted({min(UNIT_MAX, self._enough // 2), UNIT_MAX})
         self._pending: list[str] = []
         self._size = 0
         self._tail = ""
@@ -53,23 +48,20 @@ class RepetitionWatch:
         return self.tripped
 
     def _look(self, block: str) -> bool:
-        self._tail = tail = (self._tail + block)[-self._keep :]
+        self._tail = tail = (self._tail + block)[-_KEPT:]
         if self._period and tail[-_BLOCK:] == tail[-_BLOCK - self._period : -self._period]:
             self._run += _BLOCK
         else:
             self._period, self._run = self._find(tail)
-        return bool(self._period) and self._run >= max(self._enough, self._period * REPEATS)
+        return bool(self._period) and self._run >= max(ENOUGH, self._period * REPEATS)
 
     def _find(self, tail: str) -> tuple[int, int]:
         """The period of the tail's end and how many characters follow it, or zeros."""
-        for probe in self._probes:
-            if len(tail) <= probe:
-                break
-            found = tail.rfind(tail[-probe:], max(0, len(tail) - probe - UNIT_MAX), len(tail) - 1)
-            period = len(tail) - probe - found
-            if found >= 0:
-                return period, _run(tail, period)
-        return 0, 0
+        if len(tail) <= UNIT_MAX:
+            return 0, 0
+        found = tail.rfind(tail[-UNIT_MAX:], max(0, len(tail) - 2 * UNIT_MAX), len(tail) - 1)
+        period = len(tail) - UNIT_MAX - found
+        return (period, _run(tail, period)) if found >= 0 else (0, 0)
 
 
 def _run(text: str, period: int) -> int:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from specdash.proxy.guardrails.history import calls_of, instruction_of
-from specdash.proxy.guardrails.openings import prose_lines
+from specdash.proxy.guardrails.openings import ends_in_prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.translate.parse import Message, MessagesRequest
 
+_LONGEST = 120
+"""Characters of a sentence of another language."""
+_LOOKED_AT = 4000
+"""Characters at the end of an answer."""
 ADDED_ID = "toolu_added_"
 """Begins the id of a call that a retry added to an announcement: the client sends it back with its history."""
 
@@ -107,6 +111,34 @@ _FILE = (
     r"|`[\w.-]+/[\w./-]*`|(?:with|using|via|by running) `[^`]+`"
 )
 
+# Other languages are judged by form: one short sentence without a comma, an aside or a question before it, that begins
+# in the first person, ends in a colon and names a file, a command or a tool. These words are all that is known of them.
+_FIRST_PERSON = re.compile(
+    r"""(?ix) (?:jetzt|nun|zuerst|als\ nächstes)\ \w+e\ ich\b | ich\ \w+e\ (?:jetzt|nun|zuerst|kurz|noch)\b
+    | lass\ mich\b
+    | (?:ahora\ )?voy\ a\b | déjame\b | je\ vais\b | laisse[zr]?-moi\b | (?:ora|adesso)\ \w+o\b | fammi\b
+    | (?:agora\ )?vou\b | deixe-me\b | (?:сейчас|теперь|сначала)\ (?:я\ )?\w+[юу]\b | 让我 | 我来
+    | (?:现在|接下来|首先)我
+    | (?:이제|먼저|지금)\ .*겠습니다\W*\Z | .{1,60}(?:ます|ましょう)\W*\Z"""
+)
+_ELSEWHERE_ASIDE = re.compile(r"[,;?!()，、；？—–]|: ")
+_OTHER_DEEDS = re.compile(
+    r"""(?ix) \b(?:les|öffn|prüf|änder|bearbeit|führ|start|such|schreib|reparier|korrigier|aktualisier|erstell|lösch
+    |test|anseh
+    |leer|abrir|revisar|editar|modificar|ejecutar|buscar|corregir|arreglar|actualizar|crear|escribir|probar|comprobar|verificar
+    |lire|ouvrir|vérifier|modifier|éditer|exécuter|lancer|chercher|corriger|créer|écrire|tester|regarder|examiner
+    |legg|apr|controll|verific|modific|esegu|lanci|cerc|corregg|aggiorn|scriv|esamin|ler|executar|rodar|procurar|corrigir
+    |atualizar|criar|escrever|testar|прочита|откро|провер|измен|исправ|запущ|созда|обнов|напиш|посмотр|найд|выполн)
+    |读|看|打开|检查|修改|编辑|运行|执行|搜索|修复|更新|创建|写|読み|開き|確認し|修正し|編集し|実行し|検索し|作成し|書き
+    |읽|열|확인하|수정하|실행하|검색하|작성하|고치"""
+)
+_OTHER_DOUBT = re.compile(
+    r"""(?ix) \b(?:wenn|falls|sobald|später|morgen|nicht\w*|kein\w*|bitte|zusammen\w*|mehr|notiz\w*
+    |si|cuando|luego|después|mañana|no|nada|favor|resum\w*|quand|lorsque|après|plus|demain|ne|pas|rien|résum\w*
+    |se|quando|dopo|domani|non|niente|riassum\w*|depois|amanhã|não|если|когда|после|позже|завтра|не|ничего|notas?|notes?)\b
+    |如果|以后|之后|稍后|明天|不|总结|もし|場合|後で|明日|ない|ません|まとめ|만약|나중|내일|않|요약"""
+)
+
 
 def is_unexpected_end(
     request: MessagesRequest, text: str, calls: Sequence[ToolCall], finish_reason: str | None
@@ -142,9 +174,9 @@ def _ending(text: str) -> str:
 
 def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
     """True when the last sentence of `text` says in the first person that a call comes now; `tools` are names."""
-    last_line = (text := text.rstrip()).rfind("\n") + 1
-    if not any(start == last_line for start, _ in prose_lines(text)):
+    if not ends_in_prose(text := text.rstrip()):
         return False
+    text = text[-_LOOKED_AT:]
     paragraph = re.split(r"\n[ \t\r]*\n", text)[-1]
     earlier = text[: len(text) - len(paragraph)]
     last = re.split(r"(?<=\w[\w`)'’\"][.!?…])[*_]*\s+", paragraph)[-1]
@@ -153,7 +185,10 @@ def announces_action(text: str, tools: Iterable[str] = ()) -> bool:
         return False
     sentence = re.sub(r"\bre-(?=\w)", "re", " ".join(last.replace("’", "'").strip("*_ ").split()))
     if (intent := _INTENT.fullmatch(sentence)) is None:
-        return False
+        plain, names = re.subn("|".join((_FILE, "`[^`]+`", *map(re.escape, tools))), "", sentence.rstrip(" :："))
+        has_form = len(sentence) <= _LONGEST and sentence.endswith((":", "：")) and not _ELSEWHERE_ASIDE.search(plain)
+        is_deed = _FIRST_PERSON.match(plain) and _OTHER_DEEDS.search(plain) and not _OTHER_DOUBT.search(plain)
+        return bool(names and has_form and is_deed)
     rest, has_colon = intent["verb"] + intent["object"].rstrip(" .!…:"), sentence.endswith((":", "..."))
     subject, cause = (intent["subject"] or "").casefold(), intent["cause"]
     deed = _DEEDS.match(rest) or _USES.match(rest)

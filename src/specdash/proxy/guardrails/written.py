@@ -67,6 +67,8 @@ class _Call:
 
 
 _DEEPEST = 64
+_LOOKED_AT = 4000
+"""Characters of a call that cannot be read in which its name is looked for."""
 _ECHO_MAX = 4000
 """Characters at the end of an answer in which rules are looked for."""
 IN_TEXT = frozenset({"unparsed_call", "json_as_text"})
@@ -88,7 +90,6 @@ _CLOSERS = r"parameter|function|tool_call|invoke|function_calls|tool_calls"
 _CLOSER = re.compile(
     rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<tool_call\|>|<｜tool"
 )
-_BROKEN_ENDS = re.compile(rf"(?s:.*)(?:{_CLOSER.pattern})")
 _FUNCTION = re.compile(
     rf"""<{_SPACE}(?:function=|invoke\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?[^<>\n]{{0,64}}>
     (?P<body>\s*(?=\{{|<{_SPACE}parameter|</{_SPACE}(?:function|invoke)>|<?\Z))""",
@@ -178,14 +179,18 @@ def written_at_end(
 
     `is_truncated` says that the token limit ended it. Ids of calls depend on `seed`, text and position.
     """
-    places = list(Openings(offered).places(text))
-    if len(places) > 2 * _MOST_PLACES:
-        places = places[:_MOST_PLACES] + places[-_MOST_PLACES:]
-    for start in places:
-        found = _Reader(text, start, offered).read()
-        if found is not None:
+    start, ended, closed = -1, 0, None
+    for start in Openings(offered).places(text, _MOST_PLACES):
+        if start < ended:
+            # In a run of markup behind which text follows.
+            continue
+        if closed is None:
+            closed = max((found.end() for found in _CLOSER.finditer(text)), default=0)
+        reader = _Reader(text, start, offered, closed)
+        if (found := reader.read()) is not None:
             return _judged(text, start, found, offered, is_truncated=is_truncated, seed=seed)
-    return _orphans(text) if places else echoed_rules(text)
+        ended = reader.at
+    return _orphans(text) if start >= 0 else echoed_rules(text)
 
 
 def _judged(
@@ -304,32 +309,37 @@ def echoed_rules(text: str) -> Written | None:
 
 
 class _Reader:
-    """Reads the markup at a place. `is_bare` says that no tag opens it; `final` is a last message in Harmony's form."""
+    """Reads the markup at a place, up to `at`.
 
-    def __init__(self, text: str, at: int, offered: Mapping[str, Tool]) -> None:
+    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form; `closed` is where the last closing
+    tag of the text ends.
+    """
+
+    def __init__(self, text: str, at: int, offered: Mapping[str, Tool], closed: int) -> None:
         self.calls: list[_Call] = []
         self.final: str | None = None
         self.is_bare = _BARE.match(text, at) is not None
         self._text = text
-        self._at = at
+        self._closed = closed
+        self.at = at
         self._offered = offered
 
     def read(self) -> _Reader | None:
         """Itself when nothing but markup reaches the text's end, None when that is text."""
         text, opened = self._text, self.is_bare
         while True:
-            while (noise := _NOISE.match(text, self._at)) is not None:
+            while (noise := _NOISE.match(text, self.at)) is not None:
                 opened = opened or noise["opens"] is not None
-                self._at = noise.end()
-            if self._at == len(text):
+                self.at = noise.end()
+            if self.at == len(text):
                 if opened and self.calls:
                     self._add(None, None, is_cut=True)
                 return self if opened or self.calls else None
-            if (final := _FINAL.match(text, self._at)) is not None:
+            if (final := _FINAL.match(text, self.at)) is not None:
                 self.final = final[1]
                 return self
-            if self.calls and re.compile(r"<[\w:=]*\Z").match(text, self._at):
-                self._at, opened = len(text), True
+            if self.calls and re.compile(r"<[\w:=]*\Z").match(text, self.at):
+                self.at, opened = len(text), True
             elif (
                 self._function() or self._python() or self._json() or self._named(is_tagged=opened or bool(self.calls))
             ):
@@ -346,18 +356,29 @@ class _Reader:
 
     def _broken(self, name: str | None) -> bool:
         """A call that cannot be read: it ends with its brackets, the last closing tag behind it, or the text."""
-        begun = self._at
-        self._at = end = _broken_end(self._text, begun)
-        is_sample = _SAMPLE.search(self._text, begun, end) is not None
+        begun = self.at
+        self.at = end = self._broken_end(begun)
+        is_sample = _SAMPLE.search(self._text, begun, min(end, begun + _LOOKED_AT)) is not None
         return self._add(name, None, is_sample=is_sample, is_cut=end == len(self._text) and not _is_closed(self._text))
+
+    def _broken_end(self, at: int) -> int:
+        """Where a call that cannot be read ends."""
+        text, depth = self._text, 0
+        for found in _BRACKET.finditer(text, at) if text.startswith(("{", "["), at) else ():
+            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+            if depth == 0 and len(found[0]) == 1:
+                return found.end()
+            if found[0] == '"' or depth > _DEEPEST:
+                break
+        return self._closed if self._closed > at else len(text)
 
     def _object(self, name: str) -> bool:
         """The JSON of a call's arguments."""
         try:
-            value, end = _DECODER.raw_decode(self._text, self._at)
+            value, end = _DECODER.raw_decode(self._text, self.at)
         except (ValueError, RecursionError):
             return self._broken(name)
-        self._at = end
+        self.at = end
         return self._add(name, value if isinstance(value, dict) else None)
 
     def _types(self, name: str, key: str) -> frozenset[str] | None:
@@ -367,15 +388,15 @@ class _Reader:
 
     def _function(self) -> bool:
         text = self._text
-        head = _FUNCTION.match(text, self._at)
+        head = _FUNCTION.match(text, self.at)
         if head is None:
             return False
-        name, self._at = head["name"], head.end()
-        if text[self._at : self._at + 1] == "{":
+        name, self.at = head["name"], head.end()
+        if text[self.at : self.at + 1] == "{":
             self._object(name)
         else:
             values: dict[str, Any] | None = {}
-            while (found := _PARAMETER.match(text, self._at)) is not None:
+            while (found := _PARAMETER.match(text, self.at)) is not None:
                 raw, key, types = found["value"], found["name"], self._types(name, found["name"])
                 if found["is"] == "=":
                     raw = raw.removeprefix("\n").removesuffix("\n")
@@ -384,23 +405,23 @@ class _Reader:
                 elif 'string="false"' in found["more"]:
                     types = types or frozenset({"number"})
                 values = _with(values, key, raw, types)
-                self._at = found.end()
-            if _FUNCTION_END.match(text, self._at) is None:
+                self.at = found.end()
+            if _FUNCTION_END.match(text, self.at) is None:
                 return self._broken(name)
             self._add(name, values)
-        ended = _FUNCTION_END.match(text, self._at)
-        self._at = ended.end() if ended else self._at
+        ended = _FUNCTION_END.match(text, self.at)
+        self.at = ended.end() if ended else self.at
         return True
 
     def _json(self) -> bool:
-        text, begun = self._text, self._at
+        text, begun = self._text, self.at
         if text[begun] not in "{[":
             return False
         try:
-            value, self._at = _DECODER.raw_decode(text, begun)
+            value, self.at = _DECODER.raw_decode(text, begun)
         except (ValueError, RecursionError):
-            end = _broken_end(text, begun)
-            written = text[begun:end]
+            end = self._broken_end(begun)
+            written = text[begun : min(end, begun + _LOOKED_AT)]
             is_cut = end == len(text) and not _is_closed(text)
             name = _NAME_KEY.search(written)
             if name is None and not (is_cut and re.match(r"(?:\[\s*)?\{\s*\"", written)):
@@ -418,34 +439,34 @@ class _Reader:
         """A name, then the arguments: GLM's pairs, Harmony's header, or a mark before JSON."""
         text = self._text
         for form in (_HARMONY, _GEMMA, _NAMED):
-            head = form.match(text, self._at)
+            head = form.match(text, self.at)
             if head is None or not (is_tagged or form is _HARMONY):
                 continue
             has_mark = head["mark"] if form is _NAMED else head[0].startswith("<") or form is _GEMMA
             if not has_mark and not self._is_offered(head["name"]):
                 continue
-            self._at = head.end()
-            if not text.startswith("{", self._at):
-                self._at = len(text)
+            self.at = head.end()
+            if not text.startswith("{", self.at):
+                self.at = len(text)
                 return self._add(head["name"], None, is_cut=True)
             if form is not _GEMMA:
                 return self._object(head["name"])
-            ended = _CLOSER.search(text, self._at)
-            written = text[self._at : ended.start() if ended else len(text)]
-            self._at += len(written)
+            ended = _CLOSER.search(text, self.at)
+            written = text[self.at : ended.start() if ended else len(text)]
+            self.at += len(written)
             value = _decoded(
                 _GEMMA_TEXT.sub(lambda m: json.dumps(m[1] if m[2] is None else m[2]) + (":" if m[2] else ""), written)
             )
             return self._add(head["name"], value if isinstance(value, dict) else None)
-        head = _PAIRED.match(text, self._at)
+        head = _PAIRED.match(text, self.at)
         if head is None or not is_tagged:
             return False
-        self._at = head.end()
+        self.at = head.end()
         values: dict[str, Any] | None = {}
-        while (pair := _PAIR.match(text, self._at)) is not None:
+        while (pair := _PAIR.match(text, self.at)) is not None:
             values = _with(values, pair[1], pair[2], self._types(head["name"], pair[1]))
-            self._at = pair.end()
-        if not re.compile(r"\s*</tool_call>").match(text, self._at):
+            self.at = pair.end()
+        if not re.compile(r"\s*</tool_call>").match(text, self.at):
             return self._broken(head["name"])
         return self._add(head["name"], values)
 
@@ -453,35 +474,19 @@ class _Reader:
         return plain_name(name, self._offered) in self._offered
 
     def _python(self) -> bool:
-        if _PYTHON.match(self._text, self._at) is None:
+        if _PYTHON.match(self._text, self.at) is None:
             return False
-        ended = _PYTHON_END.search(self._text, self._at)
-        source = self._text[self._at : ended.start() if ended else len(self._text)]
+        ended = _PYTHON_END.search(self._text, self.at)
+        source = self._text[self.at : ended.start() if ended else len(self._text)]
         calls = _python_calls(source)
-        named = [
-            name
-            for name in re.findall(r"([A-Za-z_][\w.\-]*)\(", source)
-            if self._is_offered(name.removesuffix(".call"))
-        ]
-        if calls is None and not named:
+        names = (found[1] for found in re.finditer(r"([A-Za-z_][\w.\-]*)\(", source[:_LOOKED_AT]))
+        named = next((name for name in names if self._is_offered(name.removesuffix(".call"))), None)
+        if calls is None and named is None:
             return False
-        self._at += len(source)
-        for name, arguments in calls if calls is not None else [(named[0], None)]:
-            self._add(name, arguments, is_sample=_SAMPLE.search(source) is not None)
+        self.at += len(source)
+        for name, arguments in calls if calls is not None else [(named, None)]:
+            self._add(name, arguments, is_sample=_SAMPLE.search(source, 0, _LOOKED_AT) is not None)
         return True
-
-
-def _broken_end(text: str, at: int) -> int:
-    """Where a call that cannot be read ends."""
-    depth = 0
-    for found in _BRACKET.finditer(text, at) if text.startswith(("{", "["), at) else ():
-        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-        if depth == 0 and len(found[0]) == 1:
-            return found.end()
-        if found[0] == '"' or depth > _DEEPEST:
-            break
-    ended = _BROKEN_ENDS.match(text, at)
-    return ended.end() if ended else len(text)
 
 
 def _is_closed(text: str) -> bool:

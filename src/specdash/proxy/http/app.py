@@ -62,13 +62,11 @@ class Proxy:
         self.settings = settings
         self.upstream.settings = settings
         self.window.settings = settings
-        self.telemetry.reconfigure()
 
     async def close(self) -> None:
         """Close what is open."""
         await self.window.close()
         await self.upstream.close()
-        self.telemetry.file.close()
 
 
 _BOTH = ("", "/anthropic")

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from specdash.proxy.upstream.upstream import Upstream
 
 COUNT_PATH = "/v1/chat/completions/input_tokens"
-"""llama.cpp counts there what it would read of a chat completion; older builds have only the two below."""
-_TEMPLATE_PATH, _TOKENIZE_PATH = "/apply-template", "/tokenize"
+"""llama.cpp counts there what it would read of a chat completion."""
 
 
 async def handle_count(request: Request) -> Response:
@@ -49,34 +48,14 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
 
 async def count(upstream: Upstream, body: dict[str, Any], limit_s: float) -> int:
     """Prompt tokens of a chat completion. Raises `ApiError` when the upstream cannot tell."""
-    data = orjson.dumps(body)
-    status, answer = await upstream.exchange(COUNT_PATH, data, limit_s)
-    if status in {404, 405, 501}:
-        return await count_by_template(upstream, data, limit_s)
-    return _whole(_object(status, answer).get("input_tokens"))
-
-
-async def count_by_template(upstream: Upstream, data: bytes, limit_s: float) -> int:
-    """The same from an upstream that has no endpoint for it: the rendered prompt, tokenized."""
-    prompt = _object(*await upstream.exchange(_TEMPLATE_PATH, data, limit_s)).get("prompt")
-    # As the server itself reads a rendered prompt: special tokens are added, and understood.
-    wanted = {"content": prompt, "add_special": True, "parse_special": True}
-    answer = await upstream.exchange(_TOKENIZE_PATH, orjson.dumps(wanted), limit_s)
-    tokens = _object(*answer).get("tokens")
-    return _whole(len(tokens) if isinstance(tokens, list) else None)
-
-
-def _object(status: int, answer: bytes) -> dict[str, Any]:
+    status, answer = await upstream.exchange(COUNT_PATH, orjson.dumps(body), limit_s)
     if status != 200:
         raise api_error(status, answer)
     try:
         value = orjson.loads(answer)
     except orjson.JSONDecodeError:
         value = None
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+    tokens = value.get("input_tokens") if isinstance(value, dict) else None
+    if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+        return tokens
     raise ApiError(502, "the upstream does not say how many tokens the request has", retry=False)

@@ -54,9 +54,7 @@ async def _received(request: Request) -> Turn:
     if not must_wait(proxy):
         await learn_models(parsed.model, proxy.window)
     prepared = None if must_wait(proxy) else prepared_for(proxy, parsed, session)
-    strict = parsed.stream and (
-        settings.force_non_stream or (settings.malformed_tool_stream_strict and bool(parsed.tools))
-    )
+    strict = parsed.stream and settings.malformed_tool_stream_strict and bool(parsed.tools)
     event = RequestEvent(
         time.time(), session.id, request.state.request_id, stream=parsed.stream, strict=strict,
         model=parsed.model[:LONGEST_NAME], messages=len(parsed.messages), tools=len(parsed.tools),

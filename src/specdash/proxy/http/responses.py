@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -162,50 +160,18 @@ def client_host(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-_GZIP = frozenset({"gzip", "x-gzip"})
-_UNPACKED_AT_ONCE = 1 << 20
-_MOST_MEMBERS = 16
-
-
 async def read_body(request: Request, limit: int) -> bytearray:
-    """The whole body. Raises `ApiError` 413 as soon as it is known to be longer than `limit` bytes, packed or not; 415
-    for a packing other than gzip, 400 for one that is damaged."""
+    """The whole body. Raises `ApiError` 413 as soon as it is known to be longer than `limit` bytes, 415 when packed."""
     coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding != "identity" and coding not in _GZIP:
-        raise ApiError(415, f"Content-Encoding {coding[:40]!r} is not read here; send gzip, or nothing packed")
+    if coding != "identity":
+        raise ApiError(415, f"Content-Encoding {coding[:40]!r} is not read here; send nothing packed")
+    too_large = ApiError(413, f"request body is larger than {limit} bytes (PROXY_MAX_BODY_MIB)")
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
+        raise too_large
     body = bytearray()
     async for piece in request.stream():
         body += piece
         if len(body) > limit:
-            raise _too_large(limit)
-    return await _unpacked(bytes(body), limit) if coding in _GZIP and body else body
-
-
-async def _unpacked(packed: bytes, limit: int) -> bytearray:
-    """The members of a gzip file, one after the other (RFC 1952, 2.2). Lets others run in between."""
-    body = bytearray()
-    for _ in range(_MOST_MEMBERS):
-        member = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        while not member.eof:
-            try:
-                part = member.decompress(packed, _UNPACKED_AT_ONCE)
-            except zlib.error as error:
-                raise ApiError(400, f"the body is not gzip: {error}") from None
-            if not (part or member.eof):
-                raise ApiError(400, "the body is not whole gzip: it ends too early")
-            packed = member.unconsumed_tail
-            body += part
-            if len(body) > limit:
-                raise _too_large(limit)
-            await asyncio.sleep(0)
-        packed = member.unused_data
-        if not packed:
-            return body
-    raise ApiError(400, f"the body is gzip of more than {_MOST_MEMBERS} members; pack it as one")
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"request body is larger than {limit} bytes (PROXY_MAX_BODY_MIB)")
+            raise too_large
+    return body

@@ -26,13 +26,13 @@ from specdash.core.records import ProxyRecord
 from specdash.proxy.http.access import is_local
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.settings import load, reread
-from specdash.proxy.telemetry import RotatedFile, events_path
+from specdash.proxy.telemetry import events_path
 from specdash.proxy.upstream.upstream import without_secrets
 from specdash.system import files
 from specdash.system.sockets import open_listening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
     from specdash.proxy.settings import Configuration, ProxySettings
 
@@ -83,19 +83,16 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         found = open_listening(host, port)
     except socket.gaierror as error:
         raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
+    except PermissionError:
+        raise InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023") from None
     except OSError as error:
-        raise _refusal(error, host, port) from None
+        if error.errno == errno.EADDRINUSE:
+            text = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            raise PortInUseError(text) from None
+        raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
     for item in found:
         item.setblocking(False)
     return found
-
-
-def _refusal(error: OSError, host: str, port: int) -> Exception:
-    if error.errno == errno.EADDRINUSE:
-        return PortInUseError(f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT")
-    if isinstance(error, PermissionError):
-        return InputError(f"PROXY_PORT={port}: not permitted for this user; use one above 1023")
-    return InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})")
 
 
 def address(item: socket.socket) -> str:
@@ -125,51 +122,22 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
         item.sendall(state.encode())
 
 
-# The human log: a line that cannot be written is counted.
-
-_STDERR = 2
-
-
-class Stderr:
-    """Standard error, past Python's buffer: it would keep what a full disk refuses, and complain at the end.
-
-    `lost` counts lines that could not be written.
-    """
+class _Log(logging.Handler):
+    """The human log on standard error, past Python's buffer: that would keep what a full disk refuses, and complain at
+    the end. `lost` counts lines that could not be written."""
 
     lost = 0
 
-    def write(self, line: str) -> None:
-        try:
-            os.write(_STDERR, (line + "\n").encode("utf-8", "backslashreplace"))
-        except OSError:
-            self.lost += 1
-
-    def close(self) -> None:
-        """It stays open."""
-
-
-class _LogHandler(logging.Handler):
-    """Writes each line to all outputs."""
-
-    def __init__(self, outputs: Sequence[Stderr | RotatedFile]) -> None:
-        super().__init__()
-        self._outputs = tuple(outputs)
-
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record)
+            os.write(_STDERR, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.lost += 1
         except Exception:  # noqa: BLE001 - as logging has it: a bug in a line must not end a request
             self.handleError(record)
-            return
-        for output in self._outputs:
-            output.write(line)
-
-    def close(self) -> None:
-        for output in self._outputs:
-            output.close()
-        super().close()
 
 
+_STDERR = 2
 _LOG = logging.getLogger("specdash.proxy")
 LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
 _LARGEST_HEAD = 64 << 10
@@ -191,12 +159,12 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     """
     settings = configuration.settings
     sockets = listening_sockets(settings)
-    log_lines_lost = set_up_log(settings)
+    log = set_up_log(settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
     listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         early = reloads if reloads is not None else []
-        restarts = runner.run(_serve(configuration, sockets, early, log_lines_lost))
+        restarts = runner.run(_serve(configuration, sockets, early, log))
     if restarts:
         execute_again(listening)
     return ExitCode.OK
@@ -211,37 +179,25 @@ def execute_again(listening: Sequence[int]) -> NoReturn:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})  # noqa: S606 - itself, without a shell
 
 
-def set_up_log(settings: ProxySettings) -> Callable[[], int]:
-    """Send the log to stderr, and to `PROXY_LOG_FILE`; returns how many of its lines were lost.
-
-    Raises `InputError` when the file cannot be written.
-    """
+def set_up_log(level: str) -> _Log:
+    """Send the log to standard error."""
     # Found out anew for every line otherwise, and in none of them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    outputs: list[Stderr | RotatedFile] = [Stderr()]
-    if settings.log_file is not None:
-        path = Path(settings.log_file).expanduser()
-        file = RotatedFile(path, settings.log_max_mib << 20, name="Log file")
-        try:
-            path.parent.stat()
-            file.open()
-        except OSError as error:
-            raise InputError(f"PROXY_LOG_FILE={settings.log_file}: {error.strerror or error}") from None
-        outputs.append(file)
-    logging.basicConfig(level=logging.WARNING, handlers=[_LogHandler(outputs)], format=LOG_FORMAT, force=True)
-    _LOG.setLevel(settings.log_level)
-    return lambda: sum(output.lost for output in outputs)
+    handler = _Log()
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format=LOG_FORMAT, force=True)
+    _LOG.setLevel(level)
+    return handler
 
 
 async def _serve(
     configuration: Configuration,
     sockets: list[socket.socket],
     reloads: list[int],
-    log_lines_lost: Callable[[], int],
+    log: _Log,
 ) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
-    proxy.telemetry.log_lines_lost = log_lines_lost
+    proxy.telemetry.log_lines_lost = lambda: log.lost
     record = record_of(configuration, client_url(sockets[0]))
     is_open = any(not _is_local(item) for item in sockets)
     server = _Server(proxy, configuration, record, reloads, is_open=is_open)
@@ -294,7 +250,7 @@ class _Server(uvicorn.Server):
         self._reloads = reloads
         self.restarts = False
         """Whether it ends to start again."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._introduction: asyncio.Task[None]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -324,9 +280,7 @@ class _Server(uvicorn.Server):
         notify("READY=1")
         for problem in self._configuration.settings.problems:
             _LOG.warning("%s", problem)
-        task = asyncio.get_running_loop().create_task(self._introduce())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._introduction = asyncio.get_running_loop().create_task(self._introduce())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let who has just connected ask, then drain and close."""
@@ -351,7 +305,7 @@ class _Server(uvicorn.Server):
 
     async def end_requests(self) -> None:
         """Cancel the requests that the drain left, and let them close their connections."""
-        left = {*self.server_state.tasks, *self._tasks}
+        left = {*self.server_state.tasks, self._introduction}
         for task in left:
             task.cancel()
         if left:
@@ -375,24 +329,19 @@ class _Server(uvicorn.Server):
             self.should_exit = True
             return
         self._proxy.leaving = True
-        asyncio.get_running_loop().call_later(_LEAVING_S, self._leave)
+        asyncio.get_running_loop().call_later(_LEAVING_S, setattr, self, "should_exit", True)
 
     def _restart(self) -> None:
         """Drain, and start again with the listening sockets, if the env file can be started with."""
         try:
             file = self._configuration.env_file
-            found = load(str(file) if file is not None else None, overrides=self._configuration.overrides)
-            if found.settings.log_file is not None:
-                Path(found.settings.log_file).expanduser().parent.stat()
-        except (SpecdashError, OSError) as error:
+            load(str(file) if file is not None else None, overrides=self._configuration.overrides)
+        except SpecdashError as error:
             _LOG.error("restart: %s; nothing was changed", error)
             self._refused(str(error))
             return
         self.restarts = True
         self._stop()
-
-    def _leave(self) -> None:
-        self.should_exit = True
 
     def _reload(self) -> None:
         if self._configuration.env_file is None:
@@ -410,7 +359,8 @@ class _Server(uvicorn.Server):
             self._proxy.reconfigure(settings)
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
-            self._tell_version()
+            # Which version of the env file is in force now.
+            self._write(dataclasses.replace(self._record, env_digest=result.configuration.digest))
             for line in result.changed:
                 _LOG.info("reload: %s", line)
             for key in result.needs_restart:
@@ -420,10 +370,6 @@ class _Server(uvicorn.Server):
             if not result.changed and not result.needs_restart:
                 _LOG.info("reload: no setting changed")
         notify("READY=1")
-
-    def _tell_version(self) -> None:
-        """Say in the record which version of the env file is in force now."""
-        self._write(dataclasses.replace(self._record, env_digest=self._configuration.digest))
 
     def _refused(self, why: str) -> None:
         """Say in the record which version of the env file was not taken over, and why."""
@@ -441,7 +387,7 @@ class _Server(uvicorn.Server):
 
 
 _SWITCHES = (
-    "malformed_tool_guardrail", "malformed_tool_stream_strict", "force_non_stream", "tool_narrowing",
+    "malformed_tool_guardrail", "malformed_tool_stream_strict", "tool_narrowing",
     "disable_thinking_on_tool_turns", "session_contamination_breaker",
 )  # fmt: skip
 
@@ -457,7 +403,7 @@ def say_settings(proxy: Proxy) -> None:
         settings.context_prune_target_fraction * 100,
     )
     _LOG.info(
-        "Guardrails: malformed=%s stream_strict=%s force_non_stream=%s tool_narrowing=%s thinking_off_on_tools=%s "
+        "Guardrails: malformed=%s stream_strict=%s tool_narrowing=%s thinking_off_on_tools=%s "
         "contamination_breaker=%s(%d) loop_breaker=%s",
         *("on" if getattr(settings, name) else "off" for name in _SWITCHES),
         settings.session_contamination_threshold,
@@ -477,7 +423,6 @@ def record_of(configuration: Configuration, url: str) -> ProxyRecord:
         url=url,
         upstream=without_secrets(settings.upstream),
         events=str(events.absolute()) if events is not None else None,
-        log=os.path.abspath(os.path.expanduser(settings.log_file)) if settings.log_file else None,  # noqa: PTH100, PTH111
         env_file=str(configuration.env_file) if configuration.env_file is not None else None,
         api_key_env="PROXY_API_KEY" if settings.api_key else None,
         env_digest=configuration.digest,

@@ -1,22 +1,26 @@
-"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError`, or `ApiError` 413."""
+"""The body of a Messages request, from bytes to `MessagesRequest`. Raises `InvalidRequestError`, or `ApiError` 413.
+
+Source of the shapes: docs.anthropic.com, "Messages". The wording of refusals is the Anthropic API's, which is
+pydantic's (`messages.0.role: Field required`). JSON null counts as an absent field. Paths hold the API's own field
+names and indexes only, never a client's text.
+"""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
-
-# A Messages request after validation, in the client's own terms; guardrails replace it, translation renders it.
-#
-# Source of the shapes: docs.anthropic.com, "Messages". Values here are never changed in place.
+# A request after validation, in the client's own terms; guardrails replace it, translation renders it. Values here are
+# never changed in place.
 
 Block = dict[str, Any]
 """One content block as the client sent it, its `type` known and its fields of the right kinds."""
@@ -90,17 +94,194 @@ class MessagesRequest:
         return next((message for message in reversed(self.messages) if message.role == "user"), None)
 
 
-# Reading values out of a client's JSON: each accessor returns the right kind or names the path of the wrong one.
-#
-# The wording follows the Anthropic API (`messages.0.role: Field required`). JSON null counts as an absent field.
-# Paths hold the API's own field names and indexes only, never a client's text.
+# The same as the client's JSON has it.
 
 MAX_INT = 2**31 - 1
 """Largest number llama.cpp takes where it wants an integer; a larger one is lowered to it."""
-
+MOST_PIECES = 10_000
 JsonObject = dict[str, Any]
 
-MOST_PIECES = 10_000
+
+def _whole(value: Any) -> Any:
+    """A number such as 1024.0 counts as an integer."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
+        return min(int(value), MAX_INT)
+    return value
+
+
+Filled = Annotated[str, Field(min_length=1)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class _Shape(BaseModel):
+    """Fields of an object; others are left alone."""
+
+    model_config = ConfigDict(strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        return {key: entry for key, entry in value.items() if entry is not None} if isinstance(value, dict) else value
+
+
+class _Body(_Shape):
+    model: Filled
+    messages: list[Any]
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    system: Any = None
+    tools: list[Any] = []
+    tool_choice: JsonObject | None = None
+    stream: bool = False
+    stop_sequences: list[str] = []
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[Whole, Field(ge=0)] | None = None
+    thinking: JsonObject | None = None
+    metadata: JsonObject = {}
+
+
+class _Turn(_Shape):
+    role: Literal["user", "assistant", "system"]
+    content: Any
+
+
+class _Tool(_Shape):
+    type: str = ""
+    name: str = ""
+    description: str = ""
+    input_schema: JsonObject | None = None
+
+
+class _ToolName(_Shape):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class _Choice(_Shape):
+    type: Literal["auto", "any", "tool", "none"]
+    name: Any = None
+    disable_parallel_tool_use: bool = False
+
+
+class _ChosenTool(_Shape):
+    name: Filled
+
+
+class _Thinking(_Shape):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[Whole, Field(ge=0)] | None = None
+
+
+# Content blocks: which are known, and which fields each needs.
+#
+# A block keeps the fields the client sent, except `cache_control`, which moves from block to block between turns and
+# would make equal blocks differ. Blocks of unknown types are left out: clients send new ones before servers know them.
+
+
+class _Kind(_Shape):
+    type: str
+
+
+class _Text(_Shape):
+    text: str
+
+
+class _Reasoning(_Shape):
+    thinking: str
+
+
+class _Call(_Shape):
+    id: Filled
+    name: Filled
+    input: JsonObject = {}
+
+
+class _Result(_Shape):
+    tool_use_id: Filled
+    is_error: bool = False
+
+
+class _Found(_Shape):
+    title: str = ""
+    source: str = ""
+    content: list[Any] = []
+
+
+class _ImageSource(_Shape):
+    type: Literal["base64", "url", "file"]
+
+
+class _Image(_Shape):
+    source: _ImageSource
+
+
+class _DocumentSource(_Shape):
+    type: Literal["text", "content", "base64", "url", "file"]
+
+
+class _Document(_Shape):
+    title: str = ""
+    context: str = ""
+    source: _DocumentSource
+
+
+class _Picture(_Shape):
+    media_type: Filled
+    data: Filled
+
+
+class _Url(_Shape):
+    url: Filled
+
+
+class _Data(_Shape):
+    data: str
+
+
+class _Content(_Shape):
+    content: Any
+
+
+class _Packed(_Shape):
+    media_type: str = ""
+
+
+_KINDS: dict[str, type[_Shape]] = {
+    "text": _Text,
+    "thinking": _Reasoning,
+    "image": _Image,
+    "document": _Document,
+    "search_result": _Found,
+    "tool_use": _Call,
+    "tool_result": _Result,
+}
+"""Known types. Redacted thinking and the calls and results of server tools are not among them: no other model than
+Anthropic's can read the former, and the latter name tools that do not run here."""
+_SOURCES: dict[tuple[str, str], type[_Shape]] = {
+    ("image", "base64"): _Picture,
+    ("image", "url"): _Url,
+    ("document", "text"): _Data,
+    ("document", "content"): _Content,
+    ("document", "base64"): _Packed,
+    ("document", "url"): _Url,
+}
+_OF_ROLE = {"tool_use": "assistant", "tool_result": "user"}
+"""The one role whose turns may hold such a block."""
+_IN_SYSTEM = frozenset({"text"})
+_IN_DOCUMENT = frozenset({"text", "image"})
+_IN_RESULT = frozenset({"text", "image", "document", "search_result"})
+_URL_SCHEMES = ("https://", "http://", "data:")
+_S = TypeVar("_S", bound=_Shape)
+
+
+def _read(shape: type[_S], value: Any, where: str) -> _S:
+    """`value` as `shape`. Raises `InvalidRequestError` with the path of the first wrong field."""
+    try:
+        return shape.model_validate(value)
+    except ValidationError as error:
+        row = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(str(part) for part in (where, *row["loc"]) if part != "")
+    message = row["msg"].partition(", got")[0].partition(" or instance")[0].partition(", unable")[0]
+    raise InvalidRequestError(path, message)
 
 
 def load_object(body: bytes | bytearray) -> JsonObject:
@@ -119,12 +300,6 @@ def load_object(body: bytes | bytearray) -> JsonObject:
     if not isinstance(value, dict):
         raise InvalidRequestError("", "The request body is not a JSON object")
     return value
-
-
-def writable(value: Any, where: str) -> None:
-    """Refuse what can be read but not sent on: a nesting beyond what the JSON library writes (about 250 levels)."""
-    # The levels the value lies deeper in what is sent upstream than here.
-    dumped([[[[[[[[value]]]]]]]], where)
 
 
 def check_pieces(source: JsonObject) -> None:
@@ -155,236 +330,16 @@ def dumped(value: Any, where: str = "") -> bytes:
         raise InvalidRequestError(where, "Input is nested too deeply") from None
 
 
-def required(source: JsonObject, key: str, where: str) -> Any:
-    """The value of a field that has to be there."""
-    value = source.get(key)
-    if value is None:
-        raise InvalidRequestError(at(where, key), "Field required")
-    return value
-
-
-def at(where: str, key: str | int) -> str:
-    """The path of `key` inside `where`."""
-    return f"{where}.{key}" if where else str(key)
-
-
-def _optional(source: JsonObject, key: str, where: str, kind: type, noun: str) -> Any:
-    value = source.get(key)
-    if value is None or isinstance(value, kind):
-        return value
-    raise InvalidRequestError(at(where, key), f"Input should be a valid {noun}")
-
-
-def text(source: JsonObject, key: str, where: str) -> str:
-    """A required string; it may be empty."""
-    required(source, key, where)
-    return optional_text(source, key, where)
-
-
-def filled_text(source: JsonObject, key: str, where: str, *, longest: int | None = None) -> str:
-    """A required string of at least one and at most `longest` characters."""
-    value = text(source, key, where)
-    if not value:
-        raise InvalidRequestError(at(where, key), "String should have at least 1 character")
-    if longest is not None and len(value) > longest:
-        raise InvalidRequestError(at(where, key), f"String should have at most {longest} characters")
-    return value
-
-
-def optional_text(source: JsonObject, key: str, where: str) -> str:
-    """A string, or "" when absent."""
-    return _optional(source, key, where, str, "string") or ""
-
-
-def optional_object(source: JsonObject, key: str, where: str) -> JsonObject | None:
-    """An object, or None when absent."""
-    found: JsonObject | None = _optional(source, key, where, dict, "dictionary")
-    return found
-
-
-def required_object(source: JsonObject, key: str, where: str) -> JsonObject:
-    """An object that has to be there."""
-    required(source, key, where)
-    return optional_object(source, key, where) or {}
-
-
-def optional_list(source: JsonObject, key: str, where: str) -> list[Any]:
-    """A list, empty when absent."""
-    return _optional(source, key, where, list, "list") or []
-
-
-def an_object(value: Any, where: str) -> JsonObject:
-    """`value` itself, which has to be an object."""
-    if isinstance(value, dict):
-        return value
-    raise InvalidRequestError(where, "Input should be a valid dictionary")
-
-
-def flag(source: JsonObject, key: str, where: str) -> bool:
-    """A boolean, False when absent."""
-    return bool(_optional(source, key, where, bool, "boolean"))
-
-
-def optional_integer(source: JsonObject, key: str, where: str, least: int) -> int | None:
-    """An integer of at least `least`, at most `MAX_INT`; a number such as 1024.0 counts as one. None when absent."""
-    value = source.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, float) and value % 1):
-        raise InvalidRequestError(at(where, key), "Input should be a valid integer")
-    if value < least:
-        raise InvalidRequestError(at(where, key), f"Input should be greater than or equal to {least}")
-    return min(int(value), MAX_INT)
-
-
-def optional_number(source: JsonObject, key: str, where: str, most: float) -> float | None:
-    """A number from 0 to `most`, or None when absent."""
-    value = source.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequestError(at(where, key), "Input should be a valid number")
-    if not 0 <= value <= most:
-        raise InvalidRequestError(at(where, key), f"Input should be between 0 and {most:g}")
-    return value
-
-
-def choice(source: JsonObject, key: str, where: str, allowed: tuple[str, ...]) -> str:
-    """A required string out of `allowed`."""
-    value = required(source, key, where)
-    if isinstance(value, str) and value in allowed:
-        return value
-    names = [f"'{name}'" for name in allowed]
-    raise InvalidRequestError(at(where, key), f"Input should be {', '.join(names[:-1])} or {names[-1]}")
-
-
-# Content blocks of a message: which are known, and which fields each needs. Source: docs.anthropic.com, "Messages".
-#
-# A block keeps the fields the client sent, except `cache_control`, which moves from block to block between turns and
-# would make equal blocks differ. Blocks of unknown types are left out: clients send new ones before servers know
-# them.
-
-
-IN_SYSTEM = frozenset({"text"})
-IN_DOCUMENT = frozenset({"text", "image"})
-IN_RESULT = frozenset({"text", "image", "document", "search_result"})
-OF_ROLE: dict[str, str] = {"tool_use": "assistant", "tool_result": "user"}
-"""The one role whose turns may hold such a block."""
-
-_URL_SCHEMES = ("https://", "http://", "data:")
-
-
-def content_blocks(content: Any, where: str, role: str) -> tuple[Block, ...]:
-    """The known blocks of one turn's `content`, a string or a list."""
-    if isinstance(content, str):
-        return ({"type": "text", "text": content},)
-    blocks = block_list(content, where, _CHECKS)
-    for block in blocks:
-        only = OF_ROLE.get(block["type"])
-        if only is not None and only != role:
-            raise InvalidRequestError(where, f"`{block['type']}` blocks can only be in `{only}` messages")
-    return tuple(blocks)
-
-
-def block_list(content: Any, where: str, known: Collection[str]) -> list[Block]:
-    """The blocks of a list whose type is in `known`, each checked."""
-    if not isinstance(content, list):
-        raise InvalidRequestError(where, "Input should be a valid string or a list of content blocks")
-    found: list[Block] = []
-    for index, value in enumerate(content):
-        here = f"{where}.{index}"
-        block = an_object(value, here)
-        kind = text(block, "type", here)
-        if kind not in known:
-            continue
-        block.pop("cache_control", None)
-        _CHECKS[kind](block, here)
-        found.append(block)
-    return found
-
-
-def _check_text(block: Block, where: str) -> None:
-    text(block, "text", where)
-
-
-def _check_thinking(block: Block, where: str) -> None:
-    text(block, "thinking", where)
-
-
-def _check_image(block: Block, where: str) -> None:
-    source = required_object(block, "source", where)
-    where = f"{where}.source"
-    match choice(source, "type", where, ("base64", "url", "file")):
-        case "base64":
-            filled_text(source, "media_type", where)
-            filled_text(source, "data", where)
-        case "url":
-            if not filled_text(source, "url", where).lower().startswith(_URL_SCHEMES):
-                raise InvalidRequestError(f"{where}.url", "Only http, https and data URLs are supported")
-
-
-def _check_document(block: Block, where: str) -> None:
-    optional_text(block, "title", where)
-    optional_text(block, "context", where)
-    source = required_object(block, "source", where)
-    where = f"{where}.source"
-    match choice(source, "type", where, ("text", "content", "base64", "url", "file")):
-        case "text":
-            text(source, "data", where)
-        case "content":
-            content = required(source, "content", where)
-            if not isinstance(content, str):
-                source["content"] = block_list(content, f"{where}.content", IN_DOCUMENT)
-        case "base64":
-            optional_text(source, "media_type", where)
-        case "url":
-            filled_text(source, "url", where)
-
-
-def _check_search_result(block: Block, where: str) -> None:
-    optional_text(block, "title", where)
-    optional_text(block, "source", where)
-    block["content"] = block_list(optional_list(block, "content", where), f"{where}.content", IN_SYSTEM)
-
-
-def _check_tool_use(block: Block, where: str) -> None:
-    filled_text(block, "id", where)
-    filled_text(block, "name", where)
-    block["input"] = optional_object(block, "input", where) or {}
-    writable(block["input"], f"{where}.input")
-
-
-def _check_tool_result(block: Block, where: str) -> None:
-    filled_text(block, "tool_use_id", where)
-    flag(block, "is_error", where)
-    content = block.get("content")
-    if content is None:
-        block["content"] = ""
-    elif not isinstance(content, str):
-        block["content"] = block_list(content, f"{where}.content", IN_RESULT)
-
-
-_CHECKS: dict[str, Callable[[Block, str], None]] = {
-    "text": _check_text,
-    "thinking": _check_thinking,
-    "image": _check_image,
-    "document": _check_document,
-    "search_result": _check_search_result,
-    "tool_use": _check_tool_use,
-    "tool_result": _check_tool_result,
-}
-"""Known types. Redacted thinking and the calls and results of server tools are not among them: no other model than
-Anthropic's can read the former, and the latter name tools that do not run here."""
-
-
-ROLES = ("user", "assistant", "system")
-TOOL_NAME_MAX = 256
-
-
 def parse_messages(body: bytes | bytearray) -> MessagesRequest:
     """The request of POST /v1/messages."""
     request = _request(body, counts=False)
-    _check_answered(request)
+    last = request.messages[-1]
+    if last.role == "assistant" and any(block["type"] == "tool_use" for block in last.content):
+        # An answer cannot continue a tool call: llama.cpp refuses it, and Anthropic does.
+        raise InvalidRequestError(
+            f"messages.{len(request.messages) - 1}",
+            "`tool_use` blocks were found without `tool_result` blocks in the next message",
+        )
     return request
 
 
@@ -396,110 +351,108 @@ def parse_count_tokens(body: bytes | bytearray) -> MessagesRequest:
 def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     source = load_object(body)
     check_pieces(source)
-    if not counts:
-        required(source, "max_tokens", "")
-    tools, server_tools = _tools(source)
-    thinking, budget = _thinking(source)
+    found = _read(_Body, source, "")
+    if found.max_tokens is None and not counts:
+        raise InvalidRequestError("max_tokens", "Field required")
+    if not found.messages:
+        raise InvalidRequestError("messages", "at least one message is required")
+    messages = []
+    for index, value in enumerate(found.messages):
+        turn = _read(_Turn, value, f"messages.{index}")
+        messages.append(Message(turn.role, _blocks(turn.content, f"messages.{index}.content", _KINDS, turn.role)))
+    tools, server_tools = _tools(found.tools)
+    thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     return MessagesRequest(
-        model=filled_text(source, "model", ""),
-        messages=_messages(source),
-        max_tokens=optional_integer(source, "max_tokens", "", 1) or 1,
-        system=_system(source),
+        model=found.model,
+        messages=tuple(messages),
+        max_tokens=found.max_tokens or 1,
+        system=_blocks(found.system, "system", _IN_SYSTEM) if found.system else (),
         tools=tools,
-        tool_choice=_tool_choice(source, tools, server_tools),
-        stream=flag(source, "stream", ""),
-        stop_sequences=_stop_sequences(source),
-        temperature=optional_number(source, "temperature", "", 2.0),
-        top_p=optional_number(source, "top_p", "", 1.0),
-        top_k=optional_integer(source, "top_k", "", 0),
-        thinking=thinking,
-        thinking_budget=budget,
-        metadata=optional_object(source, "metadata", "") or {},
+        tool_choice=_tool_choice(found.tool_choice, tools, server_tools),
+        stream=found.stream,
+        stop_sequences=tuple(stop for stop in found.stop_sequences if stop.strip()),
+        temperature=found.temperature,
+        top_p=found.top_p,
+        top_k=found.top_k,
+        thinking=thinking.type if thinking is not None else None,
+        thinking_budget=thinking.budget_tokens if thinking is not None else None,
+        metadata=found.metadata,
         server_tools=server_tools,
     )
 
 
-def _messages(source: JsonObject) -> tuple[Message, ...]:
-    required(source, "messages", "")
-    values = optional_list(source, "messages", "")
-    if not values:
-        raise InvalidRequestError("messages", "at least one message is required")
-    return tuple(_message(value, f"messages.{index}") for index, value in enumerate(values))
+def _blocks(content: Any, where: str, known: Collection[str], role: str = "") -> tuple[Block, ...]:
+    """The blocks of a content, a string or a list, whose type is in `known`, each checked."""
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},)
+    if not isinstance(content, list):
+        raise InvalidRequestError(where, "Input should be a valid string or a list of content blocks")
+    found: list[Block] = []
+    for index, block in enumerate(content):
+        here = f"{where}.{index}"
+        kind = _read(_Kind, block, here).type
+        if kind not in known:
+            continue
+        if role and _OF_ROLE.get(kind, role) != role:
+            raise InvalidRequestError(where, f"`{kind}` blocks can only be in `{_OF_ROLE[kind]}` messages")
+        block.pop("cache_control", None)
+        _read(_KINDS[kind], block, here)
+        if kind == "tool_use":
+            block["input"] = block.get("input") or {}
+            # The levels it lies deeper in what is sent upstream than here.
+            dumped([[[[[[[[block["input"]]]]]]]]], f"{here}.input")
+        elif kind == "tool_result":
+            block["content"] = _inner(block.get("content") or "", f"{here}.content", _IN_RESULT)
+        elif kind == "search_result":
+            block["content"] = list(_blocks(block.get("content") or [], f"{here}.content", _IN_SYSTEM))
+        elif kind in {"image", "document"}:
+            _check_source(kind, block["source"], f"{here}.source")
+        found.append(block)
+    return tuple(found)
 
 
-def _message(value: Any, where: str) -> Message:
-    source = an_object(value, where)
-    role = choice(source, "role", where, ROLES)
-    return Message(role, content_blocks(required(source, "content", where), f"{where}.content", role))
+def _inner(content: Any, where: str, known: Collection[str]) -> str | list[Block]:
+    return content if isinstance(content, str) else list(_blocks(content, where, known))
 
 
-def _check_answered(request: MessagesRequest) -> None:
-    """An answer cannot continue a tool call: llama.cpp refuses it, and Anthropic does."""
-    last = request.messages[-1]
-    if last.role == "assistant" and any(block["type"] == "tool_use" for block in last.content):
-        raise InvalidRequestError(
-            f"messages.{len(request.messages) - 1}",
-            "`tool_use` blocks were found without `tool_result` blocks in the next message",
-        )
+def _check_source(kind: str, source: JsonObject, where: str) -> None:
+    shape = _SOURCES.get((kind, source["type"]))
+    if shape is not None:
+        _read(shape, source, where)
+    if kind == "image" and shape is _Url and not source["url"].lower().startswith(_URL_SCHEMES):
+        raise InvalidRequestError(f"{where}.url", "Only http, https and data URLs are supported")
+    if shape is _Content:
+        source["content"] = _inner(source["content"], f"{where}.content", _IN_DOCUMENT)
 
 
-def _system(source: JsonObject) -> tuple[Block, ...]:
-    value = source.get("system")
-    if value is None or value == "":
-        return ()
-    if isinstance(value, str):
-        return ({"type": "text", "text": value},)
-    return tuple(block_list(value, "system", IN_SYSTEM))
-
-
-def _tools(source: JsonObject) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
     tools: dict[str, Tool] = {}
     server_tools: list[str] = []
-    for index, value in enumerate(optional_list(source, "tools", "")):
+    for index, value in enumerate(values):
         where = f"tools.{index}"
-        tool = an_object(value, where)
-        kind = optional_text(tool, "type", where)
-        if kind not in {"", "custom", "function"} and tool.get("input_schema") is None:
-            server_tools.append(optional_text(tool, "name", where) or kind)
+        tool = _read(_Tool, value, where)
+        if tool.type not in {"", "custom", "function"} and tool.input_schema is None:
+            server_tools.append(tool.name or tool.type)
             continue
-        name = filled_text(tool, "name", where, longest=TOOL_NAME_MAX)
+        name = _read(_ToolName, value, where).name
         if name in tools:
             raise InvalidRequestError(f"{where}.name", "Tool names must be unique")
-        schema = optional_object(tool, "input_schema", where)
-        if schema is None:
-            schema = {"type": "object", "properties": {}}
-        writable(schema, f"{where}.input_schema")
-        tools[name] = Tool(name, optional_text(tool, "description", where), schema)
+        schema = tool.input_schema if tool.input_schema is not None else {"type": "object", "properties": {}}
+        dumped([[[[[[[[schema]]]]]]]], f"{where}.input_schema")
+        tools[name] = Tool(name, tool.description, schema)
     return tuple(tools.values()), tuple(server_tools)
 
 
-def _tool_choice(source: JsonObject, tools: tuple[Tool, ...], server_tools: tuple[str, ...]) -> ToolChoice:
-    chosen = optional_object(source, "tool_choice", "")
-    if chosen is None:
+def _tool_choice(value: JsonObject | None, tools: tuple[Tool, ...], server_tools: tuple[str, ...]) -> ToolChoice:
+    if value is None:
         return ToolChoice()
-    kind = choice(chosen, "type", "tool_choice", ("auto", "any", "tool", "none"))
-    parallel = not flag(chosen, "disable_parallel_tool_use", "tool_choice")
-    if kind != "tool":
-        return ToolChoice(kind, None, parallel)
-    name = filled_text(chosen, "name", "tool_choice")
+    chosen = _read(_Choice, value, "tool_choice")
+    parallel = not chosen.disable_parallel_tool_use
+    if chosen.type != "tool":
+        return ToolChoice(chosen.type, None, parallel)
+    name = _read(_ChosenTool, value, "tool_choice").name
     if name in server_tools:
         raise InvalidRequestError("tool_choice.name", "this tool runs at Anthropic only, no local model can call it")
     if all(tool.name != name for tool in tools):
         raise InvalidRequestError("tool_choice.name", "no tool of this name is in `tools`")
-    return ToolChoice(kind, name, parallel)
-
-
-def _stop_sequences(source: JsonObject) -> tuple[str, ...]:
-    stops = optional_list(source, "stop_sequences", "")
-    for index, stop in enumerate(stops):
-        if not isinstance(stop, str):
-            raise InvalidRequestError(f"stop_sequences.{index}", "Input should be a valid string")
-    return tuple(stop for stop in stops if stop.strip())
-
-
-def _thinking(source: JsonObject) -> tuple[str | None, int | None]:
-    thinking = optional_object(source, "thinking", "")
-    if thinking is None:
-        return None, None
-    kind = choice(thinking, "type", "thinking", ("enabled", "adaptive", "disabled"))
-    return kind, optional_integer(thinking, "budget_tokens", "thinking", 0)
+    return ToolChoice(chosen.type, name, parallel)

@@ -39,6 +39,15 @@ def steady(text: str) -> str:
     return _VERSION.sub(r"\1", _NONCE.sub(r"\g<1>0", header[0])) + text[header.end() :]
 
 
+_REMINDER, _REMINDER_END = "<system-reminder>", "</system-reminder>"
+
+
+def without_reminders(text: str) -> str:
+    """A user's text without what the client, not the user, says in it."""
+    *pieces, last = text.split(_REMINDER_END)
+    return "".join(piece.partition(_REMINDER)[0] for piece in pieces) + last
+
+
 # Content blocks rendered for a chat completion: runs of text, and images as `image_url` parts.
 
 Part = str | dict[str, Any]

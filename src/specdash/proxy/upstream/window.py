@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident
 from specdash.llama.server_answers import router_models
-from specdash.proxy.http.responses import ApiError, InvalidRequestError, ModelLoadingError, json_response
+from specdash.proxy.http.responses import ApiError, ModelLoadingError, json_response
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.datastructures import QueryParams
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -199,7 +198,6 @@ ANY = "any"
 """Of a router's models whichever is in memory. A model that really has this name is meant before."""
 _VARIANT = re.compile(r"\[[^\]]*\]$")
 """What Claude Code adds to a model's name for itself, as `[1m]`."""
-_MOST = 1000
 
 
 def display_name(model: str) -> str:
@@ -246,16 +244,8 @@ async def handle_list(request: Request) -> Response:
     proxy: Proxy = request.app.state.proxy
     await proxy.window.refresh()
     rows = _models_rows(proxy.window.models, proxy.started)
-    chosen = _page(rows, request.query_params)
-    return json_response(
-        {
-            "object": "list",
-            "data": chosen,
-            "has_more": bool(chosen) and _more(rows, chosen, request.query_params),
-            "first_id": chosen[0]["id"] if chosen else None,
-            "last_id": chosen[-1]["id"] if chosen else None,
-        }
-    )
+    ends = {"first_id": rows[0]["id"] if rows else None, "last_id": rows[-1]["id"] if rows else None}
+    return json_response({"object": "list", "data": rows, "has_more": False, **ends})
 
 
 async def handle_one(request: Request) -> Response:
@@ -284,24 +274,6 @@ def _models_rows(models: tuple[str, ...], created: float) -> list[dict[str, Any]
         }
         for model in models
     ]
-
-
-def _page(rows: list[dict[str, Any]], query: QueryParams) -> list[dict[str, Any]]:
-    text = query.get("limit") or str(_MOST)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MOST):
-        raise InvalidRequestError("limit", f"must be a whole number from 1 to {_MOST}")
-    limit = int(text)
-    ids = [row["id"] for row in rows]
-    if (after := query.get("after_id", "")) in ids:
-        return rows[ids.index(after) + 1 :][:limit]
-    if (before := query.get("before_id", "")) in ids:
-        return rows[: ids.index(before)][-limit:]
-    return rows[:limit]
-
-
-def _more(rows: list[dict[str, Any]], chosen: list[dict[str, Any]], query: QueryParams) -> bool:
-    """True when there are rows beyond the page, in the direction the client goes."""
-    return chosen[0] is not rows[0] if "before_id" in query else chosen[-1] is not rows[-1]
 
 
 # Riding out a restart of the upstream: what a request puts up with while the proxy is held, and right after it.
