@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from specdash.backend.settings import BackendSettings
 
-__all__ = ["Capabilities", "MissingFeature", "check", "lacking", "listed_names", "missing_values", "probe"]
+__all__ = ["Capabilities", "MissingFeature", "lacking", "listed_names", "missing_values", "probe"]
 
 _TIMEOUT_S = 20.0
 _TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
@@ -64,25 +64,6 @@ def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[Miss
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
     fitted = embedded.fit if capabilities.kind == PACKAGE else binary.fit
     return tuple(fitted(settings, capabilities).lacks)
-
-
-def check(
-    settings: BackendSettings, capabilities: Capabilities, others: tuple[MissingFeature, ...] = ()
-) -> tuple[MissingFeature, ...]:
-    """What is left out, each worth a warning. Raises `InputError` when something is refused, naming the first.
-
-    `others` are lacks that were found elsewhere.
-    """
-    lacks = (*lacking(settings, capabilities), *others)
-    refused = [lack for lack in lacks if lack.refused]
-    if refused:
-        more = (
-            f" (and {len(refused) - 1} more: {', '.join(feature.name for feature in refused[1:])})"
-            if refused[1:]
-            else ""
-        )
-        raise InputError(f"{refused[0].line}{more}")
-    return lacks
 
 
 def missing_values(key: str, values: Mapping[str, str], capabilities: Capabilities) -> dict[str, str]:

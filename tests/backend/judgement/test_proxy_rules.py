@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, errors
 from specdash.core.proxy_parameters import BY_KEY
@@ -20,7 +20,7 @@ from specdash.system.processes import own_start
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 
 def test_the_defaults_have_no_findings_but_notes(proxy: Check) -> None:
@@ -55,7 +55,7 @@ def test_an_upstream_that_is_remote_is_none_of_the_backends_business(proxy: Chec
     assert not proxy({"LLAMA_CPP_BASE": "http://gpu-box:9000/v1"}, other={"LLAMA_PORT": "9001"}).of("upstream")
 
 
-def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: PreflightContext) -> None:
+def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: Circumstances) -> None:
     from os import getpid
 
     from specdash.core.paths import run_records_dir
@@ -88,15 +88,13 @@ _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "htt
 
 
 @given(values=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_TEXTS), max_size=5))
-def test_whatever_the_proxy_refuses_to_start_with_is_an_error(
-    values: dict[str, str], context: PreflightContext
-) -> None:
+def test_whatever_the_proxy_refuses_to_start_with_is_an_error(values: dict[str, str], context: Circumstances) -> None:
     try:
         read = settings_from_env(values)
     except InputError:
-        assert errors(check(Role.PROXY, values, context))
+        assert errors(judge(Role.PROXY, values, context))
         return
-    rows = check(Role.PROXY, values, replace(context, changed=frozenset()))
+    rows = judge(Role.PROXY, values, replace(context, changed=frozenset()))
     known = {"value", "upstream", "relation", "unknown-key"}
     told = [row for row in rows if row.rule in known and row.severity == "error"]
     assert all("itself" in row.message for row in told)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.readings import Gpu, Gpus
 
 if TYPE_CHECKING:
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 MIB = 1024**2
 
@@ -20,7 +20,7 @@ def gpu(free: int) -> dict[str, Any]:
 def test_the_context_is_a_note_with_its_arithmetic(backend: Check) -> None:
     row = backend({"LLAMA_CTX_SIZE": "auto"}, **gpu(520 * MIB)).one("auto")
     assert row.key == "LLAMA_CTX_SIZE"
-    assert "GPU 0 (H200): 520 MiB free, x 0.90, less 400 MiB for CUDA itself = 68.0 MiB may be used" in row.message
+    assert "CUDA0 (H200): 520 MiB free, x 0.90, less 400 MiB for CUDA itself = 68.0 MiB may be used" in row.message
     assert "model KV cache" in row.message
 
 

@@ -10,7 +10,7 @@ import pytest
 from specdash.backend import settings
 
 if TYPE_CHECKING:
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 SIMPLE = {"LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MAX": "8"}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
     Row = tuple[str, str, str, str | None, str, str]
 

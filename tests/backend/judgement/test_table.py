@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.readings import Gpu, Gpus
 
@@ -32,7 +32,7 @@ def _values(words: str | None, models: dict[str, str]) -> dict[str, str]:
     return {key: re.sub(r"%([\w-]+)", lambda name: models[name[1]], text).replace("|", " ") for key, _, text in pairs}
 
 
-def _findings(case: str, models: dict[str, str], context: PreflightContext) -> tuple[Finding, ...]:
+def _findings(case: str, models: dict[str, str], context: Circumstances) -> tuple[Finding, ...]:
     match = _CASE.match(case)
     assert match is not None, case
     role, options = Role(match[1]), match[2] or ""
@@ -51,10 +51,10 @@ def _findings(case: str, models: dict[str, str], context: PreflightContext) -> t
         seen = Gpus(tuple(Gpu(n, f"G{n}", f"GPU-{n}", None, None, 0, size, size, processes=())
                           for n, size in enumerate(free)))  # fmt: skip
         context = replace(context, gpus=lambda: seen)
-    return check(role, wanted, context)
+    return judge(role, wanted, context)
 
 
-def _lines(case: str, models: dict[str, str], context: PreflightContext, folder: Path) -> list[str]:
+def _lines(case: str, models: dict[str, str], context: Circumstances, folder: Path) -> list[str]:
     names = sorted(((path, f"%{name}") for name, path in models.items()), key=lambda pair: -len(pair[0]))
     lines = []
     for row in _findings(case, models, context):
@@ -71,7 +71,7 @@ def _lines(case: str, models: dict[str, str], context: PreflightContext, folder:
     return lines
 
 
-def test_every_finding_is_as_the_table_says(models: dict[str, str], context: PreflightContext, tmp_path: Path) -> None:
+def test_every_finding_is_as_the_table_says(models: dict[str, str], context: Circumstances, tmp_path: Path) -> None:
     written = TABLE.read_text(encoding="utf-8").splitlines()
     found = []
     for line in written:

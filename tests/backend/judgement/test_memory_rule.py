@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.preflight import memory
+from specdash.backend.rules import machine
 from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 GIB = 1024**3
 ALL = {"LLAMA_GPU_LAYERS": "all"}
@@ -149,8 +149,8 @@ def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check,
 def test_weights_that_do_not_fit_into_main_memory_are_a_warning_because_they_are_mapped(
     backend: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda _subject: 0)
-    monkeypatch.setattr(memory, "HELD", ())
+    monkeypatch.setattr(machine, "free_in_main", lambda _plan: 0)
+    monkeypatch.setattr(machine, "_HELD", ())
     assert backend().one("host-memory").severity == "warning"
 
 
