@@ -307,7 +307,7 @@ def test_a_spec_type_that_the_engines_own_help_lists_is_passed_on(
     env = {**newer, "LLAMA_SPEC_TYPE": chain, "LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_DRAFT_MAX": "4"}
     settings = settings_from_env(env)
     fitted = fit(settings, probe(engine(Path(newer["LLAMA_BIN"]))))
-    assert [lack for lack in fitted.lacks if lack.refused] == []
+    assert [lack for lack in fitted.lacks if lack.severity == "error"] == []
     given = dict(itertools.pairwise(fitted.arguments))
     assert (given["--spec-type"], given["--spec-draft-model"]) == (passed, "d.gguf")
     assert given.get("--spec-draft-n-max") == ("4" if "draft-tree" in chain else None)

@@ -12,7 +12,7 @@ from specdash.backend import binary, devices, embedded
 from specdash.backend.binary import Capabilities
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import Engine, build_of, may_use_gpu
+from specdash.backend.engines import Engine, build_of
 from specdash.backend.launch import make_plan
 from specdash.backend.plan import Circumstances, Plan
 from specdash.backend.rules import machine
@@ -81,7 +81,7 @@ def test_every_attribute_of_the_catalogue_is_one_of_the_package() -> None:
 
 def test_the_package_takes_no_device_and_says_what_to_use() -> None:
     (lack,) = embedded.fit(settings(LLAMA_DEVICE="CUDA1")).lacks
-    assert lack.refused
+    assert lack.severity == "error"
     assert lack.line == (
         "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first GPU, "
         "-1: the CPU), or LLAMA_BIN to a llama-server"
@@ -218,7 +218,7 @@ def test_the_files_of_an_engine_tell_what_it_was_built_for(
     engine = built(tmp_path / "bin", *libraries, holding=holding)
     found = build_of(engine)
     assert (found.cuda, found.others) == (cuda, others), found
-    assert may_use_gpu(engine) == (cuda is not False or bool(others))
+    assert found.cpu_only == (cuda is False and not others)
     assert found.evidence
 
 

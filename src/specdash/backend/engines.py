@@ -308,11 +308,6 @@ def build_of(engine: Engine) -> Build:
     )
 
 
-def may_use_gpu(engine: Engine | None) -> bool:
-    """False when the engine is known to run on the CPU alone."""
-    return engine is None or not build_of(engine).cpu_only
-
-
 def _gpu_build_package(name: str) -> Build:
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend.auto import MemoryRoom, loads
-from specdash.backend.binary import key_of, on_purpose, setting_of
+from specdash.backend.binary import LACKS, key_of, on_purpose, setting_of
 from specdash.backend.capabilities import lacking
 from specdash.backend.devices import NONE, UsedGpu, list_devices, visible_environment
 from specdash.backend.engines import build_of
@@ -46,10 +46,7 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only"
 
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
-    if plan.capabilities is None:
-        return
-    for lack in lacking(plan.settings, plan.capabilities):
-        yield (error if lack.refused else warning)("engine-lacks", lack.message, lack.key, lack.fix)
+    yield from lacking(plan.settings, plan.capabilities) if plan.capabilities is not None else ()
 
 
 def devices(plan: Plan) -> Iterator[Finding]:
@@ -72,23 +69,23 @@ def devices(plan: Plan) -> Iterator[Finding]:
             if listed:
                 offered = " or ".join(f"{device.name} ({device.description})" for device in listed)
                 fix = f"use {offered}, or 'none' for the CPU"
-            yield error("engine-lacks", said, key_of(value.source), fix)
+            yield error(LACKS, said, key_of(value.source), fix)
         text = settings.text("device")
         used = len(listed or ()) if text is None else 0 if text == NONE else len(text.split(","))
         alone = listed is not None and used and settings.value("split-mode") == NONE
         if alone and main is not None and int(main.value) >= used:
             said = f"{setting_of(BY_NAME['main-gpu'], main)}: {engine.words} has {counted(used, 'GPU')} to use"
             fix = f"use 0 to {used - 1}" if used > 1 else "use 0"
-            yield error("engine-lacks", said, key_of(main.source), fix)
+            yield error(LACKS, said, key_of(main.source), fix)
         if listed is not None and shares is not None and (count := len(re.split("[,/]", str(shares.value)))) > used:
             has = f"has {count} shares: {engine.words} has {used} GPU{'s' if used != 1 else ''}"
             fix = "remove it" if used < 2 else f"give {used}"
             said = f"{setting_of(BY_NAME['tensor-split'], shares)} {has}"
-            yield warning("engine-lacks", said, key_of(shares.source), fix)
+            yield warning(LACKS, said, key_of(shares.source), fix)
     if layers is not None and layers.value not in (0, -1) and build_of(engine).cpu_only:
         said = f"{setting_of(BY_NAME['gpu-layers'], layers)} has no effect: {engine.words} was built for the CPU"
         fix = "`specdash doctor` says how to get one that uses the GPU"
-        yield warning("engine-lacks", said, key_of(layers.source), fix)
+        yield warning(LACKS, said, key_of(layers.source), fix)
 
 
 def _set(plan: Plan, name: str) -> ParameterValue | None:
