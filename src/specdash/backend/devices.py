@@ -155,7 +155,8 @@ def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
         answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], env, _TIMEOUT_S)
         kept = tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
         with _lock:
-            _orders[key] = kept
+            if kept:
+                _orders[key] = kept
     return kept
 
 

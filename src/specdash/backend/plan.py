@@ -203,7 +203,7 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
         failure=failure,
         model=model,
         draft=draft,
-        gpus=reader.gpus(settings, engine) or (),
+        gpus=reader.gpus(settings, engine),
         own=circumstances.own(),
     )
     found = _with_context(found, settings, reader) if auto.wanted(settings) else found
@@ -298,8 +298,6 @@ class _Reader:
 
     def gpus(self, settings: BackendSettings, engine: Engine | None, *, ask: bool = False) -> tuple[UsedGpu, ...]:
         """The GPUs that the settings use; the engine itself is asked only where something hangs on it."""
-        if engine is None and self.circumstances.probe_engine:
-            return ()
         around = self.circumstances
         ask = ask or bool(settings.decisions) or auto.wanted(settings)
         return used_gpus(settings, engine, around.base, around.gpus, around.cuda, ask=ask)

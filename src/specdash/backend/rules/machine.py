@@ -25,7 +25,7 @@ from specdash.core.paths import backups_dir, cache_dir, state_dir
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, MemoryEstimate, estimate, fit_context, headroom_of, together
 from specdash.system.data import dataclass
-from specdash.system.processes import name_of, resident_bytes
+from specdash.system.processes import listener_owners, name_of, resident_bytes
 from specdash.system.text import MIB, counted, percent, size
 
 if TYPE_CHECKING:
@@ -274,6 +274,9 @@ class Listener:
 
 def listeners(port: int) -> list[Listener]:
     """Everything that listens on a TCP port."""
+    if listener_owners(port) == set():
+        # To find the processes takes a look at every file that is open on the machine.
+        return []
     return [
         Listener(found.laddr.ip, found.pid)
         for found in psutil.net_connections("tcp")
