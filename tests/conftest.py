@@ -141,7 +141,7 @@ LONGEST = (
     "bench/test_beds.py",
     "cli/test_terminal_app.py",
     "e2e/test_answer_rules.py",
-    "preflight/test_start_agreement.py",
+    "judgement/test_start_agreement.py",
     "control/test_supervisor_killed.py",
     "cli/test_verify.py",
     "insight/test_bounds_of_state.py",

@@ -19,6 +19,7 @@ from specdash.backend import capabilities as module
 from specdash.backend.binary import fit, parse_help
 from specdash.backend.capabilities import probe
 from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import settings_from_env
 from specdash.core.errors import EngineMissingError, InputError
 from specdash.core.parameter_catalogue import ENGINE, PASSED_ON, REMOVED_FLAGS
@@ -286,10 +287,10 @@ def newer(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_variable_that_the_engines_own_help_lists_is_known(newer: dict[str, str]) -> None:
-    found = settings_from_env({**newer, "LLAMA_ARG_MOE_CACHE_MIB": "512", "LLAMA_ARG_NO_MOE_CACHE_MIB": "1"})
-    assert found.native == {"LLAMA_ARG_MOE_CACHE_MIB": "512", "LLAMA_ARG_NO_MOE_CACHE_MIB": "1"}
-    assert found.warnings == ()
-    assert "not a known key" in settings_from_env({**newer, "LLAMA_ARG_MOE_CASH": "1"}).warnings[0]
+    listed = {"LLAMA_ARG_MOE_CACHE_MIB": "512", "LLAMA_ARG_NO_MOE_CACHE_MIB": "1"}
+    assert settings_from_env({**newer, **listed}).native == listed
+    found = plan({**newer, **listed, "LLAMA_ARG_MOE_CASH": "1"}, Circumstances(None)).findings
+    assert [finding.key for finding in found if finding.rule == "unknown-key"] == ["LLAMA_ARG_MOE_CASH"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_a_spec_type_that_the_engines_own_help_lists_is_passed_on(
     env = {**newer, "LLAMA_SPEC_TYPE": chain, "LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_DRAFT_MAX": "4"}
     settings = settings_from_env(env)
     fitted = fit(settings, probe(engine(Path(newer["LLAMA_BIN"]))))
-    assert [lack for lack in fitted.lacks if lack.refused] == []
+    assert [lack for lack in fitted.lacks if lack.severity == "error"] == []
     given = dict(itertools.pairwise(fitted.arguments))
     assert (given["--spec-type"], given["--spec-draft-model"]) == (passed, "d.gguf")
     assert given.get("--spec-draft-n-max") == ("4" if "draft-tree" in chain else None)

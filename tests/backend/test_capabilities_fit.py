@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
-from specdash.backend.binary import Capabilities, MissingFeature, from_help, parse_help
+from specdash.backend.binary import Capabilities, from_help, parse_help
 from specdash.backend.capabilities import lacking, missing_values
 from specdash.backend.engines import PACKAGE
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
+from specdash.core.errors import Finding
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
@@ -38,12 +39,12 @@ def rendered(build: str, **env: str) -> str:
     return " ".join(binary.arguments(settings_from_env({**MODEL, **env}), KNOWN[build]))
 
 
-def lacks(build: str, **env: str) -> tuple[MissingFeature, ...]:
+def lacks(build: str, **env: str) -> tuple[Finding, ...]:
     return lacking(settings_from_env({**MODEL, **env}), KNOWN[build])
 
 
 def refused(build: str, **env: str) -> list[str]:
-    return [lack.line for lack in lacks(build, **env) if lack.refused]
+    return [lack.line for lack in lacks(build, **env) if lack.severity == "error"]
 
 
 def test_a_draft_model_is_asked_for_by_todays_flags() -> None:
@@ -58,13 +59,13 @@ def test_a_draft_model_is_asked_for_by_todays_flags() -> None:
 def test_a_build_from_before_todays_flags_is_refused_in_one_sentence_and_gets_no_arguments() -> None:
     (line,) = refused(OLD, LLAMA_SPEC_TYPE="ngram-mod", LLAMA_EXTRA_ARGS="--nonsense")
     assert line == (
-        f"llama-server {OLD} has no --spec-type draft-simple: specdash runs builds with today's flags, and watches "
-        "others; use a newer llama.cpp"
+        f"LLAMA_BIN: llama-server {OLD} has no --spec-type draft-simple: specdash runs builds with today's flags, and "
+        "watches others; use a newer llama.cpp"
     )
     assert rendered(OLD) == ""
     for flag in ("--spec-type", "--spec-draft-n-max"):
         before = replace(KNOWN[TODAY], flags=KNOWN[TODAY].flags - {flag})
-        assert [lack.name for lack in lacking(settings_from_env(MODEL), before)] == [flag]
+        assert [f"has no {flag}:" in lack.message for lack in lacking(settings_from_env(MODEL), before)] == [True]
 
 
 def test_todays_build_lacks_nothing_of_the_catalogue() -> None:
@@ -142,14 +143,14 @@ def test_a_removed_argument_is_refused_with_what_the_build_says_instead() -> Non
         texts={"--path": "the argument has been removed. use --root instead (env: LLAMA_ARG_X)"},
     )
     (lack,) = lacking(settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--path /srv"}), gone)
-    assert (lack.refused, lack.key, lack.name) == (True, "LLAMA_EXTRA_ARGS", "--path")
+    assert (lack.severity, lack.key) == ("error", "LLAMA_EXTRA_ARGS")
     assert lack.line == f"LLAMA_EXTRA_ARGS: llama-server {TODAY} removed --path; use --root instead"
 
 
 def test_other_parameters_are_left_out_with_a_warning() -> None:
     env = {"LLAMA_ARG_CACHE_RAM": "100", "LLAMA_ARG_TOP_K": "7"}
     (lack,) = lacks("less", **env)
-    assert (lack.refused, lack.key) == (False, "LLAMA_ARG_CACHE_RAM")
+    assert (lack.severity, lack.key) == ("warning", "LLAMA_ARG_CACHE_RAM")
     assert lack.message == "LLAMA_ARG_CACHE_RAM=100 is left out: llama-server less has no --cache-ram"
     found = rendered("less", **env)
     assert "--cache-ram" not in found
@@ -166,7 +167,7 @@ def test_a_variable_the_build_does_not_read_is_warned_about() -> None:
 def test_a_panel_that_will_stay_dark_is_said() -> None:
     without = replace(KNOWN[TODAY], flags=KNOWN[TODAY].flags - {"--metrics"})
     (lack,) = lacking(settings_from_env(MODEL), without)
-    assert (lack.refused, lack.key) == (False, "LLAMA_ARG_ENDPOINT_METRICS")
+    assert (lack.severity, lack.key) == ("warning", "LLAMA_ARG_ENDPOINT_METRICS")
     assert "has no --metrics: specdash cannot show what it reads there" in lack.message
 
 
@@ -190,7 +191,7 @@ def test_what_would_make_it_another_server_is_refused_even_when_it_is_no_specula
     without = replace(KNOWN[TODAY], flags=KNOWN[TODAY].flags - set(BY_NAME[flag.lstrip("-")].flags))
     env = {**MODEL, "LLAMA_API_KEY": "hush", "LLAMA_API_KEY_FILE": "/keys"}
     (lack,) = lacking(settings_from_env(env), without)
-    assert lack.refused
+    assert lack.severity == "error"
     assert "hush" not in lack.line
 
 
@@ -311,11 +312,11 @@ def test_every_parameter_is_rendered_or_named_as_lacking(parameter: Parameter, b
     config = BackendSettings(parameters={parameter.name: ParameterValue(value=sample(parameter), source=parameter.key)})
     fitted = binary.fit(config, KNOWN[build])
     known = set(parameter.flags)
-    said = [lack.name for lack in fitted.lacks]
+    said = [lack.key for lack in fitted.lacks]
     already = parameter.kind is ValueKind.SWITCH and KNOWN[build].first(parameter.off_flags) is not None
-    assert bool(known & set(fitted.arguments)) or said == [parameter.name] or already
+    assert bool(known & set(fitted.arguments)) or said == [parameter.key] or already
     if said and parameter in SPECULATION:
-        assert fitted.lacks[0].refused
+        assert fitted.lacks[0].severity == "error"
 
 
 @given(any_settings(), st.data())
@@ -340,12 +341,13 @@ def test_a_spec_type_that_the_package_lacks_is_refused() -> None:
     (types,) = [assignment.value for assignment in embedded.assignments(config, less) if assignment.name == "spec-type"]
     assert types == ["ngram-mod", "draft-simple"]
     (lack,) = lacking(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-cache"}), less)
-    assert (lack.refused, lack.key, lack.name) == (True, "LLAMA_SPEC_TYPE", "ngram-cache")
+    assert (lack.severity, lack.key) == ("error", "LLAMA_SPEC_TYPE")
+    assert "has no spec type ngram-cache" in lack.message
 
 
 def test_what_only_llama_server_has_is_refused_by_the_package_when_it_is_about_speculation() -> None:
     (lack,) = embedded.fit(settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--spec-draft-cpu-mask ff"})).lacks
-    assert lack.refused
+    assert lack.severity == "error"
     assert lack.line.startswith(
         "LLAMA_EXTRA_ARGS --spec-draft-cpu-mask ff: xllamacpp has no such parameter; remove it, or set LLAMA_BIN"
     )

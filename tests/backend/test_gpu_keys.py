@@ -9,10 +9,13 @@ import pytest
 import xllamacpp
 
 from specdash.backend import binary, devices, embedded
+from specdash.backend.binary import Capabilities
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import Engine, build_of, may_use_gpu
+from specdash.backend.engines import Engine, build_of
 from specdash.backend.launch import make_plan
+from specdash.backend.plan import Circumstances, Plan
+from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_KEY, ENGINE
@@ -22,7 +25,7 @@ from support.help_engine import TODAY, help_engine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.backend.binary import MissingFeature
+    from specdash.core.errors import Finding
 
 LISTED = """\
 ggml_cuda_init: found 2 CUDA devices:
@@ -78,7 +81,7 @@ def test_every_attribute_of_the_catalogue_is_one_of_the_package() -> None:
 
 def test_the_package_takes_no_device_and_says_what_to_use() -> None:
     (lack,) = embedded.fit(settings(LLAMA_DEVICE="CUDA1")).lacks
-    assert lack.refused
+    assert lack.severity == "error"
     assert lack.line == (
         "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first GPU, "
         "-1: the CPU), or LLAMA_BIN to a llama-server"
@@ -132,12 +135,16 @@ def test_the_package_lists_what_is_no_cpu() -> None:
     assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
-def lacking(
-    monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str
-) -> tuple[MissingFeature, ...]:
-    monkeypatch.setattr(devices, "list_devices", lambda *_: found)
-    engine = Engine("llama-server", "/opt/llama-server", "b11434", "named")
-    return devices.lacking(settings(**env), engine, {})
+def lacking(monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str) -> tuple[Finding, ...]:
+    monkeypatch.setattr(machine, "list_devices", lambda *_: found)
+    return judged(Engine("llama-server", "/opt/llama-server", "b11434", "named"), **env)
+
+
+def judged(engine: Engine, **env: str) -> tuple[Finding, ...]:
+    """What the rule about devices says of settings for an engine."""
+    known = Capabilities("llama-server", engine.version, frozenset())
+    plan = Plan(env, Circumstances(None, base={}), settings(**env), engine=engine, capabilities=known)
+    return tuple(machine.devices(plan))
 
 
 TWO = parse_devices(LISTED)
@@ -145,7 +152,7 @@ TWO = parse_devices(LISTED)
 
 def test_a_device_that_the_engine_does_not_list_is_refused_with_those_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     (lack,) = lacking(monkeypatch, TWO, LLAMA_DEVICE="CUDA0,CUDA7")
-    assert (lack.refused, lack.key) == (True, "LLAMA_DEVICE")
+    assert (lack.severity, lack.key) == ("error", "LLAMA_DEVICE")
     assert lack.line == (
         "LLAMA_DEVICE=CUDA0,CUDA7: llama-server b11434 lists no device CUDA7; use CUDA0 (NVIDIA H200) or CUDA1 (NVIDIA "
         "GeForce RTX 4090), or 'none' for the CPU"
@@ -165,13 +172,13 @@ def test_what_names_a_gpu_that_is_not_there_is_refused(
     monkeypatch: pytest.MonkeyPatch, env: dict[str, str], said: str
 ) -> None:
     (lack,) = lacking(monkeypatch, TWO, **env)
-    assert lack.refused
+    assert lack.severity == "error"
     assert said in lack.line
 
 
 def test_more_shares_than_gpus_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     (lack,) = lacking(monkeypatch, TWO, LLAMA_TENSOR_SPLIT="1,1,1")
-    assert not lack.refused
+    assert lack.severity == "warning"
     assert "has 3 shares: llama-server b11434 has 2 GPUs; give 2" in lack.line
 
 
@@ -211,16 +218,16 @@ def test_the_files_of_an_engine_tell_what_it_was_built_for(
     engine = built(tmp_path / "bin", *libraries, holding=holding)
     found = build_of(engine)
     assert (found.cuda, found.others) == (cuda, others), found
-    assert may_use_gpu(engine) == (cuda is not False or bool(others))
+    assert found.cpu_only == (cuda is False and not others)
     assert found.evidence
 
 
 def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
     engine = built(tmp_path / "bin", "libggml-cpu.so")
-    (lack,) = devices.lacking(settings(LLAMA_N_GPU_LAYERS="99"), engine, {})
-    assert not lack.refused
+    (lack,) = judged(engine, LLAMA_N_GPU_LAYERS="99")
+    assert lack.severity == "warning"
     assert "LLAMA_N_GPU_LAYERS=99 has no effect: llama-server b1 was built for the CPU; `specdash doctor`" in lack.line
-    assert devices.lacking(settings(LLAMA_N_GPU_LAYERS="0"), engine, {}) == ()
+    assert judged(engine, LLAMA_N_GPU_LAYERS="0") == ()
 
 
 def test_the_installed_package_tells_what_it_was_built_for() -> None:

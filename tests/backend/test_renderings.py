@@ -71,13 +71,13 @@ def test_extra_args_come_last_and_unknown_ones_keep_their_order() -> None:
 
 def test_xllamacpp_refuses_an_argument_it_has_no_attribute_for_by_name() -> None:
     (lack,) = embedded.fit(settings(LLAMA_EXTRA_ARGS="--ctx-size 99 --grp-attn-n 4")).lacks
-    assert (lack.refused, lack.key) == (True, "LLAMA_EXTRA_ARGS")
+    assert (lack.severity, lack.key) == ("error", "LLAMA_EXTRA_ARGS")
     assert "xllamacpp has no parameter for '--grp-attn-n'; remove it, or set LLAMA_BIN" in lack.line
 
 
 def test_xllamacpp_warns_of_variables_it_does_not_read() -> None:
     (lack,) = embedded.fit(settings(LLAMA_ARG_RPC="h:1")).lacks
-    assert not lack.refused
+    assert lack.severity == "warning"
     assert lack.line == "LLAMA_ARG_RPC has no effect: xllamacpp does not read it; use llama-server for it"
 
 

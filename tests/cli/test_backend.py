@@ -162,12 +162,12 @@ def test_a_bad_line_of_the_env_file_is_named(content: bytes, message: str, tmp_p
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"LLAMA_MODEL": "/no/model.gguf"}, "LLAMA_MODEL: model /no/model.gguf: no such file"),
-        ({"LLAMA_MODEL": "/etc/passwd"}, "LLAMA_MODEL: model /etc/passwd: is no GGUF file"),
+        ({"LLAMA_MODEL": "/no/model.gguf"}, "LLAMA_MODEL: /no/model.gguf: no such file"),
+        ({"LLAMA_MODEL": "/etc/passwd"}, "LLAMA_MODEL: /etc/passwd: is no GGUF file"),
         ({"LLAMA_MODEL": "{cut}"}, "truncated, 100000 of"),
         (
             {"LLAMA_MODEL": "{target}", "LLAMA_DRAFT_MODEL": "/no/d.gguf", "LLAMA_SPEC_TYPE": "draft"},
-            "LLAMA_DRAFT_MODEL: model /no/d.gguf: no such file",
+            "LLAMA_DRAFT_MODEL: /no/d.gguf: no such file",
         ),
         ({"LLAMA_MODEL": "{target}", "LLAMA_SPEC_TYPE": "mtp"}, "draft-mtp needs prediction (nextn) layers"),
     ],

@@ -70,12 +70,12 @@ def test_a_second_server_that_does_not_fit_is_refused_and_in_place_is_offered(
 
     file = str(env_file(tmp_path))
     values = read_env_file(file)
-    plan = plan_beside(values, file, tmp_path / "log", "baseline", speculates=False)
-    check_memory(plan, values)
+    plan_beside(values, file, tmp_path / "log", "baseline", speculates=False)
+    check_memory(values)
     little = psutil.virtual_memory()._replace(available=1024)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: little)
     with pytest.raises(RefusedError, match="--in-place"):
-        check_memory(plan, values)
+        check_memory(values)
 
 
 def test_the_server_it_would_start_has_the_same_settings_but_for_drafts(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from specdash.backend import projection
 from specdash.cli.main import main
-from specdash.control.preflight import context as preflight_gpus
 from specdash.core.paths import backend_env_file
 from specdash.llama.memory import HEADROOM, HEADROOM_WITH_MTP
 from support import gguf_files as files
@@ -39,7 +39,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight_gpus, "nvml_gpus", lambda: None)
+    monkeypatch.setattr(projection, "used_gpus", lambda *_: ())
 
 
 def _json(*words: str) -> tuple[int, Any]:

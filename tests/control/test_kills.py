@@ -50,7 +50,7 @@ def killed_at(rig: Rig, point: str, *words: str) -> None:
 def at_rest(rig: Rig) -> None:
     """Wait until a runner serves and nothing of the change is pending."""
     until(lambda: not journal_file(rig.env).path.exists() and not trial_file(rig.env).exists(), 30)
-    until(lambda: (engine := rig.engine()) is not None and engine.digest == rig.digest(), 30)
+    until(lambda: (engine := rig.engine()) is not None and engine.env_digest == rig.digest(), 30)
     rig.wait_ready()
     until(lambda: rig.proxy("/admin/state")["held"] is False, 15)
 

@@ -203,7 +203,7 @@ def test_an_edit_by_hand_whose_engine_does_not_stand_lets_the_last_good_settings
     engine = rig.engine()
     assert engine is not None
     assert engine != first
-    assert engine.digest == good
+    assert engine.env_digest == good
     assert runner(rig) == pid
     assert rig.file().read_bytes() == edited
     (line,) = [line for line in log().splitlines() if FALLBACK in line]

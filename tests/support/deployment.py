@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +56,9 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from specdash.control.running import ServingEngine
     from specdash.control.services.services import ServiceManager
     from specdash.control.services.supervisor_client import SupervisorClient
+    from specdash.core.records import RunRecord
 
     Starter = Callable[
         [Path, Mapping[Role, Path], int],
@@ -149,9 +149,10 @@ class Rig:
         """The version that the file holds."""
         return hashlib.sha256(self.file(role).read_bytes()).hexdigest()
 
-    def engine(self) -> ServingEngine | None:
-        """The engine that runs now."""
-        return recorded_engine(self.service(Role.BACKEND), self.env)
+    def engine(self) -> RunRecord | None:
+        """The engine that runs now, without the verdict on its start, which comes later."""
+        found = recorded_engine(self.service(Role.BACKEND), self.env)
+        return None if found is None else replace(found, start_check=None)
 
     def prepare(self, *words: str, **options: Any) -> Apply:
         """An apply that was planned and not begun."""
@@ -262,7 +263,7 @@ class Rig:
             pass
         engine = self.engine()
         assert engine is not None
-        assert engine.digest == self.digest()
+        assert engine.env_digest == self.digest()
         assert healthy(self.backend_url)
         assert self.proxy("/admin/state")["held"] is False
         assert [live_proxy.env_digest for live_proxy in live_proxies(self.env)] == [self.digest(Role.PROXY)]
@@ -284,7 +285,7 @@ class Rig:
             if current != data:
                 service.env_file.write_bytes(data)
             engine = self.engine()
-            backends = [engine.digest] if engine is not None else []
+            backends = [engine.env_digest] if engine is not None else []
             proxies = [live_proxy.env_digest for live_proxy in live_proxies(self.env)]
             running = backends if role is Role.BACKEND else proxies
             if running != [self.digest(role)] or not status.alive:

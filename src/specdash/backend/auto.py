@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdash.backend.devices import NONE, Device, list_devices, visible_environment
-from specdash.backend.settings import DEFAULT, BackendSettings, Decision, SpecTypeChoice, settings_from_env
-from specdash.collect.run_records import live_backends
-from specdash.core.errors import InputError, Severity
+from specdash.backend.settings import BackendSettings, Decision, SpecTypeChoice, settings_from_env
+from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import AUTO, BY_NAME
 from specdash.core.speculation import Rollback, detected_type, spec_type
 from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
@@ -32,22 +29,16 @@ from specdash.llama.memory import (
     snapshots_of,
     together,
 )
-from specdash.llama.model_facts import MTP_PAYS_FROM, describe, draft_misfits, refusal_of, shape_of, type_for
+from specdash.llama.model_facts import MTP_PAYS_FROM, describe, shape_of, type_for
 from specdash.system.data import dataclass
-from specdash.system.processes import resident_bytes
 from specdash.system.text import KIB, MIB, billions, counted, significant, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.backend.engines import Engine
     from specdash.backend.settings import BackendSettings, DraftDetector
-    from specdash.core.readings import Gpus, Reading
     from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
-
-
-# Checks of the model files that are cheap before an engine is started and costly after.
 
 
 def detect(path: str) -> SpecType | None:
@@ -57,47 +48,11 @@ def detect(path: str) -> SpecType | None:
 
 
 def look(path: str) -> GgufFacts | None:
-    """The facts of a model file; None when it is unusable, which `check` says."""
+    """The facts of a model file; None when it is unusable."""
     try:
         return cached_facts(path)
     except GgufError:
         return None
-
-
-def check(settings: BackendSettings) -> tuple[GgufFacts | None, GgufFacts | None]:
-    """What the files of the model and its draft say; None where none is named.
-
-    Raises `InputError` when one is unusable, or cannot do what the settings ask of it.
-    """
-    facts = _facts(settings, "model")
-    draft = _facts(settings, "spec-draft-model")
-    unseen = settings.text("spec-draft-hf") is not None
-    held = settings.parameters.get("spec-draft-model")
-    key = held.source if held is not None else "LLAMA_DRAFT_MODEL"
-    for item in filter(None, map(spec_type, settings.spec_types)):
-        if item.needs_heads and unseen:
-            continue
-        for found in draft_misfits(item, facts, draft, set_types=settings.spec_change, draft_key=key):
-            if found.severity is Severity.ERROR:
-                chain = settings.spec_setting
-                named = f"{key}={settings.draft_model}" if found.of_draft else chain
-                raise InputError(f"{named}: {found.said}", found.fix, key=key if found.of_draft else None)
-    return facts, draft
-
-
-def _facts(settings: BackendSettings, name: str) -> GgufFacts | None:
-    assigned = settings.parameters.get(name)
-    if assigned is None:
-        return None
-    key = BY_NAME[name].key if assigned.source == DEFAULT else assigned.source
-    try:
-        facts = cached_facts(str(assigned.value))
-    except GgufError as error:
-        raise InputError(f"{key}: {error}") from None
-    refused = refusal_of(facts, name)
-    if refused is not None:
-        raise InputError(f"{key}={assigned.value}: {refused.what}", refused.fix, key=key)
-    return facts
 
 
 _EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
@@ -376,56 +331,3 @@ def without(settings: BackendSettings) -> BackendSettings:
     return settings.model_copy(
         update={"parameters": {**settings.parameters, _NAME: held.model_copy(update={"value": 0})}}
     )
-
-
-def used_devices(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) -> tuple[Device, ...]:
-    """The devices the server would use; none where it runs on the CPU."""
-    if settings.value("gpu-layers") == 0 or settings.value("device") == NONE:
-        return ()
-    found = list_devices(engine, visible_environment(settings, base)) or ()
-    named = settings.text("device")
-    if named is not None:
-        wanted = [word.lower() for word in named.split(",")]
-        found = tuple(device for device in found if device.name.lower() in wanted)
-    if settings.value("split-mode") == NONE:
-        main = int(settings.value("main-gpu") or 0)
-        found = found[main : main + 1]
-    return found
-
-
-def room_of(
-    settings: BackendSettings, engine: Engine, base: Mapping[str, str], env_file: str | None = None
-) -> MemoryRoom:
-    """The memory there is, and what a server that runs from `env_file` holds now: it ends before the next starts."""
-    devices = used_devices(settings, engine, base)
-    own = _own(base, env_file)
-    if devices:
-        free = sum(device.free_bytes for device in devices) + _on_gpus(own)
-        return MemoryRoom(
-            free, len(devices), " and ".join(f"{device.name} ({device.description})" for device in devices)
-        )
-    import psutil
-
-    free = int(psutil.virtual_memory().available) + resident_bytes(own)
-    return MemoryRoom(free, 0, "main memory")
-
-
-def _own(base: Mapping[str, str], env_file: str | None) -> frozenset[int]:
-    if env_file is None:
-        return frozenset()
-    wanted = str(Path(env_file).expanduser().absolute())
-    return frozenset(record.pid for record in live_backends(base) if record.env_file == wanted)
-
-
-def _on_gpus(pids: frozenset[int]) -> int:
-    if not pids:
-        return 0
-    from specdash.collect.gpu import GpuCollector
-
-    seen: list[Reading[Any]] = []
-    GpuCollector(seen.append).step(1.0)
-    gpus: Gpus | None = seen[-1].value
-    if gpus is None:
-        return 0
-    rows = [process for gpu in gpus.gpus for process in gpu.processes or ()]
-    return sum(process.memory_bytes or 0 for process in rows if process.pid in pids)

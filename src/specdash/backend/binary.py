@@ -7,6 +7,7 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from specdash.backend.rules import error, warning
 from specdash.backend.settings import DEFAULT, canonical, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, PASSED_ON, SPECULATION
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from specdash.backend.settings import BackendSettings, ParameterValue
+    from specdash.core.errors import Finding
 
 
 # What an engine can do, and what it lacks of what is asked: data, and the reading of `llama-server --help`.
@@ -88,26 +90,6 @@ class Capabilities:
         """The default its help states for a flag."""
         found = _DEFAULT.search(self.texts.get(flag, ""))
         return found.group(1) if found is not None else None
-
-
-@dataclass(frozen=True, slots=True)
-class MissingFeature:
-    """Something the settings ask for and the engine has not. Texts are single lines and hold no secrets.
-
-    `name` is a parameter, a spec type or an argument; `key` the env key that asks for it. `refused`: the server would
-    not start, or would silently do something else; otherwise the thing is left out, and `message` says so.
-    """
-
-    name: str
-    key: str | None
-    message: str
-    refused: bool
-    fix: str = ""
-
-    @property
-    def line(self) -> str:
-        """Message and fix as one line."""
-        return f"{self.message}{f'; {self.fix}' if self.fix else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +166,8 @@ def _count(value: str) -> int:
     return len(value.split())
 
 
+LACKS = "engine-lacks"
+"""The rule of what the settings ask for and the engine has not."""
 ESSENTIAL = frozenset(
     {
         "model",
@@ -213,7 +197,7 @@ class BinaryFit:
     """The arguments for one build, and what of the settings is not among them."""
 
     arguments: list[str] = field(default_factory=list)
-    lacks: list[MissingFeature] = field(default_factory=list)
+    lacks: list[Finding] = field(default_factory=list)
 
 
 def arguments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[str]:
@@ -230,7 +214,7 @@ def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> 
     lacking = capabilities.before_today if capabilities is not None else None
     if capabilities is not None and lacking is not None:
         message = f"{capabilities.words} has no {lacking}: specdash runs builds with today's flags, and watches others"
-        return BinaryFit([], [MissingFeature(lacking, "LLAMA_BIN", message, refused=True, fix=_NEWER)])
+        return BinaryFit([], [error(LACKS, message, "LLAMA_BIN", _NEWER)])
     fitter = _Fitter(settings, capabilities)
     first: list[str] = []
     last: list[str] = []
@@ -276,7 +260,7 @@ class _Fitter:
     def __init__(self, settings: BackendSettings, capabilities: Capabilities | None) -> None:
         self.settings = settings
         self.known = capabilities
-        self.lacks: list[MissingFeature] = []
+        self.lacks: list[Finding] = []
 
     def parameter(self, parameter: Parameter, assigned: ParameterValue) -> list[str]:
         """One parameter as arguments; none when the build has no flag for it."""
@@ -320,7 +304,7 @@ class _Fitter:
 
     def _refuse_type(self, item: SpecType, known: Capabilities) -> None:
         message = f"{self._spec_setting}: {known.words} has no spec type {item.name}"
-        self._refuse(item.name, self._spec_key, message, f"it knows {', '.join(known.spec_types)}; {_NEWER}")
+        self._refuse(self._spec_key, message, f"it knows {', '.join(known.spec_types)}; {_NEWER}")
 
     def rest(self) -> list[str]:
         """The arguments that no catalogue entry covers, as they are spelled; without those the build does not take."""
@@ -336,19 +320,19 @@ class _Fitter:
         flag = canonical(word)
         if flag in known.removed:
             instead = known.advice(flag) or "remove it"
-            self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} removed {word}", instead)
+            self._refuse(EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} removed {word}", instead)
             return
         name, equals, value = word.partition("=")
         if equals and canonical(name) in known.flags:
-            self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", f"write '{name} {value}'")
+            self._refuse(EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", f"write '{name} {value}'")
             return
         if not flag.startswith("-"):
             message = f"{EXTRA_ARGS}: {word!r} belongs to no argument that {known.words} knows"
-            self._refuse(flag, EXTRA_ARGS, message, "remove it")
+            self._refuse(EXTRA_ARGS, message, "remove it")
             return
         close = difflib.get_close_matches(flag, known.flags, n=1, cutoff=0.8)
         hint = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
-        self._refuse(flag, EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", hint)
+        self._refuse(EXTRA_ARGS, f"{EXTRA_ARGS}: {known.words} has no {word}", hint)
 
     def variables(self) -> None:
         """Secrets and llama.cpp's own variables that the build does not read."""
@@ -360,12 +344,12 @@ class _Fitter:
             if known.first(parameter.flags) is None:
                 message = f"{parameter.key}: {known.words} has no {parameter.flags[0]}"
                 if name in ESSENTIAL:
-                    self._refuse(name, parameter.key, f"{message} and would serve everybody", _NEWER)
+                    self._refuse(parameter.key, f"{message} and would serve everybody", _NEWER)
                 else:
-                    self._leave_out(name, parameter.key, f"{message}, and does not read it")
+                    self._leave_out(parameter.key, f"{message}, and does not read it")
         for key in self.settings.native:
             if key in PASSED_ON and known.variables and key not in known.variables:
-                self._leave_out(PASSED_ON[key].name, key, f"{key} has no effect: {known.words} does not read it")
+                self._leave_out(key, f"{key} has no effect: {known.words} does not read it")
 
     def _lack(self, parameter: Parameter, assigned: ParameterValue, flag: str) -> None:
         asked = on_purpose(assigned)
@@ -374,18 +358,19 @@ class _Fitter:
         message = f"{setting}: {self._engine} has no {flag}"
         wanted = parameter.name in _SPECULATION or assigned.source == EXTRA_ARGS
         if parameter.name in ESSENTIAL or (asked and wanted):
-            self._refuse(parameter.name, key, message, f"remove it, or {_NEWER}")
+            self._refuse(key, message, f"remove it, or {_NEWER}")
         elif parameter.name in _SHOWN_BY_SPECDASH:
             lost = f"{self._engine} has no {flag}: specdash cannot show what it reads there"
-            self._leave_out(parameter.name, key or parameter.key, lost)
+            self._leave_out(key or parameter.key, lost)
         elif asked:
-            self._leave_out(parameter.name, key, f"{setting} is left out: {self._engine} has no {flag}")
+            self._leave_out(key, f"{setting} is left out: {self._engine} has no {flag}")
 
-    def _refuse(self, name: str, key: str | None, message: str, fix: str) -> None:
-        self.lacks.append(MissingFeature(name, key, message, refused=True, fix=fix))
+    def _refuse(self, key: str | None, message: str, fix: str) -> None:
+        """The server would not start, or would silently do something else."""
+        self.lacks.append(error(LACKS, message, key, fix))
 
-    def _leave_out(self, name: str, key: str | None, message: str) -> None:
-        self.lacks.append(MissingFeature(name, key, message, refused=False, fix=f"remove it, or {_NEWER}"))
+    def _leave_out(self, key: str | None, message: str) -> None:
+        self.lacks.append(warning(LACKS, message, key, f"remove it, or {_NEWER}"))
 
     @property
     def _engine(self) -> str:

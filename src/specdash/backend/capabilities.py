@@ -16,19 +16,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend import binary, embedded, engines
-from specdash.backend.binary import Capabilities, HelpEntry, MissingFeature, from_help, parse_help, type_names
+from specdash.backend.binary import Capabilities, HelpEntry, from_help, parse_help, type_names
 from specdash.backend.engines import KEY, PACKAGE, Engine, ask, binary_key, find_engine, probe_environment
 from specdash.backend.settings import MACHINE_KEYS, settings_from_env
 from specdash.core.changes import Role
 from specdash.core.env_edit import listed_values, parameter_of, takes_several
-from specdash.core.errors import EngineMissingError, InputError, SpecdashError
+from specdash.core.errors import EngineMissingError, InputError, Severity, SpecdashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.backend.settings import BackendSettings
+    from specdash.core.errors import Finding
 
-__all__ = ["Capabilities", "MissingFeature", "check", "lacking", "listed_names", "missing_values", "probe"]
+__all__ = ["Capabilities", "lacking", "listed_names", "missing_values", "probe"]
 
 _TIMEOUT_S = 20.0
 _TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
@@ -60,29 +61,10 @@ def _negated(variable: str) -> str:
     return variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 
-def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[MissingFeature, ...]:
+def lacking(settings: BackendSettings, capabilities: Capabilities) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
     fitted = embedded.fit if capabilities.kind == PACKAGE else binary.fit
     return tuple(fitted(settings, capabilities).lacks)
-
-
-def check(
-    settings: BackendSettings, capabilities: Capabilities, others: tuple[MissingFeature, ...] = ()
-) -> tuple[MissingFeature, ...]:
-    """What is left out, each worth a warning. Raises `InputError` when something is refused, naming the first.
-
-    `others` are lacks that were found elsewhere.
-    """
-    lacks = (*lacking(settings, capabilities), *others)
-    refused = [lack for lack in lacks if lack.refused]
-    if refused:
-        more = (
-            f" (and {len(refused) - 1} more: {', '.join(feature.name for feature in refused[1:])})"
-            if refused[1:]
-            else ""
-        )
-        raise InputError(f"{refused[0].line}{more}")
-    return lacks
 
 
 def missing_values(key: str, values: Mapping[str, str], capabilities: Capabilities) -> dict[str, str]:
@@ -101,7 +83,7 @@ def missing_values(key: str, values: Mapping[str, str], capabilities: Capabiliti
     for value in listed_values(Role.BACKEND, key, values.get(key, "")):
         with suppress(InputError):
             lacks = lacking(without(settings_from_env({**values, key: value})), capabilities)
-            missing += [value for lack in lacks if lack.refused and lack.key == key]
+            missing += [value for lack in lacks if lack.key == key and lack.severity is Severity.ERROR]
     return dict.fromkeys(missing, f"not in {capabilities.words}")
 
 

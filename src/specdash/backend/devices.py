@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.binary import MissingFeature, key_of, on_purpose, setting_of
 from specdash.backend.engines import (
     PACKAGE,
     Build,
@@ -25,16 +24,15 @@ from specdash.backend.engines import (
 from specdash.backend.settings import MACHINE_KEYS, BackendSettings
 from specdash.core.envfile import read_values
 from specdash.core.errors import SpecdashError
-from specdash.core.parameter_catalogue import BY_NAME
 from specdash.core.paths import backend_env_file
 from specdash.system.data import dataclass
-from specdash.system.text import MIB, counted
+from specdash.system.text import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from specdash.backend.settings import ParameterValue
     from specdash.collect.gpu import Driver
+    from specdash.core.readings import Gpu, Gpus, Reading
 
 
 NONE = "none"
@@ -43,8 +41,10 @@ _TIMEOUT_S = 20.0
 _GOOD_FOR_S = 30.0
 _TITLE = "Available devices:"
 _DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
-_NAMING = ("device", "spec-draft-device")
+_NVML_S = 2.0
 _lock = threading.Lock()
+_orders: dict[tuple[tuple[str, str], ...], tuple[str, ...]] = {}
+_seen: tuple[float, Gpus | None] = (0.0, None)
 _known: dict[tuple[object, ...], tuple[float, tuple[Device, ...] | None]] = {}
 
 
@@ -112,67 +112,97 @@ def visible_environment(settings: BackendSettings, base: Mapping[str, str]) -> d
     return {**base, **settings.environment}
 
 
-def lacking(settings: BackendSettings, engine: Engine, base: Mapping[str, str]) -> tuple[MissingFeature, ...]:
-    """What the settings name of devices that `engine` does not offer. The engine is asked only where they name any."""
-    found: list[MissingFeature] = []
-    named = {name: value for name in _NAMING if (value := _set(settings, name)) is not None and value.value != NONE}
-    main, shares = _set(settings, "main-gpu"), _set(settings, "tensor-split")
-    if named or (main is not None and main.value) or shares is not None:
-        devices = list_devices(engine, visible_environment(settings, base))
-        if devices is not None:
-            found += [lack for name, value in named.items() for lack in _unknown(name, value, devices, engine)]
-            used = _used(settings, devices)
-            found += _main(settings, main, used, engine) if main is not None else []
-            found += _shares(shares, used, engine) if shares is not None else []
-    layers = _set(settings, "gpu-layers")
-    if layers is not None and layers.value not in (0, -1) and build_of(engine).cpu_only:
-        said = f"{setting_of(BY_NAME['gpu-layers'], layers)} has no effect: {engine.words} was built for the CPU"
-        fix = "`specdash doctor` says how to get one that uses the GPU"
-        found.append(MissingFeature("gpu-layers", key_of(layers.source), said, refused=False, fix=fix))
-    return tuple(found)
+# Which GPUs the settings use. NVML and CUDA number GPUs in different orders (by PCI bus, and fastest first), so that a
+# device of the engine is matched to one of NVML's by its UUID.
 
 
-def _set(settings: BackendSettings, name: str) -> ParameterValue | None:
-    value = settings.parameters.get(name)
-    return value if value is not None and on_purpose(value) else None
+@dataclass(frozen=True, slots=True)
+class UsedGpu:
+    """A device that the engine uses: its name there, what it is, NVML's view of it where NVML knows it, and what the
+    engine says is free where it was asked."""
+
+    name: str
+    description: str
+    gpu: Gpu | None = None
+    free_bytes: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Name and description."""
+        return f"{self.name} ({self.description})"
 
 
-def _unknown(name: str, value: ParameterValue, devices: tuple[Device, ...], engine: Engine) -> list[MissingFeature]:
-    known = {device.name.lower() for device in devices}
-    strange = [word for word in str(value.value).split(",") if word.lower() not in known]
-    if not strange:
-        return []
-    said = f"{setting_of(BY_NAME[name], value)}: {engine.words} lists no device {', '.join(strange)}"
-    if devices:
-        fix = f"use {' or '.join(f'{device.name} ({device.description})' for device in devices)}, or 'none' for the CPU"
-    else:
-        fix = "remove it: the engine has no device but the CPU; `specdash doctor` says why"
-    return [MissingFeature(name, key_of(value.source), said, refused=True, fix=fix)]
+def nvml_gpus() -> Gpus | None:
+    """The GPUs of this machine as NVML sees them, None when it shows none. Good for two seconds."""
+    global _seen
+    with _lock:
+        if time.monotonic() >= _seen[0]:
+            from specdash.collect.gpu import GpuCollector
+
+            readings: list[Reading[Gpus]] = []
+            GpuCollector(readings.append).step(_NVML_S)
+            value = readings[-1].value
+            _seen = (time.monotonic() + (_NVML_S if value is not None else _GOOD_FOR_S), value)
+        return _seen[1]
 
 
-def _used(settings: BackendSettings, devices: tuple[Device, ...]) -> int:
+def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The UUIDs of the GPUs in the order in which CUDA numbers them in `env`; none where CUDA has none."""
+    key = tuple(sorted((name, value) for name, value in env.items() if name.startswith(("CUDA_", "LD_"))))
+    with _lock:
+        kept = _orders.get(key)
+    if kept is None:
+        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], env, _TIMEOUT_S)
+        kept = tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
+        with _lock:
+            if kept:
+                _orders[key] = kept
+    return kept
+
+
+def used_gpus(
+    settings: BackendSettings,
+    engine: Engine | None,
+    base: Mapping[str, str],
+    nvml: Callable[[], Gpus | None] = nvml_gpus,
+    cuda: Callable[[Mapping[str, str]], tuple[str, ...]] = cuda_gpus,
+    *,
+    ask: bool = False,
+) -> tuple[UsedGpu, ...]:
+    """The GPUs that the settings use, in the engine's order; none where it runs on the CPU.
+
+    NVIDIA's are known without the engine; it lists its devices with `ask`, and where it has others. Without an engine
+    it is taken for one that uses CUDA.
+    """
+    drafts = settings.draft_model is not None and settings.value("spec-draft-ngl") != 0
+    if (settings.value("gpu-layers") == 0 and not drafts) or settings.value("device") == NONE:
+        return ()
+    if engine is not None and build_of(engine).cpu_only:
+        return ()
+    env = visible_environment(settings, base)
+    seen = nvml()
+    by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
+    order = cuda(env) if by_uuid else ()
+    found = tuple(
+        UsedGpu(f"CUDA{number}", gpu.name or "unnamed", gpu)
+        for number, gpu in enumerate(map(by_uuid.get, order))
+        if gpu is not None
+    )
+    asked = engine is not None and (ask or (not found and bool(build_of(engine).others)))
+    listed = list_devices(engine, env) if engine is not None and asked else None
+    if listed is not None:
+        known = {used.name: used.gpu for used in found}
+        found = tuple(
+            UsedGpu(device.name, device.description, known.get(device.name), device.free_bytes) for device in listed
+        )
     named = settings.text("device")
-    if named is None:
-        return len(devices)
-    return 0 if named == NONE else len(named.split(","))
-
-
-def _main(settings: BackendSettings, value: ParameterValue, used: int, engine: Engine) -> list[MissingFeature]:
-    if settings.value("split-mode") != NONE or not used or int(value.value) < used:
-        return []
-    said = f"{setting_of(BY_NAME['main-gpu'], value)}: {engine.words} has {counted(used, 'GPU')} to use"
-    fix = f"use 0 to {used - 1}" if used > 1 else "use 0"
-    return [MissingFeature("main-gpu", key_of(value.source), said, refused=True, fix=fix)]
-
-
-def _shares(value: ParameterValue, used: int, engine: Engine) -> list[MissingFeature]:
-    count = len(re.split("[,/]", str(value.value)))
-    if count <= used:
-        return []
-    said = f"{setting_of(BY_NAME['tensor-split'], value)} has {count} shares: {engine.words} has {used} GPU"
-    said += "s" if used != 1 else ""
-    fix = "remove it" if used < 2 else f"give {used}"
-    return [MissingFeature("tensor-split", key_of(value.source), said, refused=False, fix=fix)]
+    if named is not None:
+        by_name = {used.name.lower(): used for used in found}
+        found = tuple(by_name[word] for word in named.lower().split(",") if word in by_name)
+    if settings.value("split-mode") == NONE:
+        main = int(settings.value("main-gpu") or 0)
+        found = found[main : main + 1]
+    return found
 
 
 # Whether the engine at hand can use the NVIDIA GPU, and why not: for `specdash doctor`.

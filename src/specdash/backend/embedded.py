@@ -17,7 +17,8 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import ESSENTIAL, Capabilities, MissingFeature, key_of, on_purpose, setting_of
+from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, on_purpose, setting_of
+from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
 from specdash.core.speculation import named_type
 from specdash.system.data import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.backend.settings import BackendSettings, ParameterValue
+    from specdash.core.errors import Finding
     from specdash.core.parameters import Parameter
 
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
@@ -63,7 +65,7 @@ class EmbeddedFit:
     """The assignments for one version of the package, and what of the settings is not among them."""
 
     assignments: list[Assignment] = field(default_factory=list)
-    lacks: list[MissingFeature] = field(default_factory=list)
+    lacks: list[Finding] = field(default_factory=list)
 
 
 def assignments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[Assignment]:
@@ -87,10 +89,10 @@ def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> 
         _chain(settings, capabilities, found)
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
-        found.lacks.append(MissingFeature(word, "LLAMA_EXTRA_ARGS", message, refused=True, fix=_USE_THE_BINARY))
+        found.lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
     for key in settings.native:
         message = f"{key} has no effect: xllamacpp does not read it"
-        found.lacks.append(MissingFeature(key, key, message, refused=False, fix="use llama-server for it"))
+        found.lacks.append(warning(LACKS, message, key, "use llama-server for it"))
     return found
 
 
@@ -98,7 +100,7 @@ def _has(capabilities: Capabilities | None, path: str) -> bool:
     return capabilities is None or path in capabilities.flags
 
 
-def _lack(parameter: Parameter, assigned: ParameterValue) -> list[MissingFeature]:
+def _lack(parameter: Parameter, assigned: ParameterValue) -> list[Finding]:
     text = setting_of(parameter, assigned)
     refused = parameter in SPECULATION or parameter.name in ESSENTIAL or assigned.source == "LLAMA_EXTRA_ARGS"
     if not on_purpose(assigned) and parameter.name not in ESSENTIAL:
@@ -107,7 +109,7 @@ def _lack(parameter: Parameter, assigned: ParameterValue) -> list[MissingFeature
         f"{text}: xllamacpp has no such parameter" if refused else f"{text} is left out: xllamacpp has no such one"
     )
     fix = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
-    return [MissingFeature(parameter.name, key_of(assigned.source), message, refused=refused, fix=fix)]
+    return [(error if refused else warning)(LACKS, message, key_of(assigned.source), fix)]
 
 
 def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: EmbeddedFit) -> None:
@@ -118,7 +120,7 @@ def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: 
             continue
         key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
         message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {item.name}"
-        found.lacks.append(MissingFeature(item.name, key, message, refused=True, fix=_USE_THE_BINARY))
+        found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
     if names:
         found.assignments.append(Assignment("spec-type", _TYPES, names))
 

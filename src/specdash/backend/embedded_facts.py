@@ -1,13 +1,15 @@
-"""What the installed xllamacpp can do, printed as one JSON object: `python -m specdash.backend.embedded_facts`.
+"""What the installed xllamacpp can do, and CUDA's order of the GPUs: `python -m specdash.backend.embedded_facts`.
 
 A process of its own: the import costs memory that nobody gets back, and a broken library must not take us with it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from typing import Any
+from uuid import UUID
 
 _DEPTH = 4
 
@@ -39,11 +41,36 @@ def devices(found: list[dict[str, Any]]) -> list[tuple[str, str, int, int]]:
     ]
 
 
-def main() -> int:
-    """Print the facts, or with `--devices` the devices beside the CPU: name, description, bytes in all and free.
+def cuda_order() -> list[str]:
+    """The UUIDs of the GPUs in CUDA's order, asked of the driver; no memory of theirs is taken."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    count, device, raw = ctypes.c_int(), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    # The first knows the parts of a GPU that is shared out (MIG); drivers before 11.4 do not have it.
+    uuid_of = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    found = []
+    for number in range(count.value):
+        if driver.cuDeviceGet(ctypes.byref(device), number) == 0 and uuid_of(raw, device) == 0:
+            found.append(f"GPU-{UUID(bytes=bytes(raw))}")
+        else:
+            found.append("unknown")
+    return found
 
-    1 with one line when the package cannot be imported.
+
+def main() -> int:
+    """Print the facts, or with `--devices` the devices beside the CPU: name, description, bytes in all and free; with
+    `--cuda` the UUIDs of the GPUs.
+
+    1 with one line when the package, or CUDA's driver, cannot be loaded.
     """
+    if "--cuda" in sys.argv:
+        try:
+            print("\n".join(cuda_order()))
+        except (OSError, AttributeError) as error:
+            print(f"{error}".splitlines()[0])
+            return 1
+        return 0
     try:
         import xllamacpp
     except Exception as error:  # noqa: BLE001 - whatever a foreign library raises while it loads

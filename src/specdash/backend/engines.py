@@ -11,12 +11,11 @@ import json
 import mmap
 import os
 import re
-import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
 
 
-# Run a program for its few words about itself: bounded in time and in what is read, whatever it does.
+# Run a program for its few words about itself: bounded in time and in what is read.
 
-_CHUNK = 64 * 1024
 _LARGEST = 1024 * 1024
-_POLL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,40 +64,28 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> Progra
         )
     except OSError as error:
         return ProgramOutput("", problem=error.strerror or str(error))
-    deadline = time.monotonic() + timeout_s
+    late = threading.Event()
+
+    def end() -> None:
+        # Children that the program left in its session go with it.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def give_up() -> None:
+        late.set()
+        end()
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.start()
     with process:
-        try:
-            output, problem = _read(process, deadline)
-            while problem is None and process.poll() is None:
-                if time.monotonic() >= deadline:
-                    problem = _too_slow(timeout_s)
-                time.sleep(_POLL_S)
-        finally:
-            # Children that the program left in its session go with it.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-    return ProgramOutput(output.decode("utf-8", "replace"), process.returncode, problem)
-
-
-def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, str | None]:
-    if process.stdout is None:
-        raise ValueError("the program was started without a pipe for its output")
-    pipe = process.stdout.fileno()
-    started = time.monotonic()
-    output = bytearray()
-    while len(output) <= _LARGEST:
-        wait = deadline - time.monotonic()
-        if wait <= 0 or not select.select([pipe], [], [], wait)[0]:
-            return bytes(output), _too_slow(deadline - started)
-        data = os.read(pipe, _CHUNK)
-        if not data:
-            return bytes(output), None
-        output += data
-    return bytes(output[:_LARGEST]), f"says more than {size(_LARGEST)}"
-
-
-def _too_slow(timeout_s: float) -> str:
-    return f"no answer within {timeout_s:.0f} s"
+        text = process.stdout.read(_LARGEST + 1) if process.stdout is not None else b""
+        if len(text) <= _LARGEST:
+            process.wait()
+        timer.cancel()
+        end()
+    problem = f"no answer within {timeout_s:.0f} s" if late.is_set() else None
+    problem = f"says more than {size(_LARGEST)}" if len(text) > _LARGEST else problem
+    return ProgramOutput(text[:_LARGEST].decode("utf-8", "replace"), process.returncode, problem)
 
 
 # What was once found out about an engine, kept in one JSON file so that asking again costs nothing.
@@ -321,11 +306,6 @@ def build_of(engine: Engine) -> Build:
         if engine.kind != BINARY
         else _binary(Path(engine.path).resolve(), engine.loader)
     )
-
-
-def may_use_gpu(engine: Engine | None) -> bool:
-    """False when the engine is known to run on the CPU alone."""
-    return engine is None or not build_of(engine).cpu_only
 
 
 def _gpu_build_package(name: str) -> Build:

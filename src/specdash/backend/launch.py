@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from specdash.backend import auto, binary, capabilities, devices, embedded
+from specdash.backend import auto, binary, embedded
+from specdash.backend.devices import used_gpus
 from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.changes import is_secret
 from specdash.core.envfile import read_values
-from specdash.core.errors import InputError, PortInUseError, Problem
+from specdash.core.errors import EngineMissingError, InputError, PortInUseError, Severity, errors
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
@@ -33,8 +35,9 @@ from specdash.system.processes import began
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.binary import Capabilities, MissingFeature
+    from specdash.backend.binary import Capabilities
     from specdash.backend.settings import DraftDetector
+    from specdash.core.errors import Finding
     from specdash.core.records import StartCheck
 
 
@@ -101,8 +104,8 @@ class LaunchPlan:
     """Keys of the caller's environment that were kept away from the server."""
     capabilities: Capabilities | None = None
     """What the engine can do; None: everything, under today's names."""
-    lacks: tuple[MissingFeature, ...] = ()
-    """What is left out because the engine has no such thing."""
+    findings: tuple[Finding, ...] = ()
+    """What is to be known about the settings, errors first."""
     env_digest: str | None = None
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -130,9 +133,9 @@ class LaunchPlan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything worth a line on stderr before the server starts."""
-        extra = [lack.line for lack in self.lacks]
+        found = [finding.line for finding in self.findings if finding.severity is Severity.WARNING]
         stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
-        return (*self.settings.warnings, *extra, *stray)
+        return (*found, *stray)
 
     @property
     def rendered(self) -> tuple[str, ...]:
@@ -263,8 +266,17 @@ def settings_of(
         env,
         detect=detect or auto.detect,
         look=auto.look,
-        on_gpu=lambda settings: bool(auto.used_devices(settings, find_engine(settings, base), base)),
+        on_gpu=lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True)),
     )
+
+
+_CANNOT_START = frozenset(
+    (
+        *("value", "removed-key", "settings", "file", "file-kind", "context", "engine-lacks"),
+        *("nextn-layers", "draft-architecture", "vocabulary", "recurrent-draft"),
+    )
+)
+"""Rules whose errors no server is started with, whoever asks for it."""
 
 
 def make_plan(
@@ -281,22 +293,20 @@ def make_plan(
     Raises `InputError` for what cannot be meant and what the engine cannot do, and `EngineMissingError`.
     """
     merged = {**env, **({"LLAMA_ENGINE": engine} if engine else {})}
-    settings = settings_of(merged, base)
-    facts, draft = auto.check(settings)
+    found = plan(merged, Circumstances(Path(env_file).expanduser() if env_file is not None else None, base=base))
+    findings = found.findings
+    wrong = [finding for finding in errors(findings) if finding.rule in _CANNOT_START]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if wrong[1:] else ""
+        raise InputError(f"{wrong[0].line}{more}", key=wrong[0].key)
+    if found.engine is None:
+        raise found.failure or EngineMissingError("no engine was found")
+    settings = found.settings
     if settings.port == 0:
-        source = settings.parameters["port"].source
-        settings = settings.with_value("port", free_port(settings.host), source, FREE_PORT)
-    found = find_engine(settings, base)
-    can = capabilities.probe(found, base)
-    lacks = capabilities.check(auto.without(settings), can, devices.lacking(settings, found, base))
-    if auto.wanted(settings):
-        settings = auto.fitted(settings, facts, draft, auto.room_of(settings, found, base, env_file))
-    slowed = auto.slowed_down(settings, facts)
-    if slowed is not None:
-        settings = settings.model_copy(update={"remarks": (*settings.remarks, Problem(slowed))})
+        settings = settings.with_value("port", free_port(settings.host), settings.parameters["port"].source, FREE_PORT)
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
-    return LaunchPlan(settings, found, place, capabilities=can, lacks=lacks)
+    return LaunchPlan(settings, found.engine, place, capabilities=found.capabilities, findings=findings)
 
 
 def check_port(settings: BackendSettings) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-from specdash.core.changes import Role
-from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError, Problem, ProblemKind
 from specdash.core.parameter_catalogue import (
     BY_FLAG,
@@ -323,13 +321,14 @@ class _SettingsReader:
         self.secrets: dict[str, SecretStr] = {}
 
     def settings(self) -> BackendSettings:
-        for key, instead in REMOVED_KEYS.items():
-            if key in self.env and key not in IGNORED_KEYS:
-                what = f"{key}={self.env[key]}: llama.cpp removed this variable"
-                raise InputError(what, f"use {instead}", key=key)
-            if (text := self.env.pop(key, None)) is not None:
-                what = f"{key}={text} has no effect: llama.cpp ignores it without a word"
-                self._no_effect(what, key, f"use {instead}")
+        for key in [key for key in REMOVED_KEYS if key in self.env]:
+            ignored = key in IGNORED_KEYS
+            fate = "ignores it without a word" if ignored else "removed it"
+            what, fix = f"{key}={self.env.pop(key)}: llama.cpp {fate}", f"use {REMOVED_KEYS[key]}"
+            problem = Problem(what, fix, key, kind=ProblemKind.REMOVED)
+            if not ignored:
+                raise InputError(problem)
+            self.remarks.append(problem)
         for parameter in ENGINE:
             self._assign(parameter)
         self._require_model()
@@ -363,9 +362,6 @@ class _SettingsReader:
 
     def _remark(self, what: str, key: str | None = None, fix: str = "") -> None:
         self.remarks.append(Problem(what, fix, key))
-
-    def _no_effect(self, what: str, key: str, fix: str = "") -> None:
-        self.remarks.append(Problem(what, fix, key, kind=ProblemKind.NO_EFFECT))
 
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
         found = [(self.env[key], key) for key in parameter.keys if key in self.env]
@@ -479,18 +475,9 @@ class _SettingsReader:
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
         for key in KNOBS:
             value = self._ours(key)
-            if value is None:
-                continue
-            targets = {t.name: t.knob(key) for t in types}
-            deaf = [name for name, target in targets.items() if target is None]
-            if self.undecided:
-                continue
-            if not targets:
-                self._no_effect(f"{key} has no effect: no speculation is configured", key)
-            elif deaf:
-                self._no_effect(_deaf_warning(key, deaf), key)
-            for target in filter(None, targets.values()):
-                self._assign_knob(key, value, target)
+            for kind in types:
+                if value is not None and (target := kind.knob(key)) is not None:
+                    self._assign_knob(key, value, target)
 
     def _assign_knob(self, key: str, value: Scalar, target: str) -> None:
         held = self.assigned.get(target)
@@ -559,17 +546,8 @@ class _SettingsReader:
         for key, value in self.env.items():
             if key in BY_KEY or key in negations:
                 continue
-            if not key.startswith("LLAMA_"):
-                environment[key] = value
-                continue
-            if key.startswith("LLAMA_ARG_"):
-                native[key] = value
-            else:
-                environment[key] = value
-            if key not in PASSED_ON:
-                if not (key.startswith("LLAMA_ARG_") and self._lists(key)):
-                    self.remarks.append(_unknown(key))
-            elif any(canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
+            (native if key.startswith("LLAMA_ARG_") else environment)[key] = value
+            if key in PASSED_ON and any(canonical(word) in PASSED_ON[key].flags for word in self.extra.rest):
                 self._remark(f"{key}={value} is ignored: {SOURCE} wins", key)
         return native, environment
 
@@ -582,21 +560,3 @@ def _named(name: str, assigned: ParameterValue) -> str:
     if assigned.source == DEFAULT:
         return f"the default {assigned.value}"
     return setting(assigned.source, BY_NAME[name], assigned.value)
-
-
-def _deaf_warning(key: str, names: list[str]) -> str:
-    notes = []
-    for name in names:
-        found = spec_type(name)
-        if found is None:
-            notes.append(f"{name} (specdash does not know its knobs)")
-            continue
-        fixed = found.fixed_draft_length if key == "LLAMA_DRAFT_MAX" else None
-        notes.append(f"{name} (its draft length is fixed at {fixed})" if fixed is not None else name)
-    return f"{key} has no effect on {', '.join(notes)}: there is no such knob"
-
-
-def _unknown(key: str) -> Problem:
-    close = close_key(Role.BACKEND, key)
-    fix = f"did you mean {close}?" if close else ""
-    return Problem(f"{key} is not a known key and is passed on unread", fix, key, kind=ProblemKind.UNKNOWN_KEY)

@@ -63,8 +63,7 @@ def plan_beside(
     settings = plan.settings if speculates else without_speculation(plan.settings)
     for name, value in {"host": "127.0.0.1", "slots": True, **parameters}.items():
         settings = settings.with_value(name.replace("_", "-"), value, who)
-    lacks = plan.lacks if speculates else ()
-    return on_free_port(replace(plan, settings=settings, log=str(log), env_file=env_file, lacks=lacks), who)
+    return on_free_port(replace(plan, settings=settings, log=str(log), env_file=env_file), who)
 
 
 def on_free_port(plan: LaunchPlan, who: str) -> LaunchPlan:
@@ -85,10 +84,10 @@ def without_speculation(settings: BackendSettings) -> BackendSettings:
     )
 
 
-def check_memory(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:
+def check_memory(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:
     """Raise `RefusedError` when a second server does not fit into memory beside what runs now."""
     wanted = {key: value for key, value in values.items() if not key.startswith(_KEYS)} | {SPEC_TYPE: OFF}
-    problem = memory_problem(plan, wanted, env)
+    problem = memory_problem(wanted, env)
     if problem is not None:
         raise RefusedError(
             f"no second server fits beside the one that runs: {problem}; use --in-place, which switches "
@@ -96,15 +95,14 @@ def check_memory(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str, 
         )
 
 
-def memory_problem(plan: LaunchPlan, values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> str | None:
+def memory_problem(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> str | None:
     """Why a server of these settings does not fit into memory beside what runs now; None when it does."""
-    from specdash.control.preflight import PreflightContext, check, memory
-    from specdash.core.changes import Role
+    from specdash.backend.plan import Circumstances, plan
+    from specdash.backend.rules.machine import MEMORY_RULES
     from specdash.core.errors import Severity
 
-    context = PreflightContext(Path(plan.env_file or "env"), frozenset({SPEC_TYPE}), base=env)
-    for finding in check(Role.BACKEND, values, context):
-        if finding.rule in memory.RULES and finding.severity is not Severity.INFO:
+    for finding in plan(values, Circumstances(None, frozenset({SPEC_TYPE}), base=env)).findings:
+        if finding.rule in MEMORY_RULES and finding.severity is not Severity.INFO:
             return finding.message
     return None
 

@@ -244,7 +244,7 @@ class OwnedEngine:
 
     def check_memory(self) -> None:
         """Raise `RefusedError` when it does not fit into memory beside what runs now."""
-        problem = memory_problem(self.plan, self.values)
+        problem = memory_problem(self.values)
         if problem is not None:
             raise RefusedError(
                 f"{self.name} does not fit beside what runs now: {problem}; stop the service meanwhile, or say --force"

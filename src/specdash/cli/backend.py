@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
         return ExitCode.OK
     from specdash.backend import session
 
-    session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     check = _unchecked if args.no_preflight else _refuse
+    check(plan)
+    session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired)
 
 
@@ -69,25 +70,17 @@ def _repaired(env_file: str | None) -> Repaired:
     return found
 
 
-_OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only", "env-file"})
-"""Preflight errors that a service manager's next try may not meet: a port or memory that somebody still holds, a disk
-that is full now. The engine fails by itself where they hold; given up for them, a service would stay down."""
-
-
 def _refuse(plan: LaunchPlan) -> None:
-    """Raise `InputError` for what preflight calls an error of the settings: no restart would mend it."""
-    from pathlib import Path
+    """Raise `InputError` for the first error of the settings that no restart would mend.
 
-    from specdash.control import preflight
-    from specdash.core.changes import Role
+    An error of the moment is left to the engine: given up for it, a service would stay down.
+    """
+    from specdash.backend.rules.machine import OF_THE_MOMENT
     from specdash.core.errors import InputError, errors
-    from specdash.core.paths import backend_env_file
 
-    context = preflight.PreflightContext(Path(plan.env_file or backend_env_file()))
-    found = errors(preflight.check(Role.BACKEND, {**plan.values, "LLAMA_ENGINE": plan.engine.kind}, context))
-    wrong = [finding.line for finding in found if finding.rule not in _OF_THE_MOMENT]
-    if wrong:
-        raise InputError("; ".join(wrong))
+    for finding in errors(plan.findings):
+        if finding.rule not in OF_THE_MOMENT:
+            raise InputError(finding.line, key=finding.key)
 
 
 def _unchecked(_plan: LaunchPlan) -> None:

@@ -98,7 +98,7 @@ def _beside(args: argparse.Namespace, effort: BaselineEffort) -> int:
         values = read_env_file(file)
         plan = plan_beside(values, file, directory / "engine.log", "baseline", engine=args.engine, speculates=False)
         if not args.force:
-            check_memory(plan, values)
+            check_memory(values)
         say(f"starting {plan.engine.words} without speculation on {plan.settings.url}")
         with own_engine(plan) as place:
             return _measure(place, effort, args)

@@ -15,7 +15,7 @@ from specdash.system.text import counted, percent, size
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.control.preflight.memory import Projection, ProjectionRequest
+    from specdash.backend.projection import Projection, ProjectionRequest
     from specdash.llama.gguf import GgufFacts
     from specdash.llama.model_facts import ModelFacts
 
@@ -102,7 +102,7 @@ def _one_type(chain: str | None) -> str | None:
 def _wish(args: argparse.Namespace) -> tuple[ProjectionRequest, str]:
     """What is asked for, and where the sizes come from."""
     from specdash.backend.launch import read_env_file
-    from specdash.control.preflight.memory import ProjectionRequest
+    from specdash.backend.projection import ProjectionRequest
     from specdash.core.parameter_catalogue import BY_NAME
     from specdash.core.paths import backend_env_file
 
@@ -143,7 +143,7 @@ def _projections(
     facts: GgufFacts, draft: GgufFacts | None, wish: ProjectionRequest, args: argparse.Namespace
 ) -> tuple[Projection, int | None]:
     """What the sizes take, and the largest context that fits where that is asked for."""
-    from specdash.control.preflight.memory import at_context, largest, project
+    from specdash.backend.projection import at_context, largest, project
 
     projection = project(facts, draft, wish)
     if not args.fit:

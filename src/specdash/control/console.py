@@ -138,12 +138,12 @@ class Console:
         """The values listed for a key of the backend that its engine has not, with why; none where nothing is known of
         the engine. `values` is the backend's env as it is wanted."""
         from specdash.backend import auto, capabilities
+        from specdash.backend.engines import find_engine
         from specdash.backend.settings import settings_from_env
-        from specdash.control.preflight.memory import cached_engine
 
         try:
             given = dict(values)
-            engine = cached_engine(auto.without(settings_from_env(given)))
+            engine = find_engine(auto.without(settings_from_env(given)), self._env)
             return capabilities.missing_values(key, given, capabilities.probe(engine, self._env))
         except (SpecdashError, ValueError, OSError):
             return {}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan
+from specdash.backend.plan import Circumstances, judge, readable_settings
+from specdash.backend.rules import in_order
+from specdash.backend.rules.proxy import pair
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
-from specdash.control.preflight import PreflightContext, check
-from specdash.control.preflight.context import Findings
-from specdash.control.preflight.proxy import check_pair
 from specdash.control.profiles import means_the_same
 from specdash.control.running import promise, recorded_engine, recorded_proxy
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
@@ -156,17 +156,17 @@ def findings(
         service, values = service_of(deployment, edit.role), edit.values(new=True)
         beside = deployment.service(Role.PROXY if edit.role is Role.BACKEND else Role.BACKEND)
         other = next((item.values(new=True) for item in edits if item.role is not edit.role), None)
-        context = PreflightContext(
+        context = Circumstances(
             env_file=service.env_file,
             changed=frozenset(change.key for change in edit.changes),
             back=back,
-            service=service,
+            keeps_socket=service.socket,
             own_pids=own_pids(service, env),
             base=env,
             other=other if other is not None else _values_of(beside),
             other_pids=own_pids(beside, env) if beside is not None else frozenset(),
         )
-        found += check(edit.role, values, context)
+        found += judge(edit.role, values, context)
     # What two services do not agree on is found from both sides.
     found = list(dict.fromkeys(found))
     refusals = errors(found)
@@ -179,16 +179,14 @@ def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Findi
     proxy = _values_of(deployment.proxy)
     if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
         return ()
-    context = PreflightContext(
+    context = Circumstances(
         deployment.backend.env_file,
-        service=deployment.backend,
         own_pids=own_pids(deployment.backend, env),
         base=env,
         other_pids=own_pids(deployment.proxy, env),
     )
-    out = Findings({**proxy, **backend})
-    check_pair(backend, proxy, context, out)
-    return out.sorted()
+    settings = readable_settings(backend, context)
+    return in_order(pair(settings, proxy, context), {**proxy, **backend}) if settings is not None else ()
 
 
 def _values_of(service: ManagedService | None) -> dict[str, str] | None:

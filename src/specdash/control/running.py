@@ -13,14 +13,13 @@ from specdash.backend.start_check import ServerPromise, promise_of
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.errors import SpecdashError
 from specdash.llama.gguf import GgufError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from specdash.control.services.services import ManagedService
-    from specdash.core.records import ProxyRecord
+    from specdash.core.records import ProxyRecord, RunRecord
     from specdash.core.speculation import SpecType
 
 
@@ -45,26 +44,11 @@ def _detect(path: str) -> SpecType | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ServingEngine:
-    """The process that serves, by its run record. `digest` is the version of the env file that it runs."""
-
-    pid: int
-    url: str
-    digest: str | None = None
-    log: str | None = None
-
-
-def recorded_engine(service: ManagedService, env: Mapping[str, str]) -> ServingEngine | None:
+def recorded_engine(service: ManagedService, env: Mapping[str, str]) -> RunRecord | None:
     """The most recently started live engine whose run record names this service's env file."""
     wanted = _real(service.env_file)
-    found = [
-        backend for backend in live_backends(env) if backend.env_file is not None and _real(backend.env_file) == wanted
-    ]
-    if not found:
-        return None
-    best = max(found, key=lambda run_record: run_record.pid_started)
-    return ServingEngine(best.pid, best.url, best.env_digest, best.log)
+    found = [record for record in live_backends(env) if record.env_file and _real(record.env_file) == wanted]
+    return max(found, key=lambda record: record.pid_started, default=None)
 
 
 def port_of(url: str) -> int | None:
@@ -74,10 +58,10 @@ def port_of(url: str) -> int | None:
 
 
 def recorded_proxy(service: ManagedService, env: Mapping[str, str]) -> ProxyRecord | None:
-    """The youngest live proxy that left a record naming this service's env file."""
+    """The most recently started live proxy whose record names this service's env file."""
     wanted = _real(service.env_file)
-    found = [proxy for proxy in live_proxies(env) if proxy.env_file is not None and _real(proxy.env_file) == wanted]
-    return max(found, key=lambda proxy_record: proxy_record.pid_started, default=None)
+    found = [record for record in live_proxies(env) if record.env_file and _real(record.env_file) == wanted]
+    return max(found, key=lambda record: record.pid_started, default=None)
 
 
 def _real(path: str | Path) -> str:

@@ -48,12 +48,11 @@ class ExitCode(IntEnum):
 
 
 class ProblemKind(Enum):
-    """What a problem is, for whoever treats some kinds apart."""
+    """What a problem is, where code treats some kinds apart."""
 
     OTHER = auto()
-    NO_EFFECT = auto()
-    """A setting that nothing reads as things are."""
-    UNKNOWN_KEY = auto()
+    REMOVED = auto()
+    """A key that llama.cpp reads no longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class ServiceBed:
             self._trial = None
             raise
         if plan.refused:
-            from specdash.control.preflight.memory import RULES as MEMORY_RULES
+            from specdash.backend.rules.machine import MEMORY_RULES
 
             refusals = errors(plan.findings)
             short = any(refusal.rule in MEMORY_RULES for refusal in refusals)
@@ -258,7 +258,7 @@ class OwnBed:
             plan = plan_beside(values, self.file, log, "bench", engine=self._engine, env=self._env, metrics=True)
         except SpecdashError as error:
             raise BootFailedError(str(error)) from None
-        problem = None if self._force else memory_problem(plan, values, self._env)
+        problem = None if self._force else memory_problem(values, self._env)
         if problem is not None:
             words = f"it does not fit beside what runs now: {problem}; --force tries it all the same"
             raise BootFailedError(words, out_of_memory=True)

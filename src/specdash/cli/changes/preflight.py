@@ -63,18 +63,20 @@ def run(args: argparse.Namespace) -> int:
 
 def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightRequest, tuple[Finding, ...]]]:
     """The findings about each service, each knowing what the other one shall be."""
-    from specdash.control.preflight import PreflightContext, check
+    from specdash.backend.plan import Circumstances, judge
 
     every = list(subjects)
     found: list[tuple[PreflightRequest, tuple[Finding, ...]]] = []
     for request in every:
         other = next((two for two in every if two.role is not request.role), request.other)
-        context = PreflightContext(request.env_file, request.changed, request.service, _own_pids(request.service))
+        keeps_socket = request.service is not None and request.service.socket
+        pids = _own_pids(request.service)
+        context = Circumstances(request.env_file, request.changed, pids, keeps_socket=keeps_socket)
         if other is not None:
             context = replace(context, other=other.after, other_pids=_own_pids(other.service))
         # What two services do not agree on is found from both sides.
         said = {row for _, rows in found for row in rows}
-        rows = check(request.role, request.after, context)
+        rows = judge(request.role, request.after, context)
         found.append((request, tuple(row for row in rows if row not in said)))
     return found
 

@@ -238,7 +238,7 @@ def adopt(args: argparse.Namespace) -> int:
     """Write the env file, and say how the service takes over. Raises `RefusedError` where the server cannot be adopted,
     `ConflictError` where there is an env file already."""
     from specdash.backend.env_store import read_env, replace_env
-    from specdash.control.preflight import PreflightContext, check
+    from specdash.backend.plan import Circumstances, plan
     from specdash.core.env_edit import shown_text, with_changes
     from specdash.core.envfile import encode
 
@@ -248,7 +248,7 @@ def adopt(args: argparse.Namespace) -> int:
     print(f"the settings of process {target.pid}, {target.url}:")
     print("\n".join(f"  {key}={shown_text(key, value)}" for key, value in values.items()))
     pids = frozenset({target.pid} if target.pid is not None else ())
-    findings = check(Role.BACKEND, values, PreflightContext(path, own_pids=pids))
+    findings = plan(values, Circumstances(path, own_pids=pids)).findings
     print("\n".join(f"{finding.severity}: {finding.line}" for finding in findings) or "preflight: no problems found")
     if errors(findings):
         raise RefusedError(

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.control.preflight import memory
+from specdash.backend.rules import machine
 from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 GIB = 1024**3
 ALL = {"LLAMA_GPU_LAYERS": "all"}
@@ -50,22 +49,9 @@ def child() -> Iterator[int]:
     process.communicate(timeout=10)
 
 
-def test_what_cannot_fit_is_an_error_with_its_parts(backend: Check, needed: int) -> None:
-    row = backend(ALL, **_free(needed - 1)).one("gpu-memory")
-    assert (row.severity, row.key) == ("error", "LLAMA_GPU_LAYERS")
-    assert "model weights" in row.message
-    assert "model KV cache 6.0 MiB" in row.message
-
-
 def test_what_is_narrow_is_a_warning(backend: Check, needed: int) -> None:
     for free in (needed, needed + GPU_OVERHEAD):
         assert backend(ALL, **_free(free)).one("gpu-memory").severity == "warning"
-
-
-def test_what_fits_is_told_with_its_parts(backend: Check) -> None:
-    row = backend(ALL, **_free(8 * GIB)).one("gpu-memory")
-    assert row.severity == "info"
-    assert "of 8.00 GiB of GPU memory" in row.message
 
 
 def test_what_the_running_service_holds_will_be_free(backend: Check, needed: int, child: int) -> None:
@@ -103,37 +89,6 @@ def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> No
     assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
 
 
-@pytest.mark.parametrize("wanted", [{}, {"LLAMA_GPU_LAYERS": "auto"}, {**ALL, "LLAMA_CTX_SIZE": "0"}])
-def test_what_the_engine_fits_by_itself_is_a_warning(wanted: dict[str, str], backend: Check) -> None:
-    row = backend(wanted, **_free(1000)).one("gpu-memory")
-    assert row.severity == "warning"
-    assert "--fit" in row.message
-    assert backend({**wanted, "LLAMA_ARG_FIT": "off"}, **_free(1000)).one("gpu-memory").severity == "error"
-
-
-def test_several_gpus_share_unless_told_otherwise(backend: Check, needed: int) -> None:
-    halves = _free(needed // 2 + 1, needed // 2 + 1)
-    assert backend(ALL, **halves).one("gpu-memory").severity == "warning"
-    for more in ({"LLAMA_ARG_SPLIT_MODE": "none"}, {"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "GPU-0"}):
-        assert backend({**ALL, **more}, **halves).one("gpu-memory").severity == "error", more
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        {"LLAMA_GPU_LAYERS": "0", "LLAMA_ARG_N_GPU_LAYERS_DRAFT": "0"},
-        {**ALL, "CUDA_VISIBLE_DEVICES": ""},
-        {**ALL, "CUDA_VISIBLE_DEVICES": "-1"},
-        {**ALL, "LLAMA_ARG_DEVICE": "none"},
-    ],
-)
-def test_without_a_gpu_in_use_main_memory_counts(wanted: dict[str, str], backend: Check, tmp_path: Path) -> None:
-    base = {"CUDA_VISIBLE_DEVICES": ""} if wanted.get("CUDA_VISIBLE_DEVICES") == "" else {}
-    found = backend(wanted, **_free(1), base={**base, "HOME": str(tmp_path)})
-    assert not found.of("gpu-memory")
-    assert found.one("host-memory").severity == "info"
-
-
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check, on_gpu: bool) -> None:
     wanted = {"LLAMA_CTX_SIZE": str(2**31 - 256), "LLAMA_GPU_LAYERS": "auto"}
@@ -149,8 +104,8 @@ def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check,
 def test_weights_that_do_not_fit_into_main_memory_are_a_warning_because_they_are_mapped(
     backend: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda _subject: 0)
-    monkeypatch.setattr(memory, "HELD", ())
+    monkeypatch.setattr(machine, "free_in_main", lambda _plan: 0)
+    monkeypatch.setattr(machine, "_HELD", ())
     assert backend().one("host-memory").severity == "warning"
 
 
@@ -160,8 +115,3 @@ def test_the_draft_counts_too(backend: Check, models: dict[str, str], needed: in
     assert row.severity == "error"
     assert "draft weights" in row.message
     assert "draft KV cache" in row.message
-
-
-def test_arguments_that_move_tensors_make_it_a_guess(backend: Check) -> None:
-    row = backend({**ALL, "LLAMA_ARG_OVERRIDE_TENSOR": "exps=CPU"}, **_free(1000)).one("gpu-memory")
-    assert (row.severity, row.message.endswith("as far as can be told")) == ("warning", True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 
 @pytest.mark.parametrize(

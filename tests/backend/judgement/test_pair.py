@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend.launch import free_port
+from specdash.backend.plan import Circumstances, judge
 from specdash.cli.main import main
-from specdash.control.preflight import PreflightContext, check
 from specdash.core.changes import Role, changed_values, parse_assignments
 from specdash.core.errors import Severity
 from specdash.core.paths import backend_env_file, proxy_env_file
@@ -60,12 +60,12 @@ def fitting(models: dict[str, str], ports: dict[str, str]) -> Pair:
     return {Role.BACKEND: backend, Role.PROXY: proxy}
 
 
-def judged(pair: Pair, context: PreflightContext, changed: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
+def judged(pair: Pair, context: Circumstances, changed: frozenset[str] = frozenset()) -> tuple[Finding, ...]:
     """What both checks say, each finding once."""
     found: dict[Finding, None] = {}
     for role in Role:
         other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
-        found |= dict.fromkeys(check(role, pair[role], replace(context, other=other, changed=changed)))
+        found |= dict.fromkeys(judge(role, pair[role], replace(context, other=other, changed=changed)))
     return tuple(finding for finding in found if finding.severity is Severity.ERROR)
 
 
@@ -99,19 +99,19 @@ def with_words(pair: Pair, words: tuple[str, ...], ports: dict[str, str]) -> Pai
     return with_changes(pair, parse_assignments(filled))
 
 
-def test_two_that_go_together_have_no_errors(fitting: Pair, context: PreflightContext) -> None:
+def test_two_that_go_together_have_no_errors(fitting: Pair, context: Circumstances) -> None:
     assert judged(fitting, context) == ()
 
 
 @pytest.mark.parametrize("name", DISAGREEMENTS)
 def test_a_disagreement_is_one_error_from_either_side(
-    name: str, fitting: Pair, context: PreflightContext, ports: dict[str, str]
+    name: str, fitting: Pair, context: Circumstances, ports: dict[str, str]
 ) -> None:
     rule, words = DISAGREEMENTS[name]
     pair = with_words(fitting, words, ports)
     for role in Role:
         other = pair[Role.PROXY if role is Role.BACKEND else Role.BACKEND]
-        found = check(role, pair[role], replace(context, other=other))
+        found = judge(role, pair[role], replace(context, other=other))
         assert [finding.rule for finding in found if finding.severity is Severity.ERROR] == [rule]
     assert [finding.rule for finding in judged(pair, context)] == [rule]
 
@@ -132,12 +132,12 @@ def test_a_disagreement_is_one_error_from_either_side(
     ],
 )
 def test_what_goes_together_is_not_refused(
-    words: tuple[str, ...], fitting: Pair, context: PreflightContext, ports: dict[str, str]
+    words: tuple[str, ...], fitting: Pair, context: Circumstances, ports: dict[str, str]
 ) -> None:
     assert judged(with_words(fitting, words, ports), context) == ()
 
 
-def test_keys_in_a_file_count_as_well(fitting: Pair, context: PreflightContext, tmp_path: Path) -> None:
+def test_keys_in_a_file_count_as_well(fitting: Pair, context: Circumstances, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n\nsecond-key\n", encoding="utf-8")
     del fitting[Role.BACKEND]["LLAMA_API_KEY"]
@@ -154,15 +154,15 @@ def stranger() -> Iterator[str]:
 
 
 def test_a_proxy_in_front_of_another_server_of_this_machine_is_only_told_of(
-    fitting: Pair, context: PreflightContext, stranger: str
+    fitting: Pair, context: Circumstances, stranger: str
 ) -> None:
     fitting[Role.PROXY] |= {"LLAMA_CPP_BASE": f"{HERE}:{stranger}/v1", "PROXY_UPSTREAM_API_KEY": "its own"}
     assert judged(fitting, context) == ()
-    found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
+    found = judge(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
     assert [finding.severity for finding in found if finding.rule == "upstream"] == [Severity.WARNING]
 
 
-def test_no_finding_tells_a_key(fitting: Pair, context: PreflightContext) -> None:
+def test_no_finding_tells_a_key(fitting: Pair, context: Circumstances) -> None:
     fitting[Role.PROXY]["PROXY_UPSTREAM_API_KEY"] = "the-wrong-one"
     assert "the-wrong-one" not in str(judged(fitting, context))
     assert "first-key" not in str(judged(fitting, context))
@@ -197,7 +197,7 @@ WRONG: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_an_advice_that_is_followed_leaves_no_error_and_brings_none(
-    name: str, fitting: Pair, context: PreflightContext, ports: dict[str, str]
+    name: str, fitting: Pair, context: Circumstances, ports: dict[str, str]
 ) -> None:
     pair = with_words(fitting, WRONG[name], ports)
     assert judged(pair, context)
@@ -222,7 +222,7 @@ def test_an_advice_that_is_followed_leaves_no_error_and_brings_none(
 
 @given(names=st.sets(st.sampled_from(sorted(DISAGREEMENTS)), min_size=2, max_size=3))
 def test_advice_leads_out_of_several_errors_at_once(
-    names: set[str], fitting: Pair, context: PreflightContext, ports: dict[str, str]
+    names: set[str], fitting: Pair, context: Circumstances, ports: dict[str, str]
 ) -> None:
     pair = fitting
     for name in sorted(names):
@@ -238,11 +238,9 @@ def test_advice_leads_out_of_several_errors_at_once(
     pytest.fail(f"{names}: {[finding.line for finding in judged(pair, context)]}")
 
 
-def test_a_key_in_the_wrong_file_is_removed_there_and_not_from_the_other(
-    fitting: Pair, context: PreflightContext
-) -> None:
+def test_a_key_in_the_wrong_file_is_removed_there_and_not_from_the_other(fitting: Pair, context: Circumstances) -> None:
     fitting[Role.PROXY]["LLAMA_API_KEY"] = "misplaced"
-    found = check(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
+    found = judge(Role.PROXY, fitting[Role.PROXY], replace(context, other=fitting[Role.BACKEND]))
     told = next(finding for finding in found if finding.key == "LLAMA_API_KEY")
     change = advised(told)
     assert change is not None

@@ -15,7 +15,7 @@ from support.matrix import Fit
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 _ABOUT_PAIRS = {"settings", "nextn-layers", "draft-architecture", "recurrent-draft", "vocabulary"}
 """Rules whose warnings say how well a pair goes together; others say whether it pays."""

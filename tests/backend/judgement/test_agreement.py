@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.errors import errors
 from support.native_server import try_out
@@ -60,13 +60,13 @@ def test_what_the_server_speculates_with_has_no_error(
     kind: str,
     more: dict[str, str],
     models: dict[str, str],
-    context: PreflightContext,
+    context: Circumstances,
     tmp_path: Path,
 ) -> None:
     settings = _settings(models, model, draft, kind, more)
     outcome = try_out(settings, tmp_path)
     assert (outcome.started, outcome.speculative, outcome.answered) == (True, True, True), outcome.log[-2000:]
-    assert errors(check(Role.BACKEND, settings, context)) == ()
+    assert errors(judge(Role.BACKEND, settings, context)) == ()
 
 
 @pytest.mark.parametrize(("rule", "model", "draft", "kind", "more"), BAD)
@@ -77,56 +77,56 @@ def test_what_the_server_fails_with_is_an_error(
     kind: str,
     more: dict[str, str],
     models: dict[str, str],
-    context: PreflightContext,
+    context: Circumstances,
     tmp_path: Path,
 ) -> None:
     settings = _settings(models, model, draft, kind, more)
     outcome = try_out(settings, tmp_path)
     assert not (outcome.started and outcome.speculative and outcome.answered), outcome.log[-2000:]
-    assert [row.rule for row in errors(check(Role.BACKEND, settings, context))] == [rule]
+    assert [row.rule for row in errors(judge(Role.BACKEND, settings, context))] == [rule]
 
 
 @pytest.mark.parametrize(("longest", "effective"), [(7, 7), (8, 7), (16, 7)])
 def test_the_block_limit_named_is_the_one_the_server_clamps_to(
-    longest: int, effective: int, models: dict[str, str], context: PreflightContext, tmp_path: Path
+    longest: int, effective: int, models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
     more = {"LLAMA_ARG_SPEC_DRAFT_N_MAX": str(longest)}
     settings = _settings(models, "llama", "dflash", "draft-dflash", more)
     log = try_out(settings, tmp_path).log
-    found = [row for row in check(Role.BACKEND, settings, context) if row.rule == "block-size"]
+    found = [row for row in judge(Role.BACKEND, settings, context) if row.rule == "block-size"]
     assert (f"clamping to {effective}" in log) == (longest > effective) == bool(found)
     assert all(f"{effective} counts" in row.message for row in found)
 
 
 @pytest.mark.parametrize(("draft", "drafts"), [("dspark", True), ("dspark-unsure", False)])
 def test_a_threshold_needs_the_confidence_head_as_preflight_says(
-    draft: str, drafts: bool, models: dict[str, str], context: PreflightContext, tmp_path: Path
+    draft: str, drafts: bool, models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
     settings = _settings(models, "llama", draft, "draft-dspark", {"LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.5"})
     outcome = try_out(settings, tmp_path)
     assert (outcome.speculative, outcome.drafted > 0) == (True, drafts)
-    assert [row.rule for row in errors(check(Role.BACKEND, settings, context))] == (
+    assert [row.rule for row in errors(judge(Role.BACKEND, settings, context))] == (
         [] if drafts else ["confidence-head"]
     )
 
 
 def test_a_context_above_the_trained_one_is_capped_as_preflight_says(
-    models: dict[str, str], context: PreflightContext, tmp_path: Path
+    models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
     settings = _settings(models, "short", None, "ngram-mod", {"LLAMA_ARG_N_PARALLEL": "2"})
     assert "exceeds the training context of the model (1024) - capping" in try_out(settings, tmp_path).log
     assert "above the 1024 tokens" in next(
-        r.message for r in check(Role.BACKEND, settings, context) if r.rule == "context"
+        r.message for r in judge(Role.BACKEND, settings, context) if r.rule == "context"
     )
 
 
 @pytest.mark.parametrize(("model", "draft", "severity"), [("llama", "longer", "warning"), ("longer", "draft", "info")])
 def test_vocabularies_of_slightly_different_length_pass_and_can_still_abort_the_server(
-    model: str, draft: str, severity: str, models: dict[str, str], context: PreflightContext, tmp_path: Path
+    model: str, draft: str, severity: str, models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
     settings = _settings(models, model, draft, "draft-simple", {})
     outcome = try_out(settings, tmp_path)
     assert outcome.speculative
     assert not outcome.answered
-    found = [row for row in check(Role.BACKEND, settings, context) if row.rule == "vocabulary"]
+    found = [row for row in judge(Role.BACKEND, settings, context) if row.rule == "vocabulary"]
     assert [row.severity for row in found] == [severity]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, errors
 from specdash.core.proxy_parameters import BY_KEY
@@ -20,42 +20,10 @@ from specdash.system.processes import own_start
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 
-def test_the_defaults_have_no_findings_but_notes(proxy: Check) -> None:
-    found = proxy()
-    assert not found.errors
-    assert not found.warnings
-
-
-def test_a_bad_value_is_an_error_where_it_is_changed_and_told_where_it_was_there(proxy: Check) -> None:
-    wanted = {"PROXY_LOOP_WINDOW": "1"}
-    told = proxy(wanted).one("value")
-    assert told.severity == "warning"
-    assert "the default, 6, is in force" in told.message
-    assert proxy(wanted, changed=frozenset(wanted)).one("value").severity == "error"
-    assert proxy({"PROXY_MAX_CONNECTIONS": "0"}).one("value").severity == "error"
-
-
-def test_every_bad_value_is_found(proxy: Check) -> None:
-    wanted = {"PROXY_PORT": "0", "PROXY_READ_TIMEOUT": "x", "PROXY_REPETITION_CUT": "2", "PROXY_LOG_LEVEL": "LOUD"}
-    assert {row.key for row in proxy(wanted, changed=frozenset(wanted)).of("value")} == set(wanted)
-
-
-def test_a_prune_target_above_its_threshold_names_both(proxy: Check) -> None:
-    wanted = {"PROXY_CONTEXT_PRUNE_TARGET_FRACTION": "0.8", "PROXY_CONTEXT_PRUNE_THRESHOLD": "0.7"}
-    assert proxy(wanted).one("relation").severity == "warning"
-    row = proxy(wanted, changed=frozenset({"PROXY_CONTEXT_PRUNE_THRESHOLD"})).one("relation")
-    assert (row.severity, row.key) == ("error", "PROXY_CONTEXT_PRUNE_THRESHOLD")
-    assert all(f"{key}={text}" in row.message for key, text in wanted.items())
-
-
-def test_an_upstream_that_is_remote_is_none_of_the_backends_business(proxy: Check) -> None:
-    assert not proxy({"LLAMA_CPP_BASE": "http://gpu-box:9000/v1"}, other={"LLAMA_PORT": "9001"}).of("upstream")
-
-
-def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: PreflightContext) -> None:
+def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: Circumstances) -> None:
     from os import getpid
 
     from specdash.core.paths import run_records_dir
@@ -89,15 +57,13 @@ _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "htt
 
 
 @given(values=st.dictionaries(st.sampled_from(_KEYS), st.sampled_from(_TEXTS), max_size=5))
-def test_whatever_the_proxy_refuses_to_start_with_is_an_error(
-    values: dict[str, str], context: PreflightContext
-) -> None:
+def test_whatever_the_proxy_refuses_to_start_with_is_an_error(values: dict[str, str], context: Circumstances) -> None:
     try:
         read = settings_from_env(values)
     except InputError:
-        assert errors(check(Role.PROXY, values, context))
+        assert errors(judge(Role.PROXY, values, context))
         return
-    rows = check(Role.PROXY, values, replace(context, changed=frozenset()))
+    rows = judge(Role.PROXY, values, replace(context, changed=frozenset()))
     known = {"value", "upstream", "relation", "unknown-key"}
     told = [row for row in rows if row.rule in known and row.severity == "error"]
     assert all("itself" in row.message for row in told)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from control.preflight.conftest import Check
+    from backend.judgement.conftest import Check
 
 
 def _draft(models: dict[str, str], name: str, kind: str, **more: str) -> dict[str, str]:

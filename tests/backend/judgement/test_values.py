@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 
 if TYPE_CHECKING:
-    from control.preflight.conftest import Check
-
-
-def test_good_settings_have_no_errors_or_warnings(backend: Check) -> None:
-    found = backend()
-    assert not found.errors
-    assert not found.warnings
+    from backend.judgement.conftest import Check
 
 
 def test_all_findings_come_errors_first(backend: Check) -> None:
@@ -73,24 +67,13 @@ def test_secrets_are_in_no_finding(backend: Check, proxy: Check) -> None:
     assert secret not in repr(proxy(proxied).rows)
 
 
-def test_lines_that_cannot_be_read_are_errors_with_their_number(backend: Check, context: PreflightContext) -> None:
+def test_lines_that_cannot_be_read_are_errors_with_their_number(backend: Check, context: Circumstances) -> None:
     text = "LLAMA_PORT=1\nexport A=b\nno equals\n"
+    assert context.env_file is not None
     context.env_file.write_text(text, encoding="utf-8")
     found = backend()
     lines = {(row.severity, row.message.split(": ")[0].rpartition(":")[2]) for row in found.of("env-line")}
     assert lines == {("error", "2"), ("error", "3")}
-
-
-def test_changed_keys_say_how_they_take_effect(backend: Check, proxy: Check) -> None:
-    row = backend({"LLAMA_CTX_SIZE": "8192"}, changed=frozenset({"LLAMA_CTX_SIZE"})).one("restart")
-    assert row.message == "LLAMA_CTX_SIZE takes effect with a restart of the backend"
-    changed = frozenset({"PROXY_PORT", "PROXY_LOOP_BREAKER"})
-    rows = proxy({}, changed=changed).of("restart")
-    assert [(row.key, "restart of the proxy" in row.message) for row in rows] == [
-        ("PROXY_PORT", True),
-        ("PROXY_LOOP_BREAKER", False),
-    ]
-    assert not backend().of("restart")
 
 
 _KEYS = st.sampled_from([*BACKEND_KEYS, *PROXY_KEYS, "LLAMA_X", "A B", ""])
@@ -103,7 +86,7 @@ _TEXTS = st.one_of(
 
 
 @given(values=st.dictionaries(_KEYS, _TEXTS, max_size=8), role=st.sampled_from(list(Role)))
-def test_no_values_make_it_raise(values: dict[str, str], role: Role, context: PreflightContext) -> None:
-    for row in check(role, values, replace(context, changed=frozenset(values))):
+def test_no_values_make_it_raise(values: dict[str, str], role: Role, context: Circumstances) -> None:
+    for row in judge(role, values, replace(context, changed=frozenset(values))):
         assert "\n" not in row.message + row.fix
         assert row.message

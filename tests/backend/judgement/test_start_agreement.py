@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.errors import Severity, errors
 from specdash.core.parameter_catalogue import BY_NAME
@@ -205,11 +205,11 @@ def test_the_engine_does_what_the_table_says_and_its_end_is_explained(
 
 @pytest.mark.parametrize(("row", "engine"), CASES)
 def test_preflight_says_of_the_table_what_the_engine_does(
-    row: Row, engine: str, settings: dict[str, Scalar], context: PreflightContext
+    row: Row, engine: str, settings: dict[str, Scalar], context: Circumstances
 ) -> None:
     asks = row.rule == "engine-lacks"
     env = _env(row, settings, engine) | ({"LLAMA_BIN": llama_server_binary()} if asks else {})
-    found: tuple[Finding, ...] = check(Role.BACKEND, env, replace(context, probe_engine=asks))
+    found: tuple[Finding, ...] = judge(Role.BACKEND, env, replace(context, probe_engine=asks))
     wrong = errors(found)
     assert [finding.rule for finding in wrong] == ([] if row.rule is None else [row.rule]), [
         finding.line for finding in found
@@ -226,7 +226,7 @@ SHARED: dict[str, Scalar] = {"ctx-size": 512, "parallel": 3, "spec-draft-n-max":
 @pytest.mark.llama_server
 @pytest.mark.parametrize("unified", [True, False])
 def test_a_shared_cache_that_is_nearly_full_fails_requests_as_preflight_warns(
-    unified: bool, found_models: dict[str, str], context: PreflightContext, tmp_path: Path
+    unified: bool, found_models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
     given: dict[str, Scalar] = {
         "model": found_models["llama"],
@@ -241,5 +241,5 @@ def test_a_shared_cache_that_is_nearly_full_fails_requests_as_preflight_warns(
         BY_NAME[name].key: str(int(value) if value is True or value is False else value)
         for name, value in given.items()
     }
-    rules = [finding.rule for finding in check(Role.BACKEND, {**env, "LLAMA_SPEC_TYPE": "draft-simple"}, context)]
+    rules = [finding.rule for finding in judge(Role.BACKEND, {**env, "LLAMA_SPEC_TYPE": "draft-simple"}, context)]
     assert ("shared-cache" in rules) is unified

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.preflight import PreflightContext, check
+from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from support import tiny_models as tiny
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from specdash.core.errors import Finding
@@ -83,31 +83,53 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(path) for name, path in made.items()}
 
 
+def cuda_order(*uuids: str) -> Callable[[Mapping[str, str]], tuple[str, ...]]:
+    """CUDA on a machine where it numbers the GPUs in this order, which is not NVML's."""
+
+    def visible(env: Mapping[str, str]) -> tuple[str, ...]:
+        shown = env.get("CUDA_VISIBLE_DEVICES")
+        found: list[str] = []
+        for word in shown.split(",") if shown is not None else uuids:
+            match = [uuid for number, uuid in enumerate(uuids) if word and word in (str(number), uuid)]
+            if not match:
+                break  # as CUDA does: a device that is not there hides those behind it
+            found += match
+        return tuple(found)
+
+    return visible
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> PreflightContext:
+def context(tmp_path: Path) -> Circumstances:
     """An env file that is not there yet, no service, no GPU, and no question to the engine."""
     home = str(tmp_path)
-    return PreflightContext(tmp_path / "x.env", base={"HOME": home}, gpus=lambda: None, probe_engine=False)
+    return Circumstances(
+        tmp_path / "x.env",
+        base={"HOME": home},
+        gpus=lambda: None,
+        cuda=cuda_order("GPU-0", "GPU-1"),
+        probe_engine=False,
+    )
 
 
 @pytest.fixture
-def backend(context: PreflightContext, models: dict[str, str]) -> Check:
+def backend(context: Circumstances, models: dict[str, str]) -> Check:
     """Check a backend: the llama model on a free port, with changes; keyword arguments go to the context."""
 
     def run(wanted: dict[str, str] | None = None, **more: Any) -> Found:
         values = {"LLAMA_MODEL": models["llama"], "LLAMA_CTX_SIZE": "4096", "LLAMA_PORT": str(free_port("127.0.0.1"))}
         values |= wanted or {}
-        return Found(check(Role.BACKEND, values, replace(context, **more)))
+        return Found(judge(Role.BACKEND, values, replace(context, **more)))
 
     return run
 
 
 @pytest.fixture
-def proxy(context: PreflightContext) -> Check:
+def proxy(context: Circumstances) -> Check:
     """Check a proxy on a free port, with changes; keyword arguments go to the context."""
 
     def run(wanted: dict[str, str] | None = None, **more: Any) -> Found:
         values = {"PROXY_PORT": str(free_port("127.0.0.1")), **(wanted or {})}
-        return Found(check(Role.PROXY, values, replace(context, **more)))
+        return Found(judge(Role.PROXY, values, replace(context, **more)))
 
     return run

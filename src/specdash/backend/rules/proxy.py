@@ -1,0 +1,311 @@
+"""The proxy's settings, and what backend and proxy must agree on.
+
+The proxy reads its env forgivingly; here nothing is forgiven that a change brings.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+import psutil
+
+from specdash.backend.auto import cells_asked
+from specdash.backend.plan import readable_settings
+from specdash.backend.rules import error, in_order, warning
+from specdash.backend.rules.machine import disks, listeners, place
+from specdash.backend.rules.values import empty, env_lines, misplaced, takes_effect
+from specdash.core.changes import Role
+from specdash.core.env_edit import close_key
+from specdash.core.errors import InputError
+from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NO_TLS, PARAMETERS, no_tls
+from specdash.core.records import RunRecord
+from specdash.core.removed import REMOVED_SETTINGS
+from specdash.core.target import is_local, is_loopback
+from specdash.system.processes import family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from specdash.backend.plan import Circumstances
+    from specdash.backend.settings import BackendSettings
+    from specdash.core.errors import Finding
+    from specdash.core.parameters import Scalar
+
+UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
+_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_PLACE = ("PROXY_HOST", "PROXY_PORT")
+_NOWHERE = ("off", "none", "0", "false", "no")
+
+
+class _Proxy:
+    """The wanted settings, each with its value, or its default where it cannot be read."""
+
+    def __init__(self, values: Mapping[str, str], around: Circumstances) -> None:
+        self.around = around
+        self.texts = {key: text.strip() for key, text in values.items() if text.strip()}
+        self.bad: set[str] = set()
+        self.problems: list[Finding] = []
+        self.values: dict[str, Scalar | None] = {}
+        for parameter in PARAMETERS:
+            key, text = parameter.key, self.texts.get(parameter.key)
+            self.values[key] = parameter.default
+            if text is None:
+                continue
+            try:
+                self.values[key] = parameter.parse(text, key)
+            except InputError as raised:
+                self.bad.add(key)
+                what = f"{key}: the value cannot be read" if parameter.secret else raised.problem.what
+                fix = raised.problem.fix if not parameter.secret else ""
+                fix = fix or f"allowed: {parameter.allowed}"
+                if key in MUST_BE_RIGHT or key in around.changed:
+                    self.problems.append(error("value", what, key, fix))
+                else:
+                    held = f"the default, {parameter.shown_default or 'none'}, is in force"
+                    self.problems.append(warning("value", f"{what}; {held}", key, fix))
+
+    def text(self, key: str) -> str:
+        """The value as a text, "" when there is none."""
+        value = self.values[key]
+        return "" if value is None else str(value)
+
+    def number(self, key: str) -> float:
+        """The value of a number."""
+        return float(self.values[key] or 0)
+
+    def good(self, *keys: str) -> bool:
+        """Whether none of the keys has a bad value."""
+        return not self.bad.intersection(keys)
+
+
+def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Finding, ...]:
+    """Everything to be known about a proxy's wanted settings, errors first."""
+    proxy = _Proxy(values, around)
+    found = [
+        *env_lines(values, around),
+        *empty(values, BY_KEY),
+        *_unknown(values, around),
+        *proxy.problems,
+        *_listening(proxy),
+        *_upstream(proxy),
+        *_relations(proxy),
+        *_files(proxy),
+        *disks(around),
+        *takes_effect(Role.PROXY, around),
+    ]
+    return in_order(found, {**(around.other or {}), **values})
+
+
+def _unknown(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    for key in values:
+        if key in BY_KEY:
+            continue
+        if key in NO_TLS:
+            if values[key].strip():
+                yield error("tls", no_tls(key), key, "remove it")
+        elif key in BACKEND_KEYS and key.startswith("LLAMA_"):
+            yield misplaced(Role.PROXY, key)
+        elif key in REMOVED_SETTINGS:
+            yield warning("removed-key", f"{key} was removed and is ignored", key, REMOVED_SETTINGS[key])
+        elif (close := close_key(Role.PROXY, key)) is not None or key.startswith("PROXY_"):
+            fix = f"did you mean {close}?" if close else "remove it"
+            say = error if key in around.changed and not around.back else warning
+            yield say("unknown-key", f"{key} is not a setting of this proxy: it is ignored", key, fix)
+
+
+def _listening(proxy: _Proxy) -> Iterator[Finding]:
+    around = proxy.around
+    host, port = proxy.text("PROXY_HOST"), int(proxy.number("PROXY_PORT"))
+    if not is_loopback(host) and not proxy.text("PROXY_API_KEY") and proxy.good("PROXY_HOST"):
+        said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
+        yield error("api-key", said, "PROXY_HOST", "set PROXY_API_KEY, or use 127.0.0.1")
+    moved = [key for key in _PLACE if key in around.changed]
+    if around.keeps_socket:
+        # A client that waits in the old socket would be turned away when it is closed, so no apply moves it.
+        for key in moved:
+            line = f"{key}={proxy.text(key)}"
+            said = f"{line}: the service's manager keeps its socket open, and no apply moves that"
+            steps = "`specdash services install`, `specdash services stop proxy`, `specdash services start proxy`"
+            yield error("socket-unit", said, key, f"write {line} into {around.env_file}, then run {steps}")
+    if proxy.good(*_PLACE) and (moved or not around.keeps_socket):
+        yield from place(host, port, *_PLACE, around.own())
+
+
+def _split(url: str) -> tuple[SplitResult, int] | None:
+    """A URL and its port; None for what is no URL of a server."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+    return (parts, port) if parts.scheme in ("http", "https") and parts.hostname else None
+
+
+def _upstream(proxy: _Proxy) -> Iterator[Finding]:
+    around, text = proxy.around, proxy.text(UPSTREAM)
+    before, at, after = text.rpartition("@")
+    named = f"{UPSTREAM}={before.partition('://')[0]}://***@{after}" if at else f"{UPSTREAM}={text}"
+    found = _split(text)
+    if found is None:
+        yield error("upstream", f"{named}: is no URL of a server", UPSTREAM, "use one such as http://127.0.0.1:8080/v1")
+        return
+    parts, port = found
+    host = parts.hostname or ""
+    if proxy.good("PROXY_PORT") and is_loopback(host) and port == int(proxy.number("PROXY_PORT")):
+        said = f"{named} is the proxy's own address: it would ask itself"
+        yield error("upstream", said, UPSTREAM, "name the llama.cpp server")
+    elif around.other is not None:
+        backend = readable_settings(around.other, around)
+        yield from pair(backend, proxy.texts, around) if backend is not None else ()
+    else:
+        urls = [urlsplit(record.url) for record in around.records() if isinstance(record, RunRecord)]
+        if urls and is_loopback(host) and not any(url.port == port for url in urls):
+            running = ", ".join(sorted(url.geturl() for url in urls))
+            said = f"{named}: no backend of specdash listens there; {running} does"
+            yield warning("upstream", said, UPSTREAM, "name its address, or start one there")
+
+
+def _relations(proxy: _Proxy) -> Iterator[Finding]:
+    target, threshold = "PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "PROXY_CONTEXT_PRUNE_THRESHOLD"
+    low, high = proxy.number(target), proxy.number(threshold)
+    if low >= high and proxy.good(target, threshold):
+        said = f"{target}={low:g} is not below {threshold}={high:g}: {round(high * 0.85, 4):g} would be used"
+        ours = next((key for key in (target, threshold) if key in proxy.around.changed), None)
+        fix = f"lower {target}, or raise {threshold}"
+        yield (error if ours else warning)("relation", said, ours or target, fix)
+    keep, least = "PROXY_TOOL_NARROWING_KEEP", "PROXY_TOOL_NARROWING_MIN_TOOLS"
+    if proxy.values["PROXY_TOOL_NARROWING"] and proxy.number(keep) >= proxy.number(least):
+        said = f"{keep}={proxy.text(keep)} is not below {least}={proxy.text(least)}: little would be narrowed"
+        yield warning("relation", said, keep, f"lower {keep}, or raise {least}")
+    if proxy.number("PROXY_HOLD_LIMIT") == 0 and proxy.good("PROXY_HOLD_LIMIT"):
+        said = "PROXY_HOLD_LIMIT=0: while settings are applied, requests would fail at once instead of waiting"
+        yield warning("relation", said, "PROXY_HOLD_LIMIT", "use 120")
+
+
+def _files(proxy: _Proxy) -> Iterator[Finding]:
+    key = "PROXY_EVENTS_FILE"
+    path = proxy.text(key)
+    if not path or path.lower() in _NOWHERE:
+        return
+    try:
+        reason = _cannot_write(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111 - spelled as the user did
+    except (OSError, ValueError) as problem:
+        reason = str(problem)
+    if reason is not None:
+        yield error("file", f"{key}={path}: {reason}", key, "name a file that can be written")
+
+
+def _cannot_write(file: Path) -> str | None:
+    if file.is_dir():
+        return "is a directory"
+    if file.exists():
+        return None if os.access(file, os.W_OK) else "cannot be written by this user"
+    folder = file.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no directory"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
+
+
+# Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this
+# one, is in front of that.
+
+
+def pair(backend: BackendSettings, proxy: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    """What backend and proxy do not agree on; the same findings for whichever of the two `around` is about."""
+    found = _split(str(_read(proxy, UPSTREAM) or ""))
+    if found is None or not _of_this_machine(found[0].hostname or ""):
+        return
+    parts, port = found
+    elsewhere = list(_address(backend, parts, port, around))
+    if elsewhere or all(name.endswith(".sock") for name in _listens(backend)):
+        yield from elsewhere
+        return
+    yield from _key(backend, str(_read(proxy, UPSTREAM_KEY) or ""))
+    window, context = int(_read(proxy, WINDOW) or 0), int(backend.value("ctx-size") or 0)
+    slot = cells_asked(backend, None)
+    if window > slot and context > 0:
+        said = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
+        yield error("upstream-window", said, WINDOW, f"set {WINDOW}=0, which takes what the backend says")
+
+
+def _read(proxy: Mapping[str, str], key: str) -> Scalar | None:
+    """A value as the proxy reads it; its default where it cannot be meant, which has a finding of its own."""
+    parameter, text = BY_KEY[key], proxy.get(key, "").strip()
+    try:
+        return parameter.parse(text, key) if text else parameter.default
+    except InputError:
+        return parameter.default
+
+
+def _listens(backend: BackendSettings) -> list[str]:
+    return [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
+
+
+def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Circumstances) -> Iterator[Finding]:
+    """The proxy asks an address at which the backend does not answer, or not as the backend wants to be asked."""
+    host, listens, fix = parts.hostname or "", _listens(backend), f"set {UPSTREAM}={backend.url}/v1"
+    https = parts.scheme == "https"
+    if all(name.endswith(".sock") for name in listens):
+        if not _another_listens(port, around):
+            said = f"{UPSTREAM} asks {host}:{port}, and the backend listens on a socket file, {listens[0]}"
+            yield error("upstream", said, UPSTREAM, "set LLAMA_HOST=127.0.0.1")
+    elif backend.port and backend.port != port:
+        said = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
+        if _another_listens(port, around):
+            yield warning("upstream", f"{said}; another server listens on {port}", UPSTREAM, fix)
+        else:
+            yield error("upstream", said, UPSTREAM, fix)
+    elif not any(_reaches(host, name) for name in listens):
+        said = f"{UPSTREAM} asks {host}, and the backend listens on {', '.join(listens)}"
+        yield error("upstream", said, UPSTREAM, fix)
+    elif https is not (backend.certificate is not None):
+        how = ("with TLS", "without") if https else ("without TLS", "with it")
+        yield error("upstream", f"{UPSTREAM} asks {how[0]}, and the backend answers {how[1]}", UPSTREAM, fix)
+
+
+def _key(backend: BackendSettings, sent: str) -> Iterator[Finding]:
+    secret, file = backend.secrets.get("api-key"), backend.text("api-key-file")
+    keys = secret.get_secret_value().split(",") if secret is not None else []
+    if file is not None:
+        try:
+            keys += Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            # The file has a finding of its own, and what is in it is not known.
+            return
+    accepted = {key.strip() for key in keys if key.strip()}
+    if accepted and sent not in accepted:
+        where = "LLAMA_API_KEY" if secret is not None else f"LLAMA_API_KEY_FILE={file}"
+        what = "one that it does not know" if sent else "none"
+        said = f"the backend asks for a key ({where}), and the proxy sends {what}"
+        fix = f"set {UPSTREAM_KEY} to a key of the backend, in the same apply"
+        yield error("upstream-key", said, UPSTREAM_KEY, fix)
+
+
+def _of_this_machine(host: str) -> bool:
+    rows = psutil.net_if_addrs().values()
+    return is_local(host) or any(host == row.address.partition("%")[0] for every in rows for row in every)
+
+
+def _reaches(host: str, listening: str) -> bool:
+    bare = listening.strip("[]")
+    if bare in _ANY or host == bare:
+        return bare != _ANY[0] or ":" not in host
+    if "localhost" not in (host, bare):
+        return False
+    try:
+        other = ipaddress.ip_address(bare if host == "localhost" else host)
+    except ValueError:
+        return False
+    return other in (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+
+
+def _another_listens(port: int, around: Circumstances) -> bool:
+    own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
+    return any(listener.pid not in own for listener in listeners(port))

@@ -1,0 +1,274 @@
+"""What is written: lines, keys, values, knobs that nothing reads, and sizes against each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdash.backend.capabilities import listed_names
+from specdash.backend.rules import error, info, warning
+from specdash.backend.settings import DEFAULT
+from specdash.core import envfile
+from specdash.core.changes import Role
+from specdash.core.env_edit import close_key, key_help, parameter_of
+from specdash.core.parameter_catalogue import BY_KEY, REMOVED_KEYS
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.speculation import KNOBS, readers_of
+from specdash.llama.memory import AUTOMATIC_SLOTS, CACHE_TYPES
+from specdash.llama.model_facts import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from specdash.backend.plan import Circumstances, Plan
+    from specdash.core.errors import Finding
+    from specdash.core.parameters import Parameter
+    from specdash.core.speculation import SpecType
+    from specdash.llama.gguf import GgufFacts
+
+_READ_BY_ENGINE = frozenset(
+    (
+        *("LLAMA_CACHE", "LLAMA_TRACE", "LLAMA_SET_ROWS", "LLAMA_GRAPH_REUSE_DISABLE", "LLAMA_GRAPH_INPUT_DEBUG"),
+        *("LLAMA_KV_CACHE_DEBUG", "LLAMA_OFFLINE", "LLAMA_LOG_FILE"),
+    )
+)
+"""Variables that llama.cpp reads without an option of that name."""
+_LEAST_A_SLOT = 512
+_USUAL_BATCH = 2048
+
+
+def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    """Lines of the env file as it is that cannot be read, and values that an env file cannot hold."""
+    data = b""
+    try:
+        data = around.env_file.read_bytes() if around.env_file is not None else b""
+    except (FileNotFoundError, ValueError):
+        pass
+    except OSError as problem:
+        what = f"{around.env_file}: {problem.strerror or problem}"
+        yield error("env-file", what, fix="make it a file you can read")
+    for entry in envfile.parse(envfile.decode(data)).entries:
+        if (said := entry.problem) is not None:
+            message = f"{around.env_file}:{entry.line}: {said.what}"
+            yield error("env-line", message, said.key, said.fix or "mend the line")
+    for key, text in values.items():
+        if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
+            yield error("env-value", said.what, key, said.fix)
+
+
+def empty(values: Mapping[str, str], known: Mapping[str, Parameter]) -> Iterator[Finding]:
+    """A key without a value counts as not set, which is not what an empty field looks like."""
+    for key in [key for key, text in values.items() if not text.strip() and key in known]:
+        parameter = known[key]
+        default = "nothing" if parameter.default in (None, "") else f"its default, {parameter.text(parameter.default)},"
+        message = f"{key} is empty, which counts as not set: {default} is in force"
+        yield warning("empty", message, key, f"give it a value, or remove it (-{key})")
+
+
+def takes_effect(role: Role, around: Circumstances) -> Iterator[Finding]:
+    """How the changed keys take effect."""
+    later: list[str] = []
+    at_once: list[str] = []
+    for key in sorted(around.changed):
+        known = key_help(key)
+        needs = known.restart if known is not None else role is Role.BACKEND
+        (later if needs else at_once).append(key)
+    for keys, how in ((later, f"a restart of the {role}"), (at_once, "a reload (SIGHUP), without a restart")):
+        if keys:
+            verb = "takes" if len(keys) == 1 else "take"
+            yield info("restart", f"{', '.join(keys)} {verb} effect with {how}", keys[0] if len(keys) == 1 else None)
+
+
+def misplaced(role: Role, key: str) -> Finding:
+    """A key in the env file of the service that does not read it."""
+    other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
+    fix = f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"
+    return warning("unknown-key", f"{key} is the {other}'s: the {role} does not read it", key, fix)
+
+
+def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    """Keys that neither the catalogue nor the engine's own help names."""
+    for key in [key for key, text in values.items() if text]:
+        if parameter_of(Role.BACKEND, key) is not None or key in REMOVED_KEYS:
+            continue
+        if key in PROXY_KEYS:
+            yield misplaced(Role.BACKEND, key)
+        elif key.startswith("LLAMA_") and key not in _READ_BY_ENGINE:
+            listed = listed_names(values, around.base) if around.probe_engine else frozenset()
+            if key in listed:
+                continue
+            close = close_key(Role.BACKEND, key)
+            fix = f"did you mean {close}?" if close else ""
+            message = f"{key} is not a known key and is passed on unread"
+            # What the engine could not be asked about, it may read.
+            unsure = key.startswith("LLAMA_ARG_") and not listed
+            if key in around.changed and not around.back and not unsure:
+                yield error("unknown-key", message, key, fix or "see `specdash keys`")
+            else:
+                yield warning("unknown-key", message, key, fix)
+
+
+def unused_knobs(plan: Plan) -> Iterator[Finding]:
+    """`LLAMA_DRAFT_*` that no type of the chain has."""
+    if not plan.readable("llama_spec_type") or plan.settings.undecided:
+        return
+    for key in KNOBS:
+        text = plan.values.get(key, "")
+        if not text or key in plan.dropped:
+            continue
+        if not plan.settings.spec_types:
+            fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"
+            yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
+        for kind in plan.spec_types:
+            if kind.knob(key) is not None:
+                continue
+            if kind.fixed_draft_length is not None:
+                length = f", its draft length is {kind.fixed_draft_length}" if key == KNOBS[0] else ""
+                why, fix = f"it has no knob{length}", "ngram-mod has knobs"
+            else:
+                knobs = [name for name in KNOBS if kind.knob(name) is not None]
+                why = "there is no such knob"
+                one = len(knobs) == 1
+                fix = f"of the knobs, {knobs[0]} works" if one else f"{' and '.join(knobs)} work"
+            yield warning("no-effect", f"{key}={text} has no effect on {kind.name}: {why}", key, fix)
+
+
+def unused_parameters(plan: Plan) -> Iterator[Finding]:
+    """Parameters of drafts that only types outside the chain read."""
+    if not plan.readable("llama_spec_type"):
+        return
+    names = {kind.name for kind in plan.spec_types}
+    for name, assigned in plan.settings.parameters.items():
+        readers = readers_of(name)
+        if assigned.source in (DEFAULT, *KNOBS) or not readers or names.intersection(readers):
+            continue
+        if name in ("spec-draft-model", "spec-draft-hf") or name.startswith("spec-synth-"):
+            continue
+        reader = readers[0] if len(readers) == 1 else "a draft model"
+        chain = ",".join(plan.settings.spec_types) or "none"
+        message = f"{assigned.source} sets --{name}, which only {reader} reads; the chain is {chain}"
+        yield warning("no-effect", message, assigned.source, _instead(name, plan.spec_types))
+
+
+def _instead(name: str, types: list[SpecType]) -> str:
+    for ending, knob in (("-max", KNOBS[0]), ("-size-m", KNOBS[0]), ("-min", KNOBS[1]), ("p-min", KNOBS[2])):
+        if name.endswith(ending) and any(kind.knob(knob) for kind in types):
+            return f"{knob} sets it for the types in force"
+    return "remove it, or add the type"
+
+
+def shared_cache(plan: Plan) -> Iterator[Finding]:
+    """llama.cpp #24840: a batch that is split for want of room loses the drafts' places in it."""
+    slots, limit = plan.slots, plan.number("kv-unified-per-slot")
+    if not plan.spec_types or not slots.unified or slots.sequences < 2:
+        return
+    if limit and limit * slots.sequences <= plan.cells:
+        return
+    message = (
+        f"{slots.sequences} slots share one cache of {plan.cells} tokens: where it is nearly full, a draft can fail "
+        "its request with HTTP 500 (speculative batch index)"
+    )
+    fix = "give each slot its own (LLAMA_ARG_KV_UNIFIED=0 and a number in LLAMA_PARALLEL), or raise LLAMA_CTX_SIZE"
+    yield warning("shared-cache", message, plan.source("parallel"), fix)
+
+
+def slot_count(plan: Plan) -> Iterator[Finding]:
+    """Slots that the engine refuses, or chooses itself."""
+    wanted, key, named = plan.number("parallel"), plan.source("parallel"), plan.named("parallel")
+    if not plan.readable("parallel"):
+        return
+    if wanted == 0:
+        yield error("parallel", f"{named}: the server refuses to run without a slot", key, "use 1 or more")
+    elif wanted < 0:
+        yield info("parallel", f"{named}: the engine takes {AUTOMATIC_SLOTS} slots that share one cache", key)
+
+
+def context_size(plan: Plan) -> Iterator[Finding]:
+    """A context that leaves a slot too little, or more than the models were trained on."""
+    if not plan.readable("ctx-size", "parallel"):
+        return
+    key, named = plan.source("ctx-size"), plan.named("ctx-size")
+    slots, wanted, cells = plan.slots, plan.number("ctx-size"), plan.cells
+    share = wanted if slots.unified else wanted // slots.sequences
+    over = f", shared out to {slots.sequences} slots," if slots.sequences > 1 and not slots.unified else ""
+    if wanted and share < _LEAST_A_SLOT:
+        message = f"{named}{over} leaves a slot {share} tokens (the engine rounds up to {cells})"
+        yield warning("context", message, key, f"raise it, or lower {plan.place('parallel')}")
+    trained = plan.model.context_length if plan.model is not None else None
+    if wanted and trained and share > trained:
+        message = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
+        most = trained if slots.unified else trained * slots.sequences
+        fix = f"set {plan.change('ctx-size', most)} or less; the rest only takes memory"
+        yield warning("context", message, key, fix)
+    small = plan.draft.context_length if plan.draft is not None else None
+    used = min(cells, trained) if trained else cells
+    if small and small < used:
+        message = f"the draft model was trained on {small} tokens, a slot has {used}: beyond that it drafts badly"
+        yield warning("draft-context", message, plan.source("spec-draft-model"), "use a draft of longer context")
+
+
+def batch_size(plan: Plan) -> Iterator[Finding]:
+    """Every slot adds its sampled token and its draft to one batch, and llama.cpp aborts where one does not fit.
+
+    server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
+    tokens"). With several slots it happens only when they draft at once, with all clients connected.
+    """
+    if not plan.spec_types or not plan.readable("batch-size", "parallel", "llama_spec_type"):
+        return
+    longest = max(_longest(plan, kind) for kind in plan.spec_types)
+    slots, batch = plan.slots.sequences, plan.number("batch-size")
+    needed = slots * (longest + 1)
+    if batch < needed:
+        many = f"{slots} slots with " if slots > 1 else ""
+        message = (
+            f"{plan.named('batch-size')}: {many}drafts of up to {longest} tokens and the token before need {needed}"
+        )
+        fix = f"set {plan.change('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
+        yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
+
+
+def _longest(plan: Plan, kind: SpecType) -> int:
+    """Tokens of the longest draft that a type of the chain makes."""
+    if kind.max_parameter is None:
+        return kind.fixed_draft_length or 0
+    asked = plan.number(kind.max_parameter)
+    block = plan.draft.number("block_size") if plan.draft is not None else None
+    return min(asked, block - kind.block_margin) if kind.block_margin is not None and block else asked
+
+
+def cache_types(plan: Plan) -> Iterator[Finding]:
+    """Cache types that need flash attention, or do not fit the model's heads."""
+    if not plan.readable("flash-attn"):
+        return
+    yield from _cache_types(plan, plan.model, "cache-type-k", "cache-type-v")
+    if plan.settings.draft_model is not None:
+        yield from _cache_types(plan, plan.draft, "spec-draft-type-k", "spec-draft-type-v")
+
+
+def _cache_types(plan: Plan, facts: GgufFacts | None, keys: str, values: str) -> Iterator[Finding]:
+    off = plan.settings.value("flash-attn") == "off"
+    if off and CACHE_TYPES.get(str(plan.settings.value(values)), (1, 0))[0] > 1:
+        message = f"{plan.named(values)} needs flash attention, and {plan.named('flash-attn')}: the server refuses"
+        fix = f"set {plan.change('flash-attn', 'on')}, or {plan.change(values, 'f16')}"
+        yield error("cache-type", message, plan.source(values), fix)
+        return
+    shape = shape_of(facts) if facts is not None else None
+    if off or shape is None or not any(layer.key for layer in shape.layers):
+        return
+    for name, size in ((keys, shape.head_key), (values, shape.head_value)):
+        block = CACHE_TYPES.get(str(plan.settings.value(name)), (1, 0))[0]
+        if size % block:
+            message = f"{plan.named(name)} comes in blocks of {block}, which do not fit the model's heads of {size}"
+            fix = f"set {plan.change(name, 'f16')}"
+            yield error("cache-type", f"{message}: the server refuses", plan.source(name), fix)
+
+
+ALWAYS = (
+    env_lines,
+    lambda values, _: empty(values, BY_KEY),
+    unknown_keys,
+    lambda _, around: takes_effect(Role.BACKEND, around),
+)
+"""Rules over the values and the circumstances alone, for settings that cannot be read, too."""
+RULES = (
+    unused_knobs, unused_parameters, shared_cache, slot_count, context_size, batch_size, cache_types,
+)  # fmt: skip
