@@ -20,7 +20,7 @@ from specdash.backend import demo
 from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
-from specdash.core.paths import backend_env_file, tune_runs_dir
+from specdash.core.paths import tune_runs_dir
 from specdash.tune.run.status import CurrentStep, Ending, RunState, TuneRun, newest_run
 from support.deployment import Rig
 from support.engines import llama_server_binary, write_env
@@ -102,22 +102,21 @@ def test_what_cannot_be_meant_is_bad_usage(words: tuple[str, ...], said: str) ->
 
 
 def test_without_a_service_nothing_can_be_tuned() -> None:
-    code, _, err = say("tune", "--yes", "--manager", "supervisor")
+    code, _, err = say("tune", "--yes")
     assert code == ExitCode.SERVICE
-    assert "no backend service" in err
+    assert "no backend to change" in err
 
 
 def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["tune", "--yes", "--manager", "supervisor", "--beside", "--apply"]
-    file = backend_env_file(os.environ)
-    file.parent.mkdir(parents=True)
+    words = ["tune", "--yes", "--beside", "--apply", "--env-file", "other.env"]
+    file = tmp_path / "other.env"
     own_values = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"}
     write_env(file, own_values)
     assert main(words) == ExitCode.SERVICE
-    assert "no backend service" in capsys.readouterr().err
+    assert "no backend to change" in capsys.readouterr().err
     assert not tune_runs_dir(os.environ).exists()
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.records import ProxyRecord
     from specdash.core.speculation import SpecType
 
@@ -55,7 +55,7 @@ class ServingEngine:
     log: str | None = None
 
 
-def recorded_engine(service: ManagedService, env: Mapping[str, str]) -> ServingEngine | None:
+def recorded_engine(service: Service, env: Mapping[str, str]) -> ServingEngine | None:
     """The most recently started live engine whose run record names this service's env file."""
     wanted = _real(service.env_file)
     found = [
@@ -73,7 +73,7 @@ def port_of(url: str) -> int | None:
     return int(tail) if tail.isdigit() else None
 
 
-def recorded_proxy(service: ManagedService, env: Mapping[str, str]) -> ProxyRecord | None:
+def recorded_proxy(service: Service, env: Mapping[str, str]) -> ProxyRecord | None:
     """The youngest live proxy that left a record naming this service's env file."""
     wanted = _real(service.env_file)
     found = [proxy for proxy in live_proxies(env) if proxy.env_file is not None and _real(proxy.env_file) == wanted]

@@ -124,7 +124,7 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         default = parameter.text(parameter.default) if parameter.default is not None else ""
         problems.append(f"{source}: {problem}; using the default, {default}")
     problems += [
-        f"{source}: {removed_setting(key, None) or f'{key} is not a setting of this proxy; it is ignored'}"
+        f"{source}: {removed_setting(key) or f'{key} is not a setting of this proxy; it is ignored'}"
         for key in sorted(env)
         if key.startswith("PROXY_") and key not in BY_KEY
     ]

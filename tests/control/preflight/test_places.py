@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from specdash.control.deployment import Service, ServiceState, ServiceStatus
 from specdash.control.preflight import machine
-from specdash.control.services.services import ManagedService, ServiceState, ServiceStatus
 from specdash.core.changes import Role
 from specdash.core.paths import run_records_dir
 from specdash.core.records import RunRecord
+from specdash.system.data import dataclass
 from specdash.system.processes import began
 
 if TYPE_CHECKING:
@@ -56,20 +57,22 @@ def listening() -> Iterator[Listening]:
     found.stop()
 
 
-class Manager:
-    """A manager that knows one running service."""
+@dataclass(frozen=True, slots=True)
+class Running(Service):
+    """A service that runs, whatever its run record says."""
 
-    kind = "supervisor"
+    runs_as: int | None = None
+    run_by: str = "by hand"
 
-    def __init__(self, pid: int | None) -> None:
-        self.pid = pid
+    def status(self) -> ServiceStatus:
+        return ServiceStatus(self.name, ServiceState.RUNNING, pid=self.runs_as)
 
-    def status(self, name: str) -> ServiceStatus:
-        return ServiceStatus(name, ServiceState.RUNNING, pid=self.pid)
+    def manager(self) -> str:
+        return self.run_by
 
 
-def _service(role: Role, env_file: Path, pid: int | None = None, *, socket_unit: bool = False) -> ManagedService:
-    return ManagedService(role, f"specdash-{role}", Manager(pid), env_file, True, "test", socket_unit)  # type: ignore[arg-type]
+def _service(role: Role, env_file: Path, pid: int | None = None, run_by: str = "by hand") -> Service:
+    return Running(role, env_file, {}, pid, run_by)
 
 
 def test_a_port_of_somebody_else_names_them(backend: Check, proxy: Check, listening: Listening) -> None:
@@ -166,13 +169,12 @@ def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatc
     assert backend({"LLAMA_PORT": "81"}).one("privileged-port").fix == "set LLAMA_PORT above 1023"
 
 
-@pytest.mark.parametrize("manager", ["systemd", "supervisor"])
+@pytest.mark.parametrize("manager", ["systemd", "specdash up"])
 @pytest.mark.parametrize("key", ["PROXY_PORT", "PROXY_HOST"])
-def test_no_apply_moves_a_socket_that_a_manager_keeps_open(
+def test_no_apply_moves_the_socket_of_a_proxy_that_runs(
     manager: str, key: str, proxy: Check, context: PreflightContext, listening: Listening
 ) -> None:
-    service = _service(Role.PROXY, context.env_file, socket_unit=True)
-    service.manager.kind = manager  # type: ignore[misc]
+    service = _service(Role.PROXY, context.env_file, run_by=manager)
     wanted = {"PROXY_PORT": listening.port}
     assert not proxy(wanted, service=service).errors
     found = proxy(wanted, service=service, changed=frozenset({key}))

@@ -382,7 +382,7 @@ def _changed(values: dict[str, str], words: list[str], option: str) -> dict[str,
 def _env_file(args: argparse.Namespace, running: RunningEngine | None) -> str:
     """The env file that is named, else the one a running server was started from, else the service's, else ours."""
     from specdash.collect.discover import recorded_env_file
-    from specdash.control.services.deployment import find_deployment
+    from specdash.control.deployment import find_deployment
     from specdash.core.paths import backend_env_file
 
     if args.env_file is not None:

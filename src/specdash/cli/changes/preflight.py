@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.cli.changes.env import EnvSubject
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.changes import WantedValues
 
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
@@ -36,7 +36,7 @@ class PreflightRequest:
     env_file: Path
     after: Mapping[str, str] = field(repr=False)
     changed: frozenset[str]
-    service: ManagedService | None
+    service: Service | None
     other: PreflightRequest | None = None
     """The service beside it, where that is not to be checked itself."""
 
@@ -108,7 +108,7 @@ def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
     return PreflightRequest(subject.role, subject.path, after, changed, subject.service)
 
 
-def _own_pids(service: ManagedService | None) -> frozenset[int]:
+def _own_pids(service: Service | None) -> frozenset[int]:
     if service is None:
         return frozenset()
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.changes import Role
     from specdash.core.errors import Problem
     from specdash.core.readings import Gpus, Reading
@@ -74,7 +74,7 @@ class PreflightContext:
 
     env_file: Path
     changed: frozenset[str] = frozenset()
-    service: ManagedService | None = None
+    service: Service | None = None
     own_pids: frozenset[int] = frozenset()
     base: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     other: Mapping[str, str] | None = field(default=None, repr=False)

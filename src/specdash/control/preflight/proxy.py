@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from specdash.backend.auto import cells_asked
+from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.preflight.context import Findings, unread
 from specdash.control.preflight.machine import (
     OwnProcesses,
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from specdash.backend.settings import BackendSettings
+    from specdash.control.deployment import Service
     from specdash.control.preflight.context import PreflightContext
-    from specdash.control.services.services import ManagedService
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
 
@@ -251,11 +252,11 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
     if not is_loopback(host) and not checked.text("PROXY_API_KEY") and checked.good("PROXY_HOST"):
         said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
         out.error("api-key", said, key="PROXY_HOST", fix="set PROXY_API_KEY, or use 127.0.0.1")
-    if service is not None and service.socket:
-        # Whoever waits in the old socket would be turned away when it is closed, so no apply moves it.
+    if service is not None and service.status().alive:
+        # Who waits in the old socket would be turned away when it is closed, so no apply moves it.
         moved = [key for key in _PLACE if key in context.changed]
         for key in moved:
-            said = f"{key}={checked.text(key)}: the service's manager keeps its socket open, and no apply moves that"
+            said = f"{key}={checked.text(key)}: the proxy's socket stays open while it runs, and no apply moves that"
             out.error("socket-unit", said, key=key, fix=_moving(f"{key}={checked.text(key)}", service))
         if not moved:
             return
@@ -263,9 +264,10 @@ def _listening(checked: _Checked, context: PreflightContext, out: Findings) -> N
         check_place(host, port, *_PLACE, context, out)
 
 
-def _moving(line: str, service: ManagedService) -> str:
-    install = ("services install",) if service.manager.kind == "systemd" else ()
-    steps = ", ".join(f"`specdash {step}`" for step in (*install, "services stop proxy", "services start proxy"))
+def _moving(line: str, service: Service) -> str:
+    if service.manager() != BY_SYSTEMD:
+        return f"write {line} into {service.env_file}, then end the proxy and start it again"
+    steps = ", ".join(f"`specdash services {step}`" for step in ("stop proxy", "install proxy", "start proxy"))
     return f"write {line} into {service.env_file}, then run {steps}"
 
 

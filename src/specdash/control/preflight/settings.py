@@ -273,12 +273,10 @@ def _file(context: PreflightContext, out: Findings) -> None:
     except OSError as error:
         out.error("env-file", f"{context.env_file}: {error.strerror or error}", fix="make it a file you can read")
         return
-    ours = context.service is None or context.service.reloads
-    severity = Severity.ERROR if ours else Severity.WARNING
     for entry in envfile.parse(envfile.decode(data)).entries:
         if entry.problem is not None:
             where = f"{context.env_file}:{entry.line}: "
-            out.of(severity, "env-line", entry.problem, where=where, fix="mend the line")
+            out.of(Severity.ERROR, "env-line", entry.problem, where=where, fix="mend the line")
 
 
 def check_restart(role: Role, context: PreflightContext, out: Findings) -> None:
