@@ -263,7 +263,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-context", action="store_true", help="show no text around a difference")
     parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
-    add_settings(parser, ("api_key_env", "api_key_file", "manager", "backend_service", "backend_env_file"))
+    add_settings(parser, ("api_key_env", "api_key_file", "backend_env_file"))
 
 
 def run(args: argparse.Namespace) -> int:

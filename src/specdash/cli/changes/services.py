@@ -161,7 +161,7 @@ def _act(action: str, rows: list[_Row]) -> int:
             continue
         code = ExitCode.FAILED
         print(f"specdash: {row.name}: {failed.state}: {failed.detail}", file=sys.stderr, flush=True)
-        subprocess.run(_log_command(row, 3), env=systemd.environment(), stdout=sys.stderr, check=False)
+        print(_last_lines(row, 3), end="", file=sys.stderr)
     return code
 
 
@@ -374,10 +374,10 @@ def _logs(args: argparse.Namespace) -> int:
     rows, lines = _chosen(args.role), max(0, args.lines)
     commands = [_log_command(row, lines) for row in rows]
     if not args.follow:
-        for row, command in zip(rows, commands, strict=True):
+        for row in rows:
             if len(rows) > 1:
-                print(f"==> {row.name} <==", flush=True)
-            subprocess.run(command, env=systemd.environment(), check=False)
+                print(f"==> {row.name} <==")
+            print(_last_lines(row, lines), end="")
         return ExitCode.OK
     if len({command[0] for command in commands}) > 1:
         raise ServiceError("one service writes to a file and the other to the journal; name the one to follow")
@@ -387,6 +387,19 @@ def _logs(args: argparse.Namespace) -> int:
         command = [*commands[0], "-f", *(word for row in rows[1:] for word in ("-u", row.name))]
     ended = subprocess.run(command, env=systemd.environment(), stdin=subprocess.DEVNULL, check=False)
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE
+
+
+def _last_lines(row: _Row, lines: int) -> str:
+    done = subprocess.run(
+        _log_command(row, lines),
+        env=systemd.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.stdout
 
 
 def _log_command(row: _Row, lines: int) -> list[str]:
