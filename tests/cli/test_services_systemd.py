@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.demo import env_text, proxy_env_text
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model, env_text, proxy_env_text
 from specdash.backend.launch import free_port
 from specdash.cli.main import main
 from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT
+from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
 from specdash.core.records import ProxyRecord, RunRecord
@@ -255,6 +256,39 @@ class TestBackend:
         assert f"{BACKEND_UNIT}: failed: exit-code: exit code 3" in err
         assert "LLAMA_MODEL" in err
         assert stack.user.systemctl("show", "-p", "NRestarts", "--value", BACKEND_UNIT).strip() == "0"
+
+    def test_a_model_and_an_empty_home_become_two_services_that_answer(self, stack: Stack) -> None:
+        for file in (stack.backend_env, stack.proxy_env):
+            file.unlink()
+        words = ("--model", str(bundled_model(TARGET_MODEL)), "--draft", str(bundled_model(DRAFT_MODEL)))
+        assert services("install", *words) == ExitCode.OK
+        assert services("status") == ExitCode.OK
+        stack.answers(_value(stack.backend_env, "LLAMA_PORT"))
+        body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "the speculative decoder"}]}
+        proxy = f"http://127.0.0.1:{_value(stack.proxy_env, 'PROXY_PORT')}"
+        assert ask(f"{proxy}/v1/messages", body, timeout=60)["content"]
+
+    def test_a_unit_of_uap_is_taken_over_by_the_commands_that_adopt_prints(
+        self, stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        theirs = tmp_path / "uap.env"
+        stack.backend_env.rename(theirs)
+        unit = f"[Service]\nEnvironmentFile={theirs}\nExecStart=/bin/sleep 600\n[Install]\nWantedBy=default.target\n"
+        (stack.user.units / "uap-llama-server.service").write_text(unit, encoding="utf-8")
+        stack.user.systemctl("daemon-reload")
+        stack.user.systemctl("enable", "--now", "uap-llama-server.service")
+        assert services("adopt", "uap-llama-server.service") == ExitCode.OK
+        ends, takes_over = capsys.readouterr().out.splitlines()[-2:]
+        assert ends.strip().startswith("systemctl --user disable --now uap-llama-server.service")
+        stack.user.systemctl("disable", "--now", "uap-llama-server.service")
+        assert stack.active("uap-llama-server.service") in ("inactive", "failed")
+        assert main(takes_over.split()[1:]) == ExitCode.OK
+        stack.answers(stack.backend_port)
+        assert services("adopt", "no-such") == ExitCode.SERVICE
+
+
+def _value(file: Path, key: str) -> int:
+    return int(read_values(file.read_bytes(), str(file))[key])
 
 
 class TestProxy:

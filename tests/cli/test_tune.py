@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from specdash.backend import demo
-from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
 from specdash.core.paths import tune_runs_dir
@@ -105,19 +104,6 @@ def test_without_a_service_nothing_can_be_tuned() -> None:
     code, _, err = say("tune", "--yes")
     assert code == ExitCode.SERVICE
     assert "no backend to change" in err
-
-
-def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["tune", "--yes", "--beside", "--apply", "--env-file", "other.env"]
-    file = tmp_path / "other.env"
-    own_values = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"}
-    write_env(file, own_values)
-    assert main(words) == ExitCode.SERVICE
-    assert "no backend to change" in capsys.readouterr().err
-    assert not tune_runs_dir(os.environ).exists()
 
 
 def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort() -> None:
