@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend import demo as demo_models
 from specdash.cli import demo
 from specdash.collect.hub import Hub
-from specdash.control.services.supervisor import Supervisor
+from specdash.control.keeper import Keeper
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, encode
 from specdash.history import block
@@ -82,10 +82,10 @@ class Seen:
 
 def record_demo(seconds: float) -> tuple[Seen, dict[str, Any]]:
     """Record a demo at work."""
-    with demo.private_directory() as directory, Supervisor() as supervisor:
-        target = demo.start_backend(supervisor, directory, demo_models.parse_spec_types(demo_models.DRAFT_TYPE), "auto")
-        target = demo.start_proxy(supervisor, directory, target)
-        demo.start_traffic(supervisor, target, None)
+    with demo.private_directory() as directory, Keeper() as keeper:
+        target = demo.start_backend(keeper, directory, demo_models.parse_spec_types(demo_models.DRAFT_TYPE), "auto")
+        target = demo.start_proxy(keeper, directory, target)
+        demo.start_traffic(keeper, target, None)
         seen = Seen(target)
         env = demo.demo_environment(directory)
         recorder = Recorder(target, env=env)

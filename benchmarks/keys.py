@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 
 from specdash.backend.demo import DRAFT_TYPE  # noqa: E402
 from specdash.cli.demo import TRAFFIC, private_directory, start_backend, start_traffic  # noqa: E402
-from specdash.control.services.supervisor import Supervisor  # noqa: E402
+from specdash.control.keeper import Keeper  # noqa: E402
 from support.pseudo_terminal import PseudoTerminal  # noqa: E402
 
 BARE = """
@@ -71,9 +71,9 @@ def main() -> None:
         terminal.wait_for("READY")
         terminal.read(2.0)
         found: dict[str, object] = {"bare": figures(presses(terminal, b"ab", count))}
-    with private_directory() as directory, Supervisor() as supervisor, tempfile.TemporaryDirectory() as home:
-        target = start_backend(supervisor, directory, (DRAFT_TYPE,), "auto")
-        start_traffic(supervisor, target, None)
+    with private_directory() as directory, Keeper() as keeper, tempfile.TemporaryDirectory() as home:
+        target = start_backend(keeper, directory, (DRAFT_TYPE,), "auto")
+        start_traffic(keeper, target, None)
         command = [sys.executable, "-m", "specdash", "--url", target.url, "--log", str(target.log)]
         with PseudoTerminal(command, env={"HOME": home}, size=SIZE) as terminal:
             terminal.wait_for("LIVE")
@@ -82,7 +82,7 @@ def main() -> None:
             terminal.read(COUNTED_S)
             found["bytes_per_second_live"] = round((len(terminal.written) - before) / COUNTED_S)
             found["specdash"] = figures(presses(terminal, b"w", count))
-        supervisor.stop(TRAFFIC)
+        keeper.stop(TRAFFIC)
     found["load"] = round(os.getloadavg()[0], 1)
     json.dump(found, sys.stdout, indent=1)
     print()

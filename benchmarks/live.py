@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
 from benchmarks.tmux import pane  # noqa: E402
 from specdash.backend.demo import DRAFT_TYPE  # noqa: E402
 from specdash.cli.demo import TRAFFIC, private_directory, start_backend, start_traffic  # noqa: E402
-from specdash.control.services.supervisor import Supervisor  # noqa: E402
+from specdash.control.keeper import Keeper  # noqa: E402
 
 BARE = "from textual.app import App\nfrom textual.widgets import Static\n"
 BARE += "class Bare(App):\n  def compose(self): yield Static('READY')\nBare().run()"
@@ -61,8 +61,8 @@ def main() -> None:
     """Print the figures."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     bare = [sys.executable, "-c", BARE]
-    with private_directory() as directory, Supervisor() as supervisor:
-        target = start_backend(supervisor, directory, (DRAFT_TYPE,), "auto")
+    with private_directory() as directory, Keeper() as keeper:
+        target = start_backend(keeper, directory, (DRAFT_TYPE,), "auto")
         specdash = [sys.executable, "-m", "specdash"]
         named = [*specdash, "--url", target.url, "--log", str(target.log)]
         figures: dict[str, object] = {
@@ -80,9 +80,9 @@ def main() -> None:
             "snapshot_s": [program, "snapshot", "--json", "--url", target.url],
         }.items():
             figures[name] = round(command_seconds(command), 3)
-        start_traffic(supervisor, target, None)
+        start_traffic(keeper, target, None)
         figures["busy_server"] = cost(named, "LIVE", SETTLE_S, seconds)
-        supervisor.stop(TRAFFIC)
+        keeper.stop(TRAFFIC)
     json.dump(figures, sys.stdout, indent=1)
     print()
 

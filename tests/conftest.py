@@ -104,7 +104,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Rig]:
-    """Both services under the built-in supervisor, for all tests of a module that change them."""
+    """Both services under `specdash up`, for all tests of a module that change them."""
     from support.deployment import running_deployment
 
     with running_deployment("daemon") as item:
@@ -142,7 +142,6 @@ LONGEST = (
     "cli/test_terminal_app.py",
     "e2e/test_answer_rules.py",
     "judgement/test_start_agreement.py",
-    "control/test_supervisor_killed.py",
     "cli/test_verify.py",
     "insight/test_bounds_of_state.py",
     "bench/test_live_on_a_server.py",

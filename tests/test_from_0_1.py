@@ -58,14 +58,17 @@ def test_a_config_with_every_key_of_0_1_warns_of_what_was_removed_and_keeps_the_
     text = (LEFT / "config/config.toml").read_text(encoding="utf-8")
     settings = resolve({}, {}, text, "config.toml", warnings.append)
     assert (settings["window"].value, settings["history_days"].value) == ("15m", 3)
-    assert settings["manager"].value == "systemd"
+    assert "manager" not in settings
     (table,) = settings["target"].value
     assert "backend_service" not in table
     assert all(" was removed and is ignored" in warning for warning in warnings)
     assert [warning.split(" was removed")[0] for warning in warnings] == [
         "config.toml: layout",
+        "config.toml: manager",
+        "config.toml: backend_service",
+        "config.toml: proxy_service",
         "config.toml: ascii",
         "config.toml: ssh",
         "config.toml [[target]]: gpu_host",
-        "config.toml [[target]]: backend_service = 'podman:llama'",
+        "config.toml [[target]]: backend_service",
     ]

@@ -386,20 +386,14 @@ def _healthy(url: str, process: subprocess.Popen[bytes] | None = None) -> bool:
 
 def _apply(check: Check, server: str, model: str, draft: str | None) -> None:
     """One change of a service: its record has the downtime and what the engine itself took."""
-    port, manager = free_port(), ("--manager", "supervisor")
+    port = free_port()
     cpu = _said(("nvidia-smi", "-L")) is None
     text = _env_text(server, model, draft, port, check.home / "service.log", cpu=cpu)
     file = _env_file(check, "service.env", text)
     change = "LLAMA_DRAFT_MAX=8" if draft is not None else "LLAMA_PARALLEL=2"
-    try:
-        words = ("services", "install", "backend", *manager, "--backend-env", str(file), "--start")
-        if check.specdash("services install", *words)["ok"]:
-            began = time.monotonic()
-            check.note("the service is healthy", ok=_healthy(f"http://127.0.0.1:{port}"), began=began)
-            check.specdash("apply", "apply", change, *manager, "--yes", "--json", "--settle-time", "1")
-            check.specdash("rollback", "rollback", *manager, "--yes", "--json", "--settle-time", "1")
-    finally:
-        check.specdash("services uninstall", "services", "uninstall", *manager)
+    with _backend(check, file, f"http://127.0.0.1:{port}"):
+        check.specdash("apply", "apply", change, "--yes", "--json", "--settle-time", "1")
+        check.specdash("rollback", "rollback", "--yes", "--json", "--settle-time", "1")
 
 
 def free_port() -> int:

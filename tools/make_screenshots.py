@@ -37,7 +37,7 @@ from specdash.cli.demo import (
 from specdash.collect.discover import target_for_url
 from specdash.collect.hub import Hub
 from specdash.control.console import Console
-from specdash.control.services.supervisor import Supervisor
+from specdash.control.keeper import Keeper
 from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.readings import Source
 from specdash.insight.speedup.verdict import VerdictKind, verdict
@@ -119,18 +119,16 @@ def main() -> int:
 
 def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
     """Those of the demo; False when the apply that is to be seen in them failed."""
-    with private_directory() as directory, Supervisor() as supervisor:
+    with private_directory() as directory, Keeper() as keeper:
         model, _ = widened_target(directory)
-        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto", model))
-        start_baseline(supervisor, directory)
+        target = start_proxy(keeper, directory, start_backend(keeper, directory, (DRAFT_TYPE,), "auto", model))
+        start_baseline(keeper, directory)
         state = TargetState(target)
         env = demo_environment(directory)
-        console = Console(
-            lambda: demo_deployment(supervisor, directory, target), drain_timeout_s=60, health_timeout_s=60, env=env
-        )
+        console = Console(lambda: demo_deployment(directory, target), drain_timeout_s=60, health_timeout_s=60, env=env)
         with Hub(target, [state.apply], on_target=state.retarget, env=env):
             time.sleep(1.0)
-            traffic_after_baseline(supervisor, target, None)
+            traffic_after_baseline(keeper, target, None)
             time.sleep(warm_up / 2)
             running = console.start(console.plan({Role.BACKEND: APPLIED}))
             running.join()
@@ -140,12 +138,12 @@ def demo_pictures(wanted: frozenset[str], out: Path, warm_up: float) -> bool:
             time.sleep(warm_up / 2)
             draw(state, console, {name: keys for name, keys in SCREENS.items() if name in wanted - PAID}, out)
             if wanted & PAID:
-                supervisor.stop(AGENTS)
-                start_traffic(supervisor, target, None, PAYING, with_agents=False)
+                keeper.stop(AGENTS)
+                start_traffic(keeper, target, None, PAYING, with_agents=False)
                 time.sleep(WINDOW_S)
                 await_pay(state)
                 draw(state, console, {name: keys for name, keys in SCREENS.items() if name in PAID}, out)
-                start_traffic(supervisor, target, None)
+                start_traffic(keeper, target, None)
             if wanted & {*INCIDENTS}:
                 with stopped_engine(state):
                     time.sleep(STOPPED_S)

@@ -19,8 +19,8 @@ import pytest
 
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
+from support.ended import gone
 from support.engines import RunningBackend, engine_env, running_backend, with_draft
-from support.supervised import gone
 from support.waiting import until
 
 if TYPE_CHECKING:

@@ -48,9 +48,9 @@ def test_nothing_to_apply_is_bad_usage() -> None:
 
 @pytest.mark.parametrize("word", ["-LLAMA_DRAFT_MIN", "!LLAMA_DRAFT_MIN"])
 def test_a_key_to_remove_may_be_written_with_a_dash(word: str) -> None:
-    code, _, err = say("apply", word, "--manager", "supervisor", "--dry-run")
+    code, _, err = say("apply", word, "--dry-run")
     assert code == ExitCode.SERVICE
-    assert "no backend service to change" in err
+    assert "no backend to change" in err
 
 
 def test_an_unknown_option_is_no_key() -> None:
@@ -74,15 +74,15 @@ def test_another_machine_is_named_by_the_command_line_alone(monkeypatch: pytest.
     assert code == ExitCode.USAGE
     assert "services are changed on their own machine" in err
     monkeypatch.setenv("SPECDASH_URL", "ssh://far")
-    code, _, err = say("apply", "LLAMA_DRAFT_MAX=4", "--manager", "supervisor", "--dry-run")
+    code, _, err = say("apply", "LLAMA_DRAFT_MAX=4", "--dry-run")
     assert code == ExitCode.SERVICE
-    assert "no backend service to change" in err
+    assert "no backend to change" in err
 
 
 def test_a_target_of_another_machine_changes_nothing_here() -> None:
     config = config_file()
     config.parent.mkdir(parents=True)
-    config.write_text('[[target]]\nname = "far"\nurl = "http://far:8080"\nmanager = "supervisor"\n')
+    config.write_text('[[target]]\nname = "far"\nurl = "http://far:8080"\n')
     code, _, err = say("apply", "--target", "far", "LLAMA_DRAFT_MAX=4")
     assert code == ExitCode.USAGE
     assert "services are changed on their own machine" in err
@@ -91,7 +91,7 @@ def test_a_target_of_another_machine_changes_nothing_here() -> None:
 def test_without_an_apply_there_is_nothing_to_list_or_to_go_back_to() -> None:
     assert say("applies") == (ExitCode.OK, "nothing was applied yet\n", "")
     assert say("applies", "--json") == (ExitCode.OK, "[]\n", "")
-    code, _, err = say("rollback", "--yes", "--manager", "supervisor")
+    code, _, err = say("rollback", "--yes")
     assert (code, "no apply is in force that could be rolled back" in err) == (ExitCode.BAD_INPUT, True)
 
 

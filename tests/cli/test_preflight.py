@@ -29,11 +29,6 @@ def good() -> dict[str, str]:
     }
 
 
-@pytest.fixture(autouse=True)
-def no_systemd(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECDASH_MANAGER", "supervisor")
-
-
 def _json(*words: str) -> tuple[int, Any]:
     code, out, _ = say("preflight", "--json", *words)
     return code, json.loads(out)

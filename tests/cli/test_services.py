@@ -1,24 +1,23 @@
-"""`specdash services` where systemd is absent: the built-in supervisor takes the services, by the same commands."""
+"""`specdash services` where systemd is absent: what it says and what it writes."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import socket
 import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.demo import TARGET_MODEL, bundled_model, proxy_env_text
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.backend.launch import free_port, plan_from_file
 from specdash.cli.main import main
-from specdash.control.services.service_command import adopted_values
-from specdash.control.services.supervisor_client import SupervisorClient
+from specdash.control.services.adopt import adopted_values
 from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
-from specdash.core.paths import backend_env_file, proxy_env_file, services_file, supervisor_socket
+from specdash.core.paths import backend_env_file, proxy_env_file, state_dir
 from specdash.core.target import Target
 from specdash.system.processes import listening_pid
 from support.engines import llama_server_binary
@@ -36,14 +35,6 @@ def no_systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
 
 
-@pytest.fixture
-def daemon_ends() -> Iterator[None]:
-    yield
-    client = SupervisorClient(supervisor_socket(os.environ))
-    if client.available():
-        client.shutdown()
-
-
 def services(*arguments: str) -> int:
     return main(["services", *arguments])
 
@@ -51,11 +42,6 @@ def services(*arguments: str) -> int:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def listed() -> list[dict[str, Any]]:
-    content: dict[str, list[dict[str, Any]]] = json.loads(services_file(os.environ).read_text(encoding="utf-8"))
-    return content["services"]
 
 
 @pytest.mark.llama_server
@@ -84,7 +70,8 @@ class TestAServerStartedByHand:
         assert services("adopt", "--url", url) == ExitCode.OK
         out, err = capsys.readouterr()
         assert "s3cret-key" not in out + err
-        assert "specdash services install backend --start" in out
+        # Without systemd, `specdash up` takes over.
+        assert "  specdash up backend\n" in out
         file = backend_env_file(os.environ)
         assert file.stat().st_mode & 0o777 == 0o600
         values = read_values(file.read_bytes(), str(file))
@@ -108,43 +95,55 @@ class TestNothingThere:
     def test_status_says_so_with_the_way_out(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status") == ExitCode.SERVICE
         out = capsys.readouterr().out
-        assert [line.partition(" ")[0] for line in out.splitlines()] == ["backend:", "proxy:", "systemd's"]
-        assert out.count("systemd's user manager does not answer") == 1
-        assert "started by hand" in out
-        assert "`specdash services install`" in out
+        assert [line.partition(" ")[0] for line in out.splitlines()] == ["backend:", "proxy:"]
+        assert "`specdash up --model MODEL.gguf`" in out
+        assert "`specdash services adopt`" in out
 
     def test_status_as_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("status", "--json") == ExitCode.SERVICE
         shown = json.loads(capsys.readouterr().out)
-        assert shown["services"] == []
-        assert len(shown["problems"]) == 3
+        assert (shown["services"], len(shown["problems"])) == ([], 2)
 
-    @pytest.mark.parametrize("action", ["start", "stop", "restart", "reload", "logs"])
+    @pytest.mark.parametrize("action", ["start", "stop", "restart", "logs"])
     def test_every_order_is_refused_in_one_line(self, action: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert services(action, "proxy") == ExitCode.SERVICE
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith("specdash: proxy: no service found")
+        assert line.startswith("specdash: proxy: none runs")
 
     def test_uninstall_has_nothing_to_do(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert services("uninstall") == ExitCode.SERVICE
         assert "specdash has not installed anything" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("arguments", [(), ("begin",), ("start", "both"), ("status", "backend")])
+    @pytest.mark.parametrize("arguments", [(), ("begin",), ("start", "both"), ("status", "backend"), ("reload",)])
     def test_what_cannot_be_meant(self, arguments: tuple[str, ...]) -> None:
         assert services(*arguments) == ExitCode.USAGE
 
-    def test_systemd_alone_is_refused_and_nothing_written(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert services("install", "--manager", "systemd") == ExitCode.SERVICE
-        assert "--manager supervisor" in capsys.readouterr().err
-        assert not services_file(os.environ).exists()
+    def test_a_supervisor_of_0_1_that_still_runs_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
+        path = state_dir(os.environ) / "run" / "supervisor.sock"
+        path.parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen()
+            services("status")
+            assert f"`kill {os.getpid()}` stops them all" in capsys.readouterr().err
+        services("status")
+        assert capsys.readouterr().err == ""
 
-    def test_systemd_units_can_be_looked_at_without_systemd(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
-        assert "ExecStart=" in capsys.readouterr().out
+
+class TestInstall:
+    def test_the_units_can_be_looked_at_without_systemd(self, capsys: pytest.CaptureFixture[str]) -> None:
+        write(backend_env_file(), "LLAMA_STOP_TIMEOUT=100\n")
+        write(proxy_env_file(), "PROXY_PORT=4000\n")
+        assert services("install", "--dry-run") == ExitCode.OK
+        out = capsys.readouterr().out
+        assert out.count("ExecStart=") == 2
+        assert "TimeoutStopSec=116" in out
+        assert services("install") == ExitCode.SERVICE
+        assert "`specdash up` runs both without it" in capsys.readouterr().err
 
     def test_an_env_file_that_cannot_be_read_is_named(self, capsys: pytest.CaptureFixture[str]) -> None:
         write(proxy_env_file(), "PROXY_PORT=many\n")
-        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.BAD_INPUT
+        assert services("install", "--dry-run") == ExitCode.BAD_INPUT
         assert "PROXY_PORT=many" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -160,132 +159,43 @@ class TestNothingThere:
         self, text: str, listens: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
         write(proxy_env_file(), text)
-        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
+        assert services("install", "proxy", "--dry-run") == ExitCode.OK
         assert listens in capsys.readouterr().out
 
     def test_places_and_engine_of_the_caller_reach_the_services(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         engine = tmp_path / "bin" / "llama-server"
-        engine.parent.mkdir()
-        engine.write_text("#!/bin/sh\n", encoding="utf-8")
+        write(engine, "#!/bin/sh\n")
         engine.chmod(0o755)
         monkeypatch.delenv("LLAMA_BIN", raising=False)
         monkeypatch.setenv("PATH", f"{engine.parent}:{os.environ['PATH']}")
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "st ate"))
-        assert services("install", "--manager", "systemd", "--dry-run") == ExitCode.OK
+        write(backend_env_file(), "LLAMA_MODEL=/m.gguf\n")
+        assert services("install", "backend", "--dry-run") == ExitCode.OK
         out = capsys.readouterr().out
         assert f'Environment="XDG_STATE_HOME={tmp_path}/st ate"' in out
         assert f"Environment=LLAMA_BIN={engine}" in out
-        write(backend_env_file(), "LLAMA_BIN=/opt/llama-server\nLLAMA_STOP_TIMEOUT=100\n")
-        services("install", "--manager", "systemd", "--dry-run")
-        out = capsys.readouterr().out
-        assert "Environment=LLAMA_BIN" not in out
-        assert "TimeoutStopSec=116" in out
+        write(backend_env_file(), "LLAMA_BIN=/opt/llama-server\n")
+        services("install", "backend", "--dry-run")
+        assert "Environment=LLAMA_BIN" not in capsys.readouterr().out
 
-
-class TestSupervisor:
-    def test_dry_run_writes_nothing(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert services("install", "--dry-run") == ExitCode.OK
-        out = capsys.readouterr().out
-        assert f"# would write {services_file(os.environ)}" in out
-        assert "specdash-backend: the backend of" in out
-        assert not services_file(os.environ).exists()
-
-    def test_install_keeps_what_others_wrote(self, tmp_path: Path) -> None:
-        sleep = shutil.which("sleep")
-        theirs = {"name": "mine", "role": "backend", "env_file": "/m.env", "argv": [sleep, "1"]}
-        write(services_file(os.environ), json.dumps({"version": 1, "services": [theirs]}))
-        write(proxy_env_file(), "PROXY_PORT=4000\n")
-        assert services("install", "proxy") == ExitCode.OK
-        assert [entry["name"] for entry in listed()] == ["mine", "specdash-proxy"]
-        assert listed()[1] == {
-            "name": "specdash-proxy",
-            "role": "proxy",
-            "env_file": str(proxy_env_file()),
-            "listen": "env",
-        }
-        assert services("uninstall") == ExitCode.OK
-        assert listed() == [theirs]
-        assert proxy_env_file().exists()
-
-    def test_a_missing_env_file_is_named_with_an_example(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert services("install") == ExitCode.FAILED
-        captured = capsys.readouterr()
-        assert "the built-in supervisor takes the services: systemd's user manager does not answer" in captured.err
-        assert f"backend: not enabled, there is no env file {backend_env_file()}" in captured.err
-        assert not backend_env_file().exists()
-
-    def test_known_but_not_running_is_a_supervisor_that_does_not_answer(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        write(proxy_env_file(), "PROXY_PORT=4000\n")
-        services("install", "proxy")
-        capsys.readouterr()
-        assert services("status") == ExitCode.SERVICE
-        assert "specdash-proxy: the built-in supervisor is not running" in capsys.readouterr().out
-
-    @pytest.mark.slow
-    @pytest.mark.usefixtures("daemon_ends")
-    def test_the_proxy_is_installed_started_restarted_stopped_and_removed(
+    def test_a_model_gives_both_env_files_with_a_reason_for_each_line(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        port = free_port("127.0.0.1")
-        text = proxy_env_text(port=port, upstream="http://127.0.0.1:9", events=tmp_path / "events.jsonl")
-        write(proxy_env_file(), text)
-        assert services("install", "proxy", "--start") == ExitCode.OK
-        assert "specdash-proxy: started" in capsys.readouterr().out
-        assert services("status", "--json") == ExitCode.OK
-        (row,) = json.loads(capsys.readouterr().out)["services"]
-        assert (row["manager"], row["state"], row["reloads"], row["socket"]) == ("supervisor", "running", True, True)
-        assert services("restart", "proxy") == ExitCode.OK
-        self.until_said("Proxy started", capsys)
-        assert services("stop") == ExitCode.OK
-        assert services("status") == ExitCode.FAILED
-        assert services("uninstall") == ExitCode.OK
-        assert not services_file(os.environ).exists()
-        assert not SupervisorClient(supervisor_socket(os.environ)).available()
-
-    @pytest.mark.slow
-    @pytest.mark.usefixtures("daemon_ends")
-    @pytest.mark.parametrize("late_s", [0, 1.5], ids=["at once", "late, on a busy machine"])
-    def test_a_service_that_ends_before_its_engine_runs_is_a_failure_with_its_last_words(
-        self, late_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        write(tmp_path / "late" / "sitecustomize.py", f"import time\ntime.sleep({late_s})\n")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path / "late"), os.environ.get("PYTHONPATH", ""))))
-        write(backend_env_file(), "LLAMA_MODEL=/nowhere.gguf\n")
-        assert services("install", "backend", "--start") == ExitCode.FAILED
-        err = capsys.readouterr().err
-        assert "specdash-backend: failed: exit code 3" in err
-        assert "LLAMA_MODEL" in err
-
-    @pytest.mark.slow
-    @pytest.mark.usefixtures("daemon_ends")
-    def test_the_log_is_followed_until_ctrl_c(self, tmp_path: Path) -> None:
-        port = free_port("127.0.0.1")
-        text = proxy_env_text(port=port, upstream="http://127.0.0.1:9", events=tmp_path / "events.jsonl")
-        write(proxy_env_file(), text)
-        services("install", "proxy", "--start")
-        command = [sys.executable, "-m", "specdash", "services", "logs", "proxy", "--follow"]
-        out = tmp_path / "out"
-        with out.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, env=os.environ.copy())
-        try:
-            until(lambda: "Proxy started" in out.read_text(encoding="utf-8"), PATIENCE_S)
-            services("reload")
-            until(lambda: "reload: no setting changed" in out.read_text(encoding="utf-8"), PATIENCE_S)
-            process.send_signal(2)
-            assert process.wait(20) == ExitCode.INTERRUPTED
-        finally:
-            process.kill()
-            process.wait(5)
-
-    @staticmethod
-    def until_said(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-        def is_said() -> bool:
-            capsys.readouterr()
-            services("logs", "proxy", "-n", "200")
-            return text in capsys.readouterr().out
-
-        until(is_said, PATIENCE_S)
+        pytest.importorskip("xllamacpp")
+        words = ["--model", str(bundled_model(TARGET_MODEL)), "--draft", str(bundled_model(DRAFT_MODEL))]
+        words += ["--profile", "agentic-continuity"]
+        assert services("install", *words, "--dry-run") == ExitCode.OK
+        assert not backend_env_file().exists()
+        out = capsys.readouterr().out
+        assert "# chosen at each start, today draft-simple: " in out
+        assert "# profile agentic-continuity\nPROXY_LOOP_BREAKER=on\n" in out
+        # What is there is not touched, and the proxy goes in front of it, with its key.
+        write(backend_env_file(), "LLAMA_PORT=9321\nLLAMA_API_KEY=sesame,old\n")
+        assert services("install", *words) == ExitCode.SERVICE
+        values = read_values(proxy_env_file().read_bytes(), "proxy.env")
+        assert values["LLAMA_CPP_BASE"] == "http://127.0.0.1:9321/v1"
+        assert values["PROXY_UPSTREAM_API_KEY"] == "sesame"
+        assert backend_env_file().read_text(encoding="utf-8").startswith("LLAMA_PORT=9321")
+        assert f"{backend_env_file()} is there, and stays as it is" in capsys.readouterr().err

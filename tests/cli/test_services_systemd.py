@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.demo import env_text, proxy_env_text
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model, env_text, proxy_env_text
 from specdash.backend.launch import free_port
 from specdash.cli.main import main
-from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT, version_of
+from specdash.control.services.units import BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT
+from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
 from specdash.core.records import ProxyRecord, RunRecord
@@ -114,7 +115,7 @@ class TestInstall:
         assert "loginctl enable-linger" in capsys.readouterr().out
         assert services("status") == ExitCode.FAILED
 
-    def test_again_changes_nothing_and_a_new_port_is_shown_as_a_diff(
+    def test_again_changes_nothing_and_a_new_port_moves_the_socket(
         self, stack: Stack, capsys: pytest.CaptureFixture[str]
     ) -> None:
         services("install")
@@ -123,12 +124,9 @@ class TestInstall:
         assert capsys.readouterr().out.count("unchanged ") == 3
         text = stack.proxy_env.read_text(encoding="utf-8")
         stack.proxy_env.write_text(text.replace(str(stack.proxy_port), "4999"), encoding="utf-8")
-        assert services("status") == ExitCode.FAILED
-        assert "specdash-proxy.socket listens on" in capsys.readouterr().out
         assert services("install") == ExitCode.OK
-        out = capsys.readouterr().out
-        assert f"  -ListenStream=127.0.0.1:{stack.proxy_port}" in out
-        assert "  +ListenStream=127.0.0.1:4999" in out
+        assert f"wrote {stack.user.units / PROXY_SOCKET}, enabled" in capsys.readouterr().out
+        assert "ListenStream=127.0.0.1:4999" in (stack.user.units / PROXY_SOCKET).read_text(encoding="utf-8")
 
     def test_a_unit_of_somebody_else_is_not_touched_and_nothing_is_written(
         self, stack: Stack, capsys: pytest.CaptureFixture[str]
@@ -142,15 +140,13 @@ class TestInstall:
         assert services("uninstall") == ExitCode.SERVICE
         assert theirs.exists()
 
-    def test_a_missing_env_file_is_named_with_an_example_and_its_service_not_enabled(
+    def test_a_missing_env_file_is_named_and_its_service_left_out(
         self, stack: Stack, capsys: pytest.CaptureFixture[str]
     ) -> None:
         stack.backend_env.unlink()
         assert services("install") == ExitCode.FAILED
-        err = capsys.readouterr().err
-        assert f"backend: not enabled, there is no env file {stack.backend_env}" in err
-        assert "  LLAMA_MODEL=" in err
-        assert stack.user.systemctl("is-enabled", BACKEND_UNIT, check=False).strip() == "disabled"
+        assert f"backend: there is no env file {stack.backend_env}" in capsys.readouterr().err
+        assert stack.units() == {PROXY_SOCKET, PROXY_UNIT}
         assert stack.user.systemctl("is-enabled", PROXY_UNIT).strip() == "enabled"
         assert not stack.backend_env.exists()
 
@@ -187,12 +183,20 @@ class TestInstall:
         assert not list(stack.user.units.glob("*.wants/*specdash*"))
         assert services("uninstall") == ExitCode.SERVICE
 
-    def test_a_later_version_of_ours_is_replaced(self, stack: Stack) -> None:
-        services("install")
-        path = stack.user.units / BACKEND_UNIT
-        path.write_text(path.read_text(encoding="utf-8").replace("version 1", "version 0"), encoding="utf-8")
-        assert services("install") == ExitCode.OK
-        assert version_of(path.read_text(encoding="utf-8")) == 1
+    def test_a_unit_of_0_1_goes_on_working_and_is_replaced(
+        self, stack: Stack, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        services("install", "proxy")
+        path = stack.user.units / PROXY_UNIT
+        new = path.read_text(encoding="utf-8")
+        old = new.replace("version 2", "version 1").replace("RestartSec=1", "RestartSec=3")
+        path.write_text(old, encoding="utf-8")
+        stack.user.systemctl("daemon-reload")
+        assert services("start", "proxy") == ExitCode.OK
+        assert services("install", "proxy") == ExitCode.OK
+        assert "`specdash services stop`, then `start`, takes the new units" in capsys.readouterr().out
+        assert path.read_text(encoding="utf-8") == new
+        assert services("stop", "proxy") == services("start", "proxy") == ExitCode.OK
 
 
 def _answers_at_all(port: int) -> bool:
@@ -222,11 +226,11 @@ class TestBackend:
         assert services("status", "--json") == ExitCode.OK
         shown = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
         (row,) = shown["services"]
-        assert (row["state"], row["reloads"], row["env_file"]) == ("running", True, str(stack.backend_env))
+        assert (row["state"], row["manager"], row["env_file"]) == ("running", "systemd", str(stack.backend_env))
 
         data = stack.backend_env.read_bytes().replace(b'LLAMA_DRAFT_MAX="4"', b'LLAMA_DRAFT_MAX="6"')
         stack.backend_env.write_bytes(data)
-        assert services("reload", "backend") == ExitCode.OK
+        stack.user.systemctl("reload", BACKEND_UNIT)
         until(lambda: self.digest() == hashlib.sha256(data).hexdigest())
         stack.answers(stack.backend_port)
         assert stack.user.systemctl("show", "-p", "MainPID", "--value", BACKEND_UNIT).strip() == str(row["pid"])
@@ -249,9 +253,42 @@ class TestBackend:
         stack.backend_env.write_text("LLAMA_MODEL=/nowhere.gguf\n", encoding="utf-8")
         assert services("install", "backend", "--start") == ExitCode.FAILED
         err = capsys.readouterr().err
-        assert f"{BACKEND_UNIT}: failed: exit code 3" in err
+        assert f"{BACKEND_UNIT}: failed: exit-code: exit code 3" in err
         assert "LLAMA_MODEL" in err
         assert stack.user.systemctl("show", "-p", "NRestarts", "--value", BACKEND_UNIT).strip() == "0"
+
+    def test_a_model_and_an_empty_home_become_two_services_that_answer(self, stack: Stack) -> None:
+        for file in (stack.backend_env, stack.proxy_env):
+            file.unlink()
+        words = ("--model", str(bundled_model(TARGET_MODEL)), "--draft", str(bundled_model(DRAFT_MODEL)))
+        assert services("install", *words) == ExitCode.OK
+        assert services("status") == ExitCode.OK
+        stack.answers(_value(stack.backend_env, "LLAMA_PORT"))
+        body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "the speculative decoder"}]}
+        proxy = f"http://127.0.0.1:{_value(stack.proxy_env, 'PROXY_PORT')}"
+        assert ask(f"{proxy}/v1/messages", body, timeout=60)["content"]
+
+    def test_a_unit_of_uap_is_taken_over_by_the_commands_that_adopt_prints(
+        self, stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        theirs = tmp_path / "uap.env"
+        stack.backend_env.rename(theirs)
+        unit = f"[Service]\nEnvironmentFile={theirs}\nExecStart=/bin/sleep 600\n[Install]\nWantedBy=default.target\n"
+        (stack.user.units / "uap-llama-server.service").write_text(unit, encoding="utf-8")
+        stack.user.systemctl("daemon-reload")
+        stack.user.systemctl("enable", "--now", "uap-llama-server.service")
+        assert services("adopt", "uap-llama-server.service") == ExitCode.OK
+        ends, takes_over = capsys.readouterr().out.splitlines()[-2:]
+        assert ends.strip().startswith("systemctl --user disable --now uap-llama-server.service")
+        stack.user.systemctl("disable", "--now", "uap-llama-server.service")
+        assert stack.active("uap-llama-server.service") in ("inactive", "failed")
+        assert main(takes_over.split()[1:]) == ExitCode.OK
+        stack.answers(stack.backend_port)
+        assert services("adopt", "no-such") == ExitCode.SERVICE
+
+
+def _value(file: Path, key: str) -> int:
+    return int(read_values(file.read_bytes(), str(file))[key])
 
 
 class TestProxy:
@@ -300,7 +337,7 @@ class TestProxy:
         pid = stack.user.systemctl("show", "-p", "MainPID", "--value", PROXY_UNIT)
         with stack.proxy_env.open("a", encoding="utf-8") as file:
             file.write("PROXY_LOOP_WINDOW=9\n")
-        assert services("reload", "proxy") == ExitCode.OK
+        stack.user.systemctl("reload", PROXY_UNIT)
         log = stack.user.home / ".local/state/specdash/logs/specdash-proxy.log"
         until(lambda: "PROXY_LOOP_WINDOW: 6 -> 9" in log.read_text(encoding="utf-8"))
         assert stack.user.systemctl("show", "-p", "MainPID", "--value", PROXY_UNIT) == pid

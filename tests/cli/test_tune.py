@@ -17,10 +17,9 @@ import psutil
 import pytest
 
 from specdash.backend import demo
-from specdash.cli.main import main
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.errors import ExitCode
-from specdash.core.paths import backend_env_file, tune_runs_dir
+from specdash.core.paths import tune_runs_dir
 from specdash.tune.run.status import CurrentStep, Ending, RunState, TuneRun, newest_run
 from support.deployment import Rig
 from support.engines import llama_server_binary, write_env
@@ -102,23 +101,9 @@ def test_what_cannot_be_meant_is_bad_usage(words: tuple[str, ...], said: str) ->
 
 
 def test_without_a_service_nothing_can_be_tuned() -> None:
-    code, _, err = say("tune", "--yes", "--manager", "supervisor")
+    code, _, err = say("tune", "--yes")
     assert code == ExitCode.SERVICE
-    assert "no backend service" in err
-
-
-def test_what_could_not_be_applied_at_the_end_is_said_at_the_beginning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["tune", "--yes", "--manager", "supervisor", "--beside", "--apply"]
-    file = backend_env_file(os.environ)
-    file.parent.mkdir(parents=True)
-    own_values = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_SPEC_TYPE": "ngram-mod"}
-    write_env(file, own_values)
-    assert main(words) == ExitCode.SERVICE
-    assert "no backend service" in capsys.readouterr().err
-    assert not tune_runs_dir(os.environ).exists()
+    assert "no backend to change" in err
 
 
 def test_before_the_first_run_there_is_nothing_to_tell_to_resume_or_to_abort() -> None:

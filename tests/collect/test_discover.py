@@ -30,8 +30,8 @@ from specdash.core.records import RunRecord
 from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
+from support.ended import zombie
 from support.fault_server import FaultServer, free_port, hangs, says, writes
-from support.supervised import zombie
 
 OK = '{"status":"ok"}'
 NOBODY = 65534

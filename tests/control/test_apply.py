@@ -287,7 +287,7 @@ def test_a_proxy_that_does_not_come_back_takes_the_backend_back_with_it(rig: Rig
 def test_a_backend_that_serves_tls_is_verified_over_tls(rig: Rig, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "backend", "DNS:gpu.example")
     # The proxy asks over http.
-    rig.service(Role.PROXY).manager.stop(rig.service(Role.PROXY).name)
+    rig.order("stop", Role.PROXY)
     alone = replace(rig, deployment=replace(rig.deployment, proxy=None))
     for words in ((f"LLAMA_ARG_SSL_CERT_FILE={certificate}", f"LLAMA_ARG_SSL_KEY_FILE={key}"), ("LLAMA_DRAFT_MAX=9",)):
         record = alone.apply(*words, health_timeout_s=10)
@@ -463,15 +463,14 @@ def test_a_file_that_is_edited_between_write_and_rollback_is_left_alone_and_said
 
 @ON_A_SCRIPTED_ENGINE
 def test_the_settings_of_a_backend_that_does_not_run_are_written_and_count_at_its_next_start(rig: Rig) -> None:
-    service = rig.service(Role.BACKEND)
-    service.manager.stop(service.name)
+    rig.order("stop", Role.BACKEND)
     old = rig.file().read_bytes()
     record = rig.apply("LLAMA_DRAFT_MAX=6")
     assert record.outcome is ApplyOutcome.APPLIED, record.reason
     assert record.downtime_s is None
     assert rig.backups()[record.backups["backend"] - 1] == old
     assert any(report.step is ApplyStep.RESTART and "next start" in report.detail for report in rig.reports)
-    service.manager.start(service.name)
+    rig.order("start", Role.BACKEND)
     rig.wait_ready()
     rig.assert_settled(version=old.replace(b'MAX="4"', b"MAX=6"))
 

@@ -1,9 +1,9 @@
-"""What stands in the way before anything is touched; with a manager of plain data."""
+"""What stands in the way before anything is touched."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,14 +14,8 @@ from specdash.backend.journal import append_record, journal_file
 from specdash.backend.launch import free_port
 from specdash.backend.repair import repair
 from specdash.control.change import Apply
+from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
-from specdash.control.services.services import (
-    Deployment,
-    ManagedService,
-    ServiceProblem,
-    ServiceState,
-    ServiceStatus,
-)
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role, parse_assignments
 from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
 from specdash.core.paths import applies_file, backups_dir
@@ -34,48 +28,11 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class FakeManager:
-    """Knows one service, and runs nothing."""
-
-    now: ServiceStatus
-    refuses: str | None = None
-    asked: list[str] = field(default_factory=list)
-    kind: str = "fake"
-
-    def status(self, name: str) -> ServiceStatus:
-        if self.refuses is not None:
-            raise ServiceError(self.refuses)
-        return self.now
-
-    def _ask(self, what: str) -> None:
-        self.asked.append(what)
-
-    def start(self, name: str) -> None:
-        self._ask("start")
-
-    def stop(self, name: str) -> None:
-        self._ask("stop")
-
-    def restart(self, name: str) -> None:
-        self._ask("restart")
-
-    def bring_up(self) -> None:
-        """It is there."""
-
-    def reload(self, name: str) -> None:
-        self._ask("reload")
-
-    def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass
 class Setting:
-    """A backend of a fake manager, in a home of its own."""
+    """A backend that does not run, in a home of its own."""
 
     home: Path
-    manager: FakeManager
-    service: ManagedService
+    service: Service
 
     @property
     def env(self) -> dict[str, str]:
@@ -88,7 +45,6 @@ class Setting:
 
     def assert_untouched(self, before: bytes) -> None:
         assert self.service.env_file.read_bytes() == before
-        assert self.manager.asked == []
         assert not journal_file(self.env).path.exists()
 
 
@@ -99,15 +55,12 @@ def setting(tmp_path: Path) -> Setting:
         port=free_port("127.0.0.1"), log=tmp_path / "log", spec_types=("draft-simple",), engine="xllamacpp"
     )
     file.write_text(text, encoding="utf-8")
-    manager = FakeManager(ServiceStatus("llama", ServiceState.STOPPED))
-    return Setting(tmp_path, manager, ManagedService(Role.BACKEND, "llama", manager, file, True, "test"))
+    return Setting(tmp_path, Service(Role.BACKEND, file, {"HOME": str(tmp_path)}))
 
 
 def test_a_service_that_is_not_there_is_said_with_the_reason() -> None:
-    deployment = Deployment(
-        missing=(ServiceProblem(Role.BACKEND, "no service found; `specdash services install` sets it up"),)
-    )
-    with pytest.raises(ServiceError, match="no backend service to change: backend: no service found"):
+    deployment = Deployment(missing=((Role.BACKEND, "none runs; `specdash services install` sets one up"),))
+    with pytest.raises(ServiceError, match="no backend to change: none runs"):
         plan_apply(deployment, parse_assignments(["LLAMA_DRAFT_MAX=8"]))
 
 
@@ -144,7 +97,7 @@ def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, k
     port = read_env(setting.service.env_file).values["LLAMA_PORT"]
     proxy_file = setting.home / "proxy.env"
     proxy_file.write_bytes(f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1\nPROXY_UPSTREAM_API_KEY={key}\n".encode())
-    proxy = ManagedService(Role.PROXY, "proxy", setting.manager, proxy_file, True, "test")
+    proxy = Service(Role.PROXY, proxy_file)
     told = disagreements(Deployment(setting.service, proxy), setting.env)
     assert [finding.key for finding in told] == found
     assert disagreements(Deployment(setting.service), setting.env) == ()
@@ -174,7 +127,6 @@ def test_a_state_directory_that_cannot_be_written_is_refused_before_anything_els
     with pytest.raises(NotWrittenError, match="nothing was changed"):
         Apply(plan, ApplyOptions(), lambda _: None, setting.env).run()
     assert setting.service.env_file.read_bytes() == before
-    assert setting.manager.asked == []
 
 
 def test_whoever_looks_on_cannot_break_it(setting: Setting) -> None:
@@ -249,9 +201,3 @@ def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
     _, record = setting.apply(*[word for word in words if not word.startswith("#")])
     assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
     assert not setting.service.env_file.exists()
-
-
-def test_a_service_that_runs_another_command_is_not_changed_and_the_way_out_named(setting: Setting) -> None:
-    theirs = replace(setting.service, foreign=True)
-    with pytest.raises(ServiceError, match=r"runs a command that is not specdash's.*`specdash services adopt`"):
-        plan_apply(Deployment(theirs), parse_assignments(["LLAMA_DRAFT_MAX=8"]), env=setting.env)

@@ -68,14 +68,14 @@ class TestOnAnEngine:
 
     @ON_A_SCRIPTED_ENGINE
     def test_a_proxy_before_no_service_is_asked_where_its_upstream_answers(self, rig: Rig) -> None:
-        alone, backend = replace(rig.deployment, backend=None), rig.service(Role.BACKEND)
+        alone = replace(rig.deployment, backend=None)
         for window, state in ((15, StepState.DONE), (16, StepState.SKIPPED)):
             reports: list[ApplyProgress] = []
             plan = plan_apply(alone, {Role.PROXY: {"PROXY_LOOP_WINDOW": str(window)}}, env=rig.env)
             record = Apply(plan, ApplyOptions(settle_s=0), reports.append, rig.env).run()
             assert record.outcome is ApplyOutcome.APPLIED, record.reason
             assert [report.state for report in reports if report.step is ApplyStep.REQUEST][-1] is state
-            backend.manager.stop(backend.name)
+            rig.order("stop", Role.BACKEND)
 
     @ON_A_SCRIPTED_ENGINE
     def test_a_restarted_proxy_that_ends_while_it_settles_takes_its_settings_back(self, rig: Rig) -> None:

@@ -11,7 +11,7 @@ import pytest
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import append_record
 from specdash.control.console import Console, RunningApply
-from specdash.control.services.services import Deployment, ManagedService, ServiceState, ServiceStatus
+from specdash.control.deployment import Deployment, Service, ServiceState
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ServiceError
 from specdash.core.paths import applies_file, backups_dir
@@ -21,19 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Manager:
-    """Says that everything runs."""
-
-    kind = "supervisor"
-
-    def status(self, name: str) -> ServiceStatus:
-        return ServiceStatus(name, ServiceState.RUNNING, pid=1)
-
-
 def console(home: Path) -> Console:
     """A console on one backend whose env file is in `home`."""
     env_file = home / "backend.env"
-    service = ManagedService(Role.BACKEND, "b", Manager(), env_file, reloads=True, origin="test")  # type: ignore[arg-type]
+    service = Service(Role.BACKEND, env_file, {"HOME": str(home)})
     return Console(lambda: Deployment(service), drain_timeout_s=1, health_timeout_s=1, env={"HOME": str(home)})
 
 
@@ -56,7 +47,7 @@ def test_it_looks_at_values_state_and_what_a_rollback_goes_back_to(tmp_path: Pat
     applied(tmp_path, 1, "8")
     applied(tmp_path, 2, "12")
     seen = console(tmp_path).look().services[0]
-    assert (seen.values["LLAMA_DRAFT_MAX"], seen.status.state) == ("12", ServiceState.RUNNING)
+    assert (seen.values["LLAMA_DRAFT_MAX"], seen.status.state) == ("12", ServiceState.STOPPED)
     assert seen.last_good == {"LLAMA_DRAFT_MAX": "8"}
     assert "12" not in repr(seen)
 

@@ -32,8 +32,7 @@ CHANGED = ("LLAMA_DRAFT_MAX=9", "PROXY_LOOP_WINDOW=11")
 @pytest.fixture(autouse=True)
 def armed_again(rig: Rig) -> Iterator[None]:
     """No point is left for the next test, and no wait before a restart that earlier deaths have made longer."""
-    service = rig.service(Role.BACKEND)
-    service.manager.restart(service.name)
+    rig.order("restart", Role.BACKEND)
     rig.wait_ready()
     yield
     rig.points.go_on()

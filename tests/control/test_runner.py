@@ -14,7 +14,8 @@ import pytest
 
 from specdash.backend.journal import ApplyLock, journal_file
 from specdash.backend.trial import read_trial
-from specdash.control.change import RemoteError, RunnerConnection, Trial, runner_of
+from specdash.control.change import Trial, runner_of
+from specdash.control.connection import RemoteError, RunnerConnection
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import apply_journal_file, trial_file
@@ -128,8 +129,7 @@ def test_a_runner_that_is_stopped_during_a_change_leaves_the_old_files_and_a_rec
     assert not journal_file(rig.env).path.exists()
     record = rig.records()[-1]
     assert (record.outcome, record.reason) == (ApplyOutcome.ROLLED_BACK, "the runner was stopped")
-    service = rig.service(Role.BACKEND)
-    service.manager.restart(service.name)
+    rig.order("restart", Role.BACKEND)
     rig.wait_ready()
     rig.assert_settled(version=rig.good_backend)
 
@@ -138,10 +138,8 @@ def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
 
 
-def stopped_backend(rig: Rig) -> Any:
-    service = rig.service(Role.BACKEND)
-    service.manager.stop(service.name)
-    return service
+def stop_backend(rig: Rig) -> None:
+    rig.order("stop", Role.BACKEND)
 
 
 def encoded(data: bytes) -> str:
@@ -149,7 +147,7 @@ def encoded(data: bytes) -> str:
 
 
 def test_an_apply_of_0_1_that_was_killed_is_undone_at_the_start(rig: Rig) -> None:
-    service = stopped_backend(rig)
+    stop_backend(rig)
     old, known = rig.file().read_bytes(), len(rig.records())
     left = json.loads((LEFT_BY_0_1 / "apply.journal").read_text(encoding="utf-8"))
     new = old.replace(b'MAX="4"', b"MAX=8")
@@ -157,7 +155,7 @@ def test_an_apply_of_0_1_that_was_killed_is_undone_at_the_start(rig: Rig) -> Non
     left["edits"][0] |= {"env_file": str(rig.file()), "old": encoded(old), "new": encoded(new)}
     apply_journal_file(rig.env).write_text(json.dumps(left), encoding="utf-8")
     rig.file().write_bytes(new)
-    service.manager.start(service.name)
+    rig.order("start", Role.BACKEND)
     rig.wait_ready()
     rig.assert_settled(version=old)
     assert len(rig.records()) == known + 1
@@ -172,14 +170,14 @@ def test_an_apply_of_0_1_that_was_killed_is_undone_at_the_start(rig: Rig) -> Non
 def test_a_trial_of_0_1_that_was_killed_goes_back_at_the_start(rig: Rig) -> None:
     import hashlib
 
-    service = stopped_backend(rig)
+    stop_backend(rig)
     old = rig.file().read_bytes()
     tried = old + b"LLAMA_DRAFT_P_MIN=0.5\n"
     left = json.loads((LEFT_BY_0_1 / "trial.json").read_text(encoding="utf-8"))
     left |= {"env_file": str(rig.file()), "original": encoded(old), "tried": [hashlib.sha256(tried).hexdigest()]}
     trial_file(rig.env).write_text(json.dumps(left), encoding="utf-8")
     rig.file().write_bytes(tried)
-    service.manager.start(service.name)
+    rig.order("start", Role.BACKEND)
     rig.wait_ready()
     rig.assert_settled(version=old)
     assert not trial_file(rig.env).exists()
@@ -264,7 +262,7 @@ def test_a_trial_whose_client_dies_in_the_middle_of_a_start_goes_back(rig: Rig) 
 
     code = (
         "import os, sys; from specdash.control.change import Trial, Apply; from specdash.control.plan import *\n"
-        "from specdash.control.services.deployment import find_deployment; from specdash.core.config import resolve\n"
+        "from specdash.control.deployment import find_deployment; from specdash.core.config import resolve\n"
         "trial = Trial(find_deployment(resolve({}, {}, None), os.environ), 'tune')\n"
         "Apply(trial.plan({'LLAMA_DRAFT_MAX': '9'}), ApplyOptions(10, 30, 0), lambda _: None, trial=trial).run()"
     )
@@ -322,7 +320,7 @@ def test_an_original_that_does_not_start_again_is_named_and_goes_back_with_the_n
 
 
 def statuses(rig: Rig) -> list[dict[str, Any]]:
-    from specdash.control.change import runners
+    from specdash.control.connection import runners
 
     return [status for _, status in runners(rig.env)]
 

@@ -48,10 +48,6 @@ def test_values_are_typed() -> None:
         ('[[target]]\nurl = "gpu1"', r'\[\[target\]\] 1: name is missing; write name = "gpu1"'),
         ('[[target]]\nname = "a"', r'\[\[target\]\] 1 \("a"\): url is missing; write url = "http://gpu1:8080"'),
         ('[[target]]\nname = "a b"\nurl = "gpu1"', r"\[\[target\]\] 1: name = 'a b': must be letters, digits"),
-        (
-            A + 'manager = "runit"',
-            r"\[\[target\]\] 1 .*manager = 'runit': must be auto, systemd or supervisor",
-        ),
         (A + 'modle = "m"', r"\[\[target\]\] 1 \(\"a\"\): modle: no setting of a target; did you mean 'model'\?"),
         (
             '[[target]]\nname = "a"\nurl = "ssh://me:secret@gpu1"',
@@ -76,12 +72,12 @@ def test_a_key_in_the_wrong_place_is_not_repeated(line: str) -> None:
 
 
 def test_a_target_has_what_its_own_table_says_and_nothing_of_another_server() -> None:
-    text = f'api_key_env = "KEY"\nbackend_service = "here.service"\nwindow = "1h"\n{A}log = "a.log"\n'
+    text = f'api_key_env = "KEY"\nbackend_env_file = "here.env"\nwindow = "1h"\n{A}log = "a.log"\n'
     settings = resolve({}, {"SPECDASH_PROXY_KEY_ENV": "PROXY"}, text, "config.toml")
     own = of_target(settings, "a")
     assert (own["url"].value, own["log"].value, own["window"].value) == ("gpu1", "a.log", "1h")
     assert (own["api_key_env"].value, own["proxy_key_env"].value) == (None, None)
-    assert own["backend_service"].value == "here.service"
+    assert own["backend_env_file"].value == "here.env"
     assert own["log"].origin == 'config.toml [[target]] "a"'
 
 

@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.services.supervisor import Service, SupervisedManager, Supervisor
+from specdash.control.keeper import Command, Keeper
+from specdash.system.sockets import open_listening
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -45,23 +46,24 @@ def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_pa
     def wait_for_answers(count: int) -> None:
         until(lambda: not (len(answers) < count and not failures), 30, why=lambda: "the proxy does not answer")
 
-    with Supervisor() as supervisor:
-        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-        log = str(tmp_path / "out")
-        supervisor.add(Service("proxy", argv, env, log=log, listen=("127.0.0.1", port), stop_timeout=40.0))
-        manager = SupervisedManager(supervisor)
-        manager.start("proxy")
+    sockets = tuple(open_listening("127.0.0.1", port))
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    command = Command("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
+    with Keeper() as keeper:
+        keeper.start(command)
         threads = [threading.Thread(target=ask, kwargs={"keeps": n % 2 == 0}) for n in range(CLIENTS)]
         for thread in threads:
             thread.start()
         try:
             for number in range(RESTARTS):
                 wait_for_answers(5 * CLIENTS * (number + 1))
-                manager.restart("proxy")
+                keeper.start(command)
             wait_for_answers(5 * CLIENTS * (RESTARTS + 1))
         finally:
             ended.set()
             for thread in threads:
                 thread.join(60)
+    for item in sockets:
+        item.close()
     assert failures == []
     assert set(answers) <= {200, 503}

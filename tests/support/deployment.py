@@ -28,12 +28,12 @@ from specdash.backend.journal import ApplyLock, journal_file, read_records
 from specdash.backend.launch import free_port
 from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
-from specdash.control.change import Apply, RunnerConnection, runner_of, runners
+from specdash.control.change import Apply, runner_of
+from specdash.control.connection import RunnerConnection, runners
+from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, plan_apply
 from specdash.control.running import recorded_engine
-from specdash.control.services.services import Deployment, ManagedService
-from specdash.control.services.systemd import SystemdManager
-from specdash.control.services.units import UnitFacts, unit_texts
+from specdash.control.services import systemd, units
 from specdash.core.changes import (
     ApplyOutcome,
     ApplyProgress,
@@ -49,20 +49,17 @@ from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
 from support.points import WITH_POINTS, Points
-from support.supervised import running_daemon
 from support.systemd_user import running_user_manager
 from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from specdash.control.services.services import ServiceManager
-    from specdash.control.services.supervisor_client import SupervisorClient
     from specdash.core.records import RunRecord
 
+    Order = Callable[[str, Role], None]
     Starter = Callable[
-        [Path, Mapping[Role, Path], int],
-        contextlib.AbstractContextManager[tuple[dict[str, str], ServiceManager, dict[Role, str]]],
+        [Path, Mapping[Role, Path], int], contextlib.AbstractContextManager[tuple[dict[str, str], Order]]
     ]
 
 DRAFTS = ".*.specdash-new"
@@ -96,7 +93,6 @@ def sweep(name: str, values: Sequence[Any], *of_each: Any) -> pytest.MarkDecorat
 
 _NAMES = {Role.BACKEND: "specdash-backend", Role.PROXY: "specdash-proxy"}
 _UNIT = re.compile(r"specdash-(\w+\.(?:service|socket))")
-_STOP_S = 20.0
 
 
 class Command(subprocess.Popen[str]):
@@ -121,12 +117,14 @@ class Rig:
     deployment: Deployment
     backend_url: str
     proxy_url: str
+    order: Order
+    """Starts, stops or restarts a service."""
     reports: list[ApplyProgress] = field(default_factory=list)
     good: dict[Role, bytes] = field(default_factory=dict)
     options: ApplyOptions = field(default_factory=ApplyOptions)
     """Those of the apply that was prepared last."""
 
-    def service(self, role: Role) -> ManagedService:
+    def service(self, role: Role) -> Service:
         """The service of a role."""
         found = self.deployment.service(role)
         assert found is not None
@@ -276,7 +274,6 @@ class Rig:
         for left in (trial_file(self.env), self.home / SIGN):
             left.unlink(missing_ok=True)
         for draft in self.home.rglob(DRAFTS):
-            # A supervisor's own draft of its record is gone by itself.
             draft.unlink(missing_ok=True)
         for role, data in self.good.items():
             service = self.service(role)
@@ -289,7 +286,7 @@ class Rig:
             proxies = [live_proxy.env_digest for live_proxy in live_proxies(self.env)]
             running = backends if role is Role.BACKEND else proxies
             if running != [self.digest(role)] or not status.alive:
-                service.manager.restart(service.name)
+                self.order("restart", role)
         self.wait_ready()
         with contextlib.suppress(OSError):
             self.proxy("/admin/resume", {})
@@ -299,7 +296,7 @@ class Rig:
         deadline = time.monotonic() + START_S
         while not (healthy(self.backend_url) and healthy(self.proxy_url) and self.engine() is not None):
             if time.monotonic() > deadline:
-                said = [self.service(role).manager.log_tail(self.service(role).name) for role in Role]
+                said = [file.read_text(encoding="utf-8", errors="replace") for file in self.home.glob("*.log")]
                 pytest.fail(f"the services did not start: {said}")
             time.sleep(0.02)
 
@@ -311,20 +308,17 @@ def running_deployment(manager: str) -> Iterator[Rig]:
         home = Path(name)
         ports = {role: free_port("127.0.0.1") for role in Role}
         files = _env_files(home, ports, small=manager == "scripted")
-        starters: dict[str, Starter] = {"scripted": _under_daemon, "daemon": _under_daemon, "systemd": _under_systemd}
+        starters: dict[str, Starter] = {"scripted": _under_up, "daemon": _under_up, "systemd": _under_systemd}
         start = starters[manager]
-        env, running, names = stack.enter_context(start(home, files, ports[Role.PROXY]))
-        backend, proxy = (
-            ManagedService(role, names[role], running, files[role], True, "test", socket=role is Role.PROXY)
-            for role in Role
-        )
+        env, order = stack.enter_context(start(home, files, ports[Role.PROXY]))
         env["SPECDASH_SETTLE_TIME"] = "0"
         rig = Rig(
             home,
             env,
-            Deployment(backend, proxy),
+            Deployment(Service(Role.BACKEND, files[Role.BACKEND], env), Service(Role.PROXY, files[Role.PROXY], env)),
             f"http://127.0.0.1:{ports[Role.BACKEND]}",
             f"http://127.0.0.1:{ports[Role.PROXY]}",
+            order,
         )
         rig.wait_ready()
         rig.good = {role: files[role].read_bytes() for role in Role}
@@ -359,54 +353,56 @@ def _clean(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home)}
 
 
-def _argv(role: Role, file: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "specdash", str(role), "run", "--env-file", str(file))
+@contextlib.contextmanager
+def _under_up(home: Path, files: Mapping[Role, Path], proxy_port: int) -> Iterator[tuple[dict[str, str], Order]]:
+    """A `specdash up` for each, so that one can be stopped."""
+    env = {**_clean(home), "PYTHONPATH": WITH_POINTS}
+    running: dict[Role, subprocess.Popen[bytes]] = {}
+
+    def order(action: str, role: Role) -> None:
+        if action != "start" and (process := running.pop(role, None)) is not None:
+            process.terminate()
+            process.wait(60)
+        if action != "stop" and role not in running:
+            command = [sys.executable, "-m", "specdash", "up", str(role), f"--{role}-env", str(files[role])]
+            with (home / f"up-{role}.log").open("ab") as log:
+                running[role] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    try:
+        for role in Role:
+            order("start", role)
+        yield env, order
+    finally:
+        for role in reversed(Role):
+            order("stop", role)
 
 
 @contextlib.contextmanager
-def _under_daemon(
-    home: Path, files: Mapping[Role, Path], proxy_port: int
-) -> Iterator[tuple[dict[str, str], SupervisorClient, dict[Role, str]]]:
-    with running_daemon(home, PYTHONPATH=WITH_POINTS) as daemon:
-        for role, file in files.items():
-            listen = None if role is Role.BACKEND else f"127.0.0.1:{proxy_port}"
-            daemon.add(_NAMES[role], _argv(role, file), role=role, listen=listen, stop_timeout=_STOP_S)
-            daemon.client.start(_NAMES[role])
-        yield daemon.environment, daemon.client, dict(_NAMES)
-
-
-@contextlib.contextmanager
-def _under_systemd(
-    home: Path, files: Mapping[Role, Path], proxy_port: int
-) -> Iterator[tuple[dict[str, str], SystemdManager, dict[Role, str]]]:
+def _under_systemd(home: Path, files: Mapping[Role, Path], proxy_port: int) -> Iterator[tuple[dict[str, str], Order]]:
     with running_user_manager(home) as user:
         env = {**_clean(home), **user.environment}
-        facts = UnitFacts(
-            python=sys.executable,
-            backend_env=str(files[Role.BACKEND]),
-            proxy_env=str(files[Role.PROXY]),
-            listen=(f"127.0.0.1:{proxy_port}",),
-            environment={
-                **{key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"},
-                "PYTHONPATH": WITH_POINTS,
-            },
-            log_dir=str(home),
-        )
+        passed = {key: value for key, value in user.environment.items() if key != "XDG_RUNTIME_DIR"}
+        passed["PYTHONPATH"] = WITH_POINTS
         # All managers of this machine share one tree of cgroups: units of one name would be killed with each other.
         mark = f"sd-{os.getpid()}-{proxy_port}"
-        for name, text in unit_texts(facts).items():
+        values = {Role.PROXY: parse(files[Role.PROXY].read_text(encoding="utf-8")).values}
+        for name, text in units.unit_texts(env, files, values).items():
             # A suite restarts more often than an operator would be allowed to.
             own = _UNIT.sub(rf"{mark}-\1", text.replace("StartLimitBurst=5", "StartLimitBurst=1000"))
+            extra = "".join(f'Environment="{key}={value}"\n' for key, value in passed.items())
+            own = own.replace("UMask=0077\n", f"UMask=0077\n{extra}")
             (user.units / name.replace("specdash-", f"{mark}-")).write_text(own, encoding="utf-8")
+        (home / ".local/state/specdash/logs").mkdir(parents=True, exist_ok=True)
         user.systemctl("daemon-reload")
-        manager = SystemdManager(env)
-        names = {role: f"{name}.service".replace("specdash-", f"{mark}-") for role, name in _NAMES.items()}
-        settings = home / ".config/specdash/config.toml"
-        settings.parent.mkdir(parents=True, exist_ok=True)
-        settings.write_text("".join(f'{role}_service = "{names[role]}"\n' for role in Role), encoding="utf-8")
+        sockets = {Role.BACKEND: (), Role.PROXY: (f"{mark}-proxy.socket",)}
+        does = {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}
+
+        def order(action: str, role: Role) -> None:
+            does[action](f"{mark}-{role}.service", env, sockets=sockets[role])
+
         for role in Role:
-            manager.start(names[role])
-        yield env, manager, names
+            order("start", role)
+        yield env, order
 
 
 def misbehaving(directory: Path, way: str) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specdash.system import files
-from support.supervised import zombie
+from support.ended import zombie
 
 WRITER = """
 import sys, time

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from specdash.system import processes
-from support.supervised import zombie
+from support.ended import zombie
 from support.waiting import until
 
 NOBODY = 2**22 + 5

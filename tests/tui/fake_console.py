@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from specdash.control.console import RunningApply, ServicesView, ServiceView
-from specdash.control.services.services import ServiceState, ServiceStatus
+from specdash.control.deployment import ServiceState, ServiceStatus
 from specdash.core.changes import (
     ApplyKind,
     ApplyOutcome,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.settings import BackendSettings
     from specdash.bench.compare.beds import Guard
+    from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions, ApplyPlan
-    from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress, ApplyRecord
 
 SPEC_TYPE = "LLAMA_SPEC_TYPE"

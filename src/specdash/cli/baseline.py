@@ -105,7 +105,7 @@ def _beside(args: argparse.Namespace, effort: BaselineEffort) -> int:
 
 
 def _service_file(args: argparse.Namespace) -> str | None:
-    from specdash.control.services.deployment import find_deployment
+    from specdash.control.deployment import find_deployment
 
     service = find_deployment(resolved_settings(args)).backend
     return str(service.env_file) if service is not None and service.env_file.is_file() else None

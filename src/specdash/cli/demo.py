@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,6 @@ from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.cli.signals import stopped_by_signals
 from specdash.cli.terminal_app import need_terminal
-from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
     ARM_SETTINGS,
@@ -38,16 +36,17 @@ from specdash.system.http import status_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from specdash.control.services.services import Deployment
-    from specdash.control.services.supervisor import Supervisor
+    from specdash.control.deployment import Deployment
+    from specdash.control.keeper import Keeper
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
 
 START_DEADLINE_S = 60.0
-STOP_S = 10.0
-"""More than the engine gets to end by itself (LLAMA_STOP_TIMEOUT)."""
+_POLL_S = 0.02
+DRAIN_S = 2
+"""How long the proxy lets requests finish at the end."""
 DEFAULT_HEADLESS_S = 20.0
 BASELINE_S = 15.0
 """How long the traffic waits for the baseline, which takes 4 s of a quiet machine; headless at most a third of all."""
@@ -88,7 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; headless it ends with a snapshot, else when the user quits."""
-    from specdash.control.services.supervisor import Supervisor
+    from specdash.control.keeper import Keeper
 
     headless = args.headless or args.json
     if args.seconds is not None and not 1 <= args.seconds <= 86400:
@@ -97,22 +96,22 @@ def run(args: argparse.Namespace) -> int:
     settings = resolved_settings(args)
     if not headless:
         need_terminal("demo", "use `specdash demo --headless` in scripts")
-        # Before the supervisor's threads: each that there is already keeps its heap.
+        # Before the threads that keep the services: each that there is already keeps its heap.
         from specdash.system.memory import return_memory
 
         return_memory()
-    with stopped_by_signals(), private_directory() as directory, Supervisor() as supervisor:
+    with stopped_by_signals(), private_directory() as directory, Keeper() as keeper:
         model, no_room = demo.widened_target(directory)
         if no_room:
             print(f"specdash demo: {no_room}; a smaller model is served, on which drafts cannot pay", file=sys.stderr)
-        target = start_backend(supervisor, directory, spec_types, args.engine, model)
+        target = start_backend(keeper, directory, spec_types, args.engine, model)
         if spec_types != ("none",):
-            start_baseline(supervisor, directory)
+            start_baseline(keeper, directory)
         if args.timings is None:
             # What agents cost is in no recorded answer: with --record the counters must be the recorded requests'.
-            target = start_proxy(supervisor, directory, target)
+            target = start_proxy(keeper, directory, target)
         if headless:
-            picture = _headless(supervisor, directory, target, args.timings, args.seconds or DEFAULT_HEADLESS_S)
+            picture = _headless(keeper, directory, target, args.timings, args.seconds or DEFAULT_HEADLESS_S)
             from specdash.cli.picture.snapshot import exit_code, print_snapshot
 
             print_snapshot(picture, as_json=args.json)
@@ -120,25 +119,24 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli.watch import open_dashboard
         from specdash.tune.run.console import TunerConsole
 
-        waits = (supervisor, target, args.timings)
+        waits = (keeper, target, args.timings)
         Thread(target=traffic_after_baseline, args=waits, name="specdash-traffic", daemon=True).start()
         if settings["window"].origin == "default":
             settings["window"] = Resolved(FIRST_WINDOW, "demo")
         env = demo_environment(directory)
-        with commands_answered(supervisor, target, env):
-            tuner = TunerConsole(tuner_environment(env), options=_TUNER, is_ours=True)
-            try:
-                return open_dashboard(
-                    target,
-                    settings,
-                    demo=True,
-                    seconds=args.seconds,
-                    deployment=lambda: demo_deployment(supervisor, directory, target),
-                    tuner=tuner,
-                    env=env,
-                )
-            finally:
-                tuner.close()
+        tuner = TunerConsole(env, options=_TUNER, is_ours=True)
+        try:
+            return open_dashboard(
+                target,
+                settings,
+                demo=True,
+                seconds=args.seconds,
+                deployment=lambda: demo_deployment(directory, target),
+                tuner=tuner,
+                env=env,
+            )
+        finally:
+            tuner.close()
 
 
 @contextmanager
@@ -162,18 +160,18 @@ def private_directory(prefix: str = "specdash-demo-") -> Iterator[Path]:
 
 
 def start_backend(
-    supervisor: Supervisor,
+    keeper: Keeper,
     directory: Path,
     spec_types: tuple[str, ...],
     engine: str,
     model: demo.DemoTarget | None = None,
 ) -> Target:
-    """Start the bundled models, or `model` in the target's place, under the supervisor and wait until they answer;
+    """Start the bundled models, or `model` in the target's place, and wait until they answer;
     raises `SpecdashError`."""
     from specdash.backend.launch import free_port
     from specdash.collect.discover import recorded_target
-    from specdash.control.services.services import ServiceState
-    from specdash.control.services.supervisor import Restart, Service
+    from specdash.control.keeper import kept_command
+    from specdash.core.changes import Role
     from specdash.core.target import Target
 
     log, env_file = directory / "llama-server.log", directory / BACKEND_ENV
@@ -184,161 +182,111 @@ def start_backend(
     env_file.write_text(text, encoding="utf-8")
     url = f"http://127.0.0.1:{port}"
     print(f"specdash demo: starting llama.cpp on {url}", file=sys.stderr)
-    argv = (sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file))
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     output = directory / "backend.out"
-    supervisor.add(
-        Service(
-            BACKEND,
-            argv,
-            env,
-            log=str(output),
-            restart=Restart.ON_FAILURE,
-            ready=lambda: status_of(f"http://127.0.0.1:{port}", "/health", 1.0) == 200,
-            stop_timeout=STOP_S,
-            reload_signal=signal.SIGUSR1,
-        )
-    )
-    supervisor.start(BACKEND)
-    status = supervisor.wait_ready(BACKEND, START_DEADLINE_S)
-    if status.state is not ServiceState.RUNNING:
-        # Planning says why in its own words. Otherwise it is left to `backend run`: what it takes to validate settings
-        # and to read models is 15 MB that the dashboard has no other use for.
-        from specdash.backend.launch import plan_from_file
+    kept = keeper.start(kept_command(Role.BACKEND, env_file, {}, env, [], output))
+    deadline = time.monotonic() + START_DEADLINE_S
+    while status_of(url, "/health", 1.0) != 200:
+        if not kept.is_alive() or time.monotonic() > deadline:
+            # Planning says why in its own words. Otherwise it is left to `backend run`: what it takes to validate
+            # settings and to read models is 15 MB that the dashboard has no other use for.
+            from specdash.backend.launch import plan_from_file
 
-        plan_from_file(str(env_file))
-        raise SpecdashError(f"the demo's backend did not start: {status.detail or status.state}")
+            plan_from_file(str(env_file))
+            raise SpecdashError(f"the demo's backend did not start: {last_line(output)}")
+        time.sleep(_POLL_S)
     target = recorded_target(url, env) or Target(url)
-    return replace(target, log=str(log), pid=status.pid, origin="demo")
+    return replace(target, log=str(log), pid=kept.pid, origin="demo")
 
 
-def start_proxy(supervisor: Supervisor, directory: Path, target: Target) -> Target:
+def last_line(path: Path) -> str:
+    """The last line of what a command wrote."""
+    return next(iter(path.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]), "")
+
+
+def start_proxy(keeper: Keeper, directory: Path, target: Target) -> Target:
     """Start the proxy in front of `target`, and return the target with it; as it was where no proxy is installed."""
     from importlib.util import find_spec
 
-    from specdash.backend.launch import free_port
-    from specdash.control.services.supervisor import Restart, Service
+    from specdash.control.keeper import kept_command
+    from specdash.core.changes import Role
+    from specdash.system.sockets import open_listening
 
     if any(find_spec(name) is None for name in _PROXY_PACKAGES):
         return target
     env_file, events = directory / PROXY_ENV, directory / "proxy-events.jsonl"
-    port = free_port("127.0.0.1")
+    sockets = open_listening("127.0.0.1", 0)
+    port = int(sockets[0].getsockname()[1])
     env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
-    argv = (sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(env_file))
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-    supervisor.add(
-        Service(
-            PROXY,
-            argv,
-            env,
-            log=str(directory / "proxy.out"),
-            restart=Restart.ON_FAILURE,
-            stop_timeout=STOP_S,
-            reload_signal=signal.SIGHUP,
-            listen=("127.0.0.1", port),
-        )
+    command = kept_command(
+        Role.PROXY, env_file, {"PROXY_DRAIN_TIMEOUT": str(DRAIN_S)}, env, sockets, directory / "proxy.out"
     )
-    supervisor.start(PROXY)
-    url = f"http://127.0.0.1:{port}"
-    return replace(target, proxy_url=url, proxy_log=str(events), proxy_origin="demo")
+    keeper.start(command)
+    return replace(target, proxy_url=f"http://127.0.0.1:{port}", proxy_log=str(events), proxy_origin="demo")
 
 
 def demo_environment(directory: Path) -> dict[str, str]:
-    """The environment in which the demo's records, backups and profiles are its own."""
-    return {**os.environ, "XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
-
-
-@contextmanager
-def commands_answered(supervisor: Supervisor, target: Target, env: Mapping[str, str]) -> Iterator[None]:
-    """Other commands find the demo's services, as they find those of the built-in supervisor, in its environment."""
-    from specdash.control.services.supervisor_client import Claim
-    from specdash.control.services.supervisor_daemon import Daemon
-    from specdash.control.services.supervisor_services import ServiceEntry, write_services
-    from specdash.core.changes import Role
-
-    directory = Path(env["XDG_CONFIG_HOME"])
-    entries = [ServiceEntry(BACKEND, Role.BACKEND, directory / BACKEND_ENV)]
-    if target.proxy_url is not None:
-        entries.append(ServiceEntry(PROXY, Role.PROXY, directory / PROXY_ENV, listen="env"))
-    write_services(paths.services_file(env), entries)
-    claim = Claim.take(paths.supervisor_socket(env))
-    if claim is None:
-        raise SpecdashError(f"{paths.supervisor_socket(env)} is in use")
-    with Daemon(claim, (), env, supervisor=supervisor, say=lambda _: None).answering():
-        yield
-
-
-def tuner_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a `specdash tune` that works on the demo's services, whatever the user's own are."""
+    """The environment in which the demo's records, backups and profiles are its own, and its services are found."""
     others = {BY_NAME[name].variable for name in SERVICE_SETTINGS}
-    return {
-        **{key: value for key, value in env.items() if key not in others},
-        BY_NAME["manager"].variable: "supervisor",
-    }
+    own = {"XDG_STATE_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
+    return {**{key: value for key, value in os.environ.items() if key not in others}, **own}
 
 
-def demo_deployment(supervisor: Supervisor, directory: Path, target: Target) -> Deployment:
+def demo_deployment(directory: Path, target: Target) -> Deployment:
     """The demo's own services, which may be tuned like any others."""
-    from specdash.control.services.services import Deployment, ManagedService
-    from specdash.control.services.supervisor import SupervisedManager
+    from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import Role
 
-    manager = SupervisedManager(supervisor)
-    backend = ManagedService(Role.BACKEND, BACKEND, manager, directory / BACKEND_ENV, reloads=True, origin="demo")
-    if target.proxy_url is None:
-        return Deployment(backend)
-    proxy = ManagedService(Role.PROXY, PROXY, manager, directory / PROXY_ENV, reloads=True, origin="demo", socket=True)
-    return Deployment(backend, proxy)
+    env = demo_environment(directory)
+    proxy = Service(Role.PROXY, directory / PROXY_ENV, env) if target.proxy_url is not None else None
+    return Deployment(Service(Role.BACKEND, directory / BACKEND_ENV, env), proxy)
 
 
-def start_baseline(supervisor: Supervisor, directory: Path) -> None:
+def start_baseline(keeper: Keeper, directory: Path) -> None:
     """Begin to measure decode without speculation, on an engine of its own and in the demo's own records."""
-    from specdash.control.services.supervisor import Restart, Service
+    from specdash.control.keeper import Command
 
     file = str(directory / BACKEND_ENV)
     argv = (sys.executable, "-m", "specdash", "baseline", "record", "--env-file", file, "--force", *_BASELINE)
-    output = str(directory / "baseline.out")
-    supervisor.add(Service(BASELINE, argv, demo_environment(directory), log=output, restart=Restart.NEVER))
-    supervisor.start(BASELINE)
+    output = directory / "baseline.out"
+    keeper.start(Command(BASELINE, argv, demo_environment(directory), output, again=False))
 
 
-def traffic_after_baseline(
-    supervisor: Supervisor, target: Target, record: Path | None, limit_s: float = BASELINE_S
-) -> None:
+def traffic_after_baseline(keeper: Keeper, target: Target, record: Path | None, limit_s: float = BASELINE_S) -> None:
     """Start the workload as soon as the baseline is measured, or after so long with what there is of it: they would
     slow each other down."""
-    with suppress(SpecdashError):  # there is no baseline to wait for, or the demo has ended
-        supervisor.wait_ended(BASELINE, limit_s)
-        supervisor.stop(BASELINE)
-    with suppress(SpecdashError):
-        start_traffic(supervisor, target, record)
+    if (baseline := keeper.kept(BASELINE)) is not None:
+        baseline.join(limit_s)
+        keeper.stop(BASELINE)
+    with suppress(SpecdashError):  # the demo has ended
+        start_traffic(keeper, target, record)
 
 
 def start_traffic(
-    supervisor: Supervisor,
+    keeper: Keeper,
     target: Target,
     record: Path | None,
     phases: tuple[str, ...] = (),
     *,
     with_agents: bool = True,
 ) -> None:
-    """Start the workload anew, of these phases or of all; with `record`, every request's timings go to that file."""
-    from specdash.control.services.supervisor import Restart, Service
+    """Start the workload, of these phases or of all; with `record`, every request's timings go to that file."""
+    from specdash.control.keeper import Command
 
     argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
     for phase in phases:
         argv += ["--phase", phase]
     if record is not None:
         argv += ["--record", str(record.absolute())]
-    supervisor.add(Service(TRAFFIC, tuple(argv), os.environ.copy(), restart=Restart.ON_FAILURE))
-    supervisor.restart(TRAFFIC)
+    nowhere = Path(os.devnull)
+    keeper.start(Command(TRAFFIC, tuple(argv), os.environ.copy(), nowhere))
     if target.proxy_url is not None and with_agents:
         agents = (sys.executable, "-m", "specdash.backend.workload", "--agents", "--url", target.proxy_url)
-        supervisor.add(Service(AGENTS, agents, os.environ.copy(), restart=Restart.ON_FAILURE))
-        supervisor.start(AGENTS)
+        keeper.start(Command(AGENTS, agents, os.environ.copy(), nowhere))
 
 
-def _headless(supervisor: Supervisor, directory: Path, target: Target, record: Path | None, seconds: float) -> Picture:
+def _headless(keeper: Keeper, directory: Path, target: Target, record: Path | None, seconds: float) -> Picture:
     from specdash.collect.hub import Hub
     from specdash.insight.state import TargetState
 
@@ -346,9 +294,9 @@ def _headless(supervisor: Supervisor, directory: Path, target: Target, record: P
     ends = time.monotonic() + seconds
     with Hub(target, [state.apply], env=demo_environment(directory)):
         time.sleep(min(0.5, seconds / 4))
-        traffic_after_baseline(supervisor, target, record, min(BASELINE_S, seconds / 3))
+        traffic_after_baseline(keeper, target, record, min(BASELINE_S, seconds / 3))
         time.sleep(max(0.0, ends - time.monotonic() - min(LOAD_ENDS_BEFORE_S, seconds / 4)))
         for name in (AGENTS, TRAFFIC) if target.proxy_url is not None else (TRAFFIC,):
-            supervisor.stop(name)
+            keeper.stop(name)
         time.sleep(max(0.0, ends - time.monotonic()))
         return state.picture(time.monotonic(), time.time(), max(seconds + 1.0, WINDOWS_S["1m"]))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from specdash.collect.hub import Hub
     from specdash.control.console import Console
-    from specdash.control.services.services import Deployment
+    from specdash.control.deployment import Deployment
     from specdash.core.config import Resolved
     from specdash.core.log_facts import LogLine
     from specdash.core.readings import Reading
@@ -183,7 +183,7 @@ def open_dashboard(
                 gc.enable()
             collecting.start()
 
-        console = _console(own, deployment or (lambda: _services(own)), env)
+        console = _console(own, deployment or (lambda: _services(own, collecting.target.url)), env)
         app = Dashboard(
             collecting,
             on_interval=collecting.set_interval,
@@ -245,10 +245,10 @@ def _for_children(settings: Mapping[str, Resolved], env: Mapping[str, str]) -> d
     return {**env, **{name: str(value) for name, value in values.items() if value is not None}}
 
 
-def _services(settings: Mapping[str, Resolved]) -> Deployment:
-    from specdash.control.services.deployment import find_deployment
+def _services(settings: Mapping[str, Resolved], url: str) -> Deployment:
+    from specdash.control.deployment import find_deployment
 
-    return find_deployment(settings)
+    return find_deployment(settings, url=url)
 
 
 def _end_apply(console: Console) -> None:

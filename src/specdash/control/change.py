@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import threading
 import time
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
@@ -24,111 +22,34 @@ from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
 from specdash.collect.run_records import live_backends
+from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runners
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
 from specdash.core.changes import ApplyProgress, ApplyRecord, ApplyStep, Role, differences
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import (
     ConflictError,
-    ExitCode,
     RefusedError,
     ServiceError,
     Severity,
     SpecdashError,
     errors,
 )
-from specdash.core.paths import run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.system.processes import is_alive, own_start
-from specdash.system.sockets import short_path
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from specdash.backend.transaction import Outcome
     from specdash.control.plan import ApplyOptions
     from specdash.core.errors import Finding
 
-_CONNECT_S = 5.0
 _CANCEL_AGAIN_S = 0.1
 _UNDOING_S = 120.0
-_ANSWER_S = 10.0
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class RemoteError(SpecdashError):
-    """An error that the runner sent, with its own exit code."""
-
-    def __init__(self, reason: str, code: int) -> None:
-        super().__init__(reason)
-        self.exit_code = ExitCode(code)
-
-
-class RunnerConnection:
-    """One connection to a runner's control socket."""
-
-    def __init__(self, path: str) -> None:
-        """Raises `ServiceError` where nothing listens."""
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(_CONNECT_S)
-        try:
-            with short_path(Path(path)) as short:
-                self._socket.connect(short)
-        except OSError as error:
-            self._socket.close()
-            raise ServiceError(
-                f"the backend's control socket {path} does not answer ({error.strerror or error})"
-            ) from None
-        self._lines = self._socket.makefile("rb")
-
-    def ask(
-        self,
-        do: str,
-        on_progress: Callable[[ApplyProgress], None] = lambda _: None,
-        *,
-        timeout: float | None = _ANSWER_S,
-        **words: Any,
-    ) -> dict[str, Any]:
-        """The runner's answer. Raises `RemoteError` for what it refuses, `ServiceError` when it goes away."""
-        self._socket.settimeout(timeout)
-        try:
-            self._socket.sendall(json.dumps({"do": do, **words}).encode() + b"\n")
-            for line in self._lines:
-                answer = json.loads(line)
-                if "progress" in answer and "runner_pid" not in answer:
-                    on_progress(read(ApplyProgress, answer["progress"]))
-                elif (error := answer.get("error")) is not None and error["code"] == ExitCode.CONFLICT:
-                    raise ConflictError(error["reason"])
-                elif error is not None:
-                    raise RemoteError(error["reason"], error["code"])
-                else:
-                    return dict(answer)
-        except (OSError, ValueError) as error:
-            raise ServiceError(f"the backend's runner does not answer ({error})") from None
-        raise ServiceError(
-            "the backend's runner ended during the change; at its next start it puts the old settings back and serves: "
-            "see `specdash applies`"
-        )
-
-    def close(self) -> None:
-        """Hang up. A trial ends with that."""
-        self._lines.close()
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def runners(env: Mapping[str, str] = os.environ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Control socket and status of every runner of this user that answers."""
-    for directory in (runtime_dir(env), run_records_dir(env)):
-        for path in sorted(directory.glob("backend-*.sock")) if directory is not None else ():
-            with contextlib.suppress(SpecdashError), RunnerConnection(str(path)) as connection:
-                yield str(path), connection.ask("status")
 
 
 def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str | None:
@@ -239,7 +160,7 @@ class Apply:
 
     def _runner(self) -> str | None:
         backend = self.plan.deployment.backend
-        if backend is None or backend.foreign:
+        if backend is None:
             return None
         return runner_of(backend.env_file, self._env)
 
@@ -263,7 +184,7 @@ class Apply:
 
 def _cancel(path: str) -> None:
     """Ask until the runner has begun what it is to cancel: the request for the change may still be on its way."""
-    deadline = time.monotonic() + _CONNECT_S
+    deadline = time.monotonic() + CONNECT_S
     with contextlib.suppress(SpecdashError), RunnerConnection(path) as connection:
         while not connection.ask("cancel")["cancelled"] and time.monotonic() < deadline:
             time.sleep(_CANCEL_AGAIN_S)

@@ -17,9 +17,9 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from specdash.control.deployment import Deployment, ServiceStatus
     from specdash.control.plan import ApplyPlan
     from specdash.control.profiles import Profile
-    from specdash.control.services.services import Deployment, ServiceStatus
     from specdash.control.slots import SlotChange, SlotPlan
     from specdash.core.changes import ApplyProgress, ApplyRecord, WantedValues
     from specdash.core.target import Target
@@ -125,7 +125,7 @@ class Console:
                 problems.append(str(error))
                 continue
             last_good = self._last_good(role)
-            found.append(ServiceView(role, service.manager.kind, status, values, last_good))
+            found.append(ServiceView(role, service.manager(), status, values, last_good))
         return ServicesView(tuple(found), tuple(problems))
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> ApplyPlan:

@@ -15,6 +15,7 @@ from specdash.backend.rules import in_order
 from specdash.backend.rules.proxy import pair
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
+from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.profiles import means_the_same
 from specdash.control.running import promise, recorded_engine, recorded_proxy
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.backend.env_store import EnvSnapshot
-    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
 
 
@@ -124,24 +125,19 @@ def plan_rollback(
     return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env, back=True), None, ApplyKind.ROLLBACK)
 
 
-def edit_of(service: ManagedService, snapshot: EnvSnapshot, data: bytes, changed: tuple[Change, ...]) -> Edit:
+def edit_of(service: Service, snapshot: EnvSnapshot, data: bytes, changed: tuple[Change, ...]) -> Edit:
     """`data` in the place of what the env file of a service holds."""
     restart = service.role is Role.BACKEND or any(change.key in NEEDS_RESTART for change in changed)
     return Edit(service.role, str(service.env_file), snapshot.data, data, snapshot.exists, changed, restart)
 
 
-def service_of(deployment: Deployment, role: Role) -> ManagedService:
+def service_of(deployment: Deployment, role: Role) -> Service:
     """The service of a role. Raises `ServiceError` saying why there is none."""
     service = deployment.service(role)
-    if service is not None and service.foreign:
-        raise ServiceError(
-            f"{service.name} runs a command that is not specdash's, so its settings cannot be applied; `specdash "
-            "services adopt` writes them into an env file and says how a service of specdash takes over"
-        )
     if service is not None:
         return service
-    why = "; ".join(deployment.about(role) or deployment.problems)
-    raise ServiceError(f"no {role} service to change{f': {why}' if why else ''}; nothing was changed")
+    why = "; ".join(deployment.about(role))
+    raise ServiceError(f"no {role} to change{f': {why}' if why else ''}")
 
 
 def findings(
@@ -160,7 +156,8 @@ def findings(
             env_file=service.env_file,
             changed=frozenset(change.key for change in edit.changes),
             back=back,
-            keeps_socket=service.socket,
+            keeps_socket=service.status().alive,
+            under_systemd=service.manager() == BY_SYSTEMD,
             own_pids=own_pids(service, env),
             base=env,
             other=other if other is not None else _values_of(beside),
@@ -189,7 +186,7 @@ def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Findi
     return in_order(pair(settings, proxy, context), {**proxy, **backend}) if settings is not None else ()
 
 
-def _values_of(service: ManagedService | None) -> dict[str, str] | None:
+def _values_of(service: Service | None) -> dict[str, str] | None:
     """What the env file of a service that is not changed says; None where there is none, or it cannot be read."""
     if service is None:
         return None
@@ -228,7 +225,7 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
     return found
 
 
-def own_pids(service: ManagedService, env: Mapping[str, str]) -> frozenset[int]:
+def own_pids(service: Service, env: Mapping[str, str]) -> frozenset[int]:
     """The processes of a service: what they hold is free for what takes their place."""
     try:
         main = service.status().pid
@@ -307,7 +304,7 @@ def preview(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> tuple[EditP
     return tuple(_edit(edit, service_of(plan.deployment, edit.role), env) for edit in plan.edits)
 
 
-def _edit(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> EditPreview:
+def _edit(edit: Edit, service: Service, env: Mapping[str, str]) -> EditPreview:
     before, after = (data.decode("utf-8", "replace") for data in (edit.old, edit.new))
     backend = edit.role is Role.BACKEND
     return EditPreview(
@@ -321,7 +318,7 @@ def _edit(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> EditPr
     )
 
 
-def _action(edit: Edit, service: ManagedService, env: Mapping[str, str]) -> str:
+def _action(edit: Edit, service: Service, env: Mapping[str, str]) -> str:
     """What happens to the service, in words."""
     if edit.role is Role.PROXY:
         if recorded_proxy(service, env) is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.records import ProxyRecord, RunRecord
     from specdash.core.speculation import SpecType
 
@@ -44,7 +44,7 @@ def _detect(path: str) -> SpecType | None:
     return None
 
 
-def recorded_engine(service: ManagedService, env: Mapping[str, str]) -> RunRecord | None:
+def recorded_engine(service: Service, env: Mapping[str, str]) -> RunRecord | None:
     """The most recently started live engine whose run record names this service's env file."""
     wanted = _real(service.env_file)
     found = [record for record in live_backends(env) if record.env_file and _real(record.env_file) == wanted]
@@ -57,7 +57,7 @@ def port_of(url: str) -> int | None:
     return int(tail) if tail.isdigit() else None
 
 
-def recorded_proxy(service: ManagedService, env: Mapping[str, str]) -> ProxyRecord | None:
+def recorded_proxy(service: Service, env: Mapping[str, str]) -> ProxyRecord | None:
     """The most recently started live proxy whose record names this service's env file."""
     wanted = _real(service.env_file)
     found = [record for record in live_proxies(env) if record.env_file and _real(record.env_file) == wanted]

@@ -27,7 +27,6 @@ NAME_OF_TARGET = re.compile(r"[\w.@-]{1,40}")
 NAMES_OF_TARGET = ("name", "group")
 """What a table [[target]] calls its server, and the group that it is in: names, no settings."""
 _EXAMPLE = {"name": "gpu1", "url": "http://gpu1:8080"}
-_MANAGERS = ("auto", "systemd", "supervisor")
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off", ""})
 
 
@@ -74,13 +73,6 @@ def _refresh(value: object) -> float:
     if seconds not in REFRESH_S:
         raise ValueError(f"must be one of {', '.join(f'{choice:g}' for choice in REFRESH_S)} (seconds)")
     return seconds
-
-
-@_schema(enum=[*_MANAGERS])
-def _manager(value: object) -> str:
-    if value not in _MANAGERS:
-        raise ValueError(f"must be {', '.join(_MANAGERS[:-1])} or {_MANAGERS[-1]}")
-    return str(value)
 
 
 def _number(least: float, most: float, unit: str = "seconds") -> ValueReader:
@@ -219,11 +211,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("window", _window, "5m", "time span of charts and averages: 1m, 5m, 15m or 1h", "WINDOW"),
     Setting("refresh", _refresh, 1.0, "refresh interval: 0.5, 1, 2 or 5 seconds", "SECONDS"),
     Setting("theme", _text, None, "theme: night, day, contrast, terminal, or one of Textual's (nord)", "NAME"),
-    Setting("manager", _manager, "auto", f"what runs the services: {', '.join(_MANAGERS)}", "NAME"),
-    Setting("backend_service", _text, None, "the backend's systemd unit", "UNIT"),
-    Setting("backend_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
-    Setting("proxy_service", _text, None, "the proxy's systemd unit", "UNIT"),
-    Setting("proxy_env_file", _text, None, "the env file that it reads (default: the unit's)", "FILE"),
+    Setting("backend_env_file", _text, None, "the backend's env file (default: that of the one that runs)", "FILE"),
+    Setting("proxy_env_file", _text, None, "the proxy's env file (default: that of the one that runs)", "FILE"),
     Setting(
         "drain_timeout", _number(1, 86400), 120.0, "how long an apply waits for running requests to finish", "SECONDS"
     ),
@@ -244,8 +233,8 @@ PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
 """What says where the proxy is."""
 TARGET_SETTINGS = ("url", "log", "api_key_env", "api_key_file", "model", *PROXY_SETTINGS)
 """What says where the server is, and the proxy in front of it."""
-SERVICE_SETTINGS = ("manager", "backend_service", "backend_env_file", "proxy_service", "proxy_env_file")
-"""What says which services may be changed, and their env files."""
+SERVICE_SETTINGS = ("backend_env_file", "proxy_env_file")
+"""What says which services may be changed."""
 TARGET_KEYS = (*TARGET_SETTINGS, *SERVICE_SETTINGS)
 """What a table [[target]] may say beside its name."""
 APPLY_SETTINGS = ("drain_timeout", "health_timeout", "settle_time")
@@ -290,17 +279,10 @@ def resolve(
     resolved: dict[str, Resolved] = {}
     for name in REMOVED_SETTINGS:
         if env.get(_variable(name)):
-            warn(f"environment {_variable(name)}: {removed_setting(name, None)}")
+            warn(f"environment {_variable(name)}: {removed_setting(name)}")
     for setting in SETTINGS:
         if command_line.get(setting.name) is not None:
             origin, raw = f"{COMMAND_LINE} {setting.option}", command_line[setting.name]
-            instead = removed_setting(setting.name, raw)
-            if instead is not None:
-                raise UsageError(instead)
-        elif env.get(setting.variable) and (instead := removed_setting(setting.name, env[setting.variable])):
-            warn(f"environment {setting.variable}: {instead}")
-            resolved[setting.name] = Resolved(setting.default, "default")
-            continue
         elif env.get(setting.variable):
             origin, raw = f"environment {setting.variable}", env[setting.variable]
         elif setting.name in from_file:
@@ -342,7 +324,7 @@ def _without_removed(data: Mapping[str, Any], name: str, warn: Callable[[str], N
     """What a file says, its [[target]] tables included, but for removed settings."""
     kept: dict[str, Any] = {}
     for key, value in data.items():
-        instead = removed_setting(key, value)
+        instead = removed_setting(key)
         if instead is not None:
             warn(f"{name}: {instead}")
         elif key == "target" and isinstance(value, list):

@@ -92,16 +92,6 @@ def trial_file(env: Mapping[str, str] = os.environ) -> Path:
     return state_dir(env) / "trial.json"
 
 
-def services_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The services that the built-in supervisor runs."""
-    return config_dir(env) / "services.json"
-
-
-def supervisor_socket(env: Mapping[str, str] = os.environ) -> Path:
-    """Where the built-in supervisor takes commands, mode 0600."""
-    return state_dir(env) / "run" / "supervisor.sock"
-
-
 def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
     """The user's own profiles, an env file each."""
     return config_dir(env) / "profiles"

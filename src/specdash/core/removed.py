@@ -14,17 +14,13 @@ if TYPE_CHECKING:
 EVERY_COMMAND = ""
 """In the place of a command's name: the option is removed from all of them."""
 
-_KUBERNETES = (
-    "specdash no longer changes Deployments of Kubernetes: edit the ConfigMap and run `kubectl rollout restart`; "
-    "contrib/kubernetes has manifests"
-)
 _ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
 _FLEET_HISTORY = (
     "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
 )
-_CONTAINERS = (
-    "specdash no longer recreates containers: run `specdash backend run --env-file FILE` in place of llama-server, "
-    "or recreate it yourself with another --env-file; it is still watched"
+_MANAGER = (
+    "what may be changed is the backend or proxy that runs, with `specdash up`, as a service of systemd or by hand; "
+    "backend_env_file and proxy_env_file name one of several; containers and Deployments are only watched"
 )
 
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
@@ -44,6 +40,8 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
     "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
     "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
+    "services reload": "`specdash apply` changes settings and takes them over; after an edit of the file, `specdash "
+    "services restart`",
     "schema": "the JSON that commands print stays as it is; `specdash config schema` prints the schema of config.toml",
 }
 """By name, with the action where only that is removed (`profile save`)."""
@@ -51,6 +49,9 @@ REMOVED_COMMANDS: Mapping[str, str] = {
 REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     (EVERY_COMMAND, "--ascii"): _ASCII,
     (EVERY_COMMAND, "--layout"): _LAYOUT,
+    (EVERY_COMMAND, "--manager"): _MANAGER,
+    (EVERY_COMMAND, "--backend-service"): _MANAGER,
+    (EVERY_COMMAND, "--proxy-service"): _MANAGER,
     ("demo", "--tour"): "`specdash demo` changes its load by itself; `?` shows the keys of each screen",
     ("fleet", "--group-by"): "`/` filters the rows by name, address, model or state",
     ("fleet", "--since"): _FLEET_HISTORY,
@@ -71,6 +72,9 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "ascii": _ASCII,
     "gpu_host": _ON,
     "layout": _LAYOUT,
+    "manager": _MANAGER,
+    "backend_service": _MANAGER,
+    "proxy_service": _MANAGER,
     "PROXY_BODY_TIMEOUT": _IN_FRONT,
     "PROXY_CONNECT_TIMEOUT": _FIXED.format("10 s"),
     "PROXY_CONTEXT_REFRESH": _FIXED.format("60 s, and after each restart of the upstream"),
@@ -92,19 +96,6 @@ REMOVED_SETTINGS: Mapping[str, str] = {
 }
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
 
-REMOVED_VALUES: Mapping[tuple[str, str], str] = {
-    **{("manager", engine): _CONTAINERS for engine in ("podman", "docker")},
-    **{
-        (f"{role}_service", f"{engine}:"): _CONTAINERS
-        for role in ("backend", "proxy")
-        for engine in ("podman", "docker")
-    },
-    ("manager", "kubectl"): _KUBERNETES,
-    ("backend_service", "kubectl:"): _KUBERNETES,
-    ("proxy_service", "kubectl:"): _KUBERNETES,
-}
-"""By key of config.toml and what its value begins with."""
-
 
 def removed_command(words: Sequence[str]) -> str | None:
     """What to use instead of a command line that names a removed command or option; None for any other."""
@@ -122,11 +113,7 @@ def removed_command(words: Sequence[str]) -> str | None:
     return None
 
 
-def removed_setting(key: str, value: object) -> str | None:
-    """What to use instead of a removed setting, or of a setting's removed value; None for any other."""
-    if key in REMOVED_SETTINGS:
-        return f"{key} was removed and is ignored: {REMOVED_SETTINGS[key]}"
-    for (name, beginning), remedy in REMOVED_VALUES.items():
-        if key == name and isinstance(value, str) and value.startswith(beginning):
-            return f"{key} = {value!r} was removed and is ignored: {remedy}"
-    return None
+def removed_setting(key: str) -> str | None:
+    """What to use instead of a removed setting; None for any other."""
+    remedy = REMOVED_SETTINGS.get(key)
+    return f"{key} was removed and is ignored: {remedy}" if remedy is not None else None

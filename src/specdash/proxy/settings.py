@@ -141,7 +141,7 @@ def settings_from_env(env: Mapping[str, str], source: str = "environment") -> Pr
         )
     problems = [f"{problem}; using the default, {BY_KEY[key].shown_default or ''}" for key, problem in wrong.items()]
     problems += [
-        removed_setting(key, None) or f"{key} is not a setting of this proxy; it is ignored"
+        removed_setting(key) or f"{key} is not a setting of this proxy; it is ignored"
         for key in sorted(env)
         if key.startswith("PROXY_") and key not in BY_KEY
     ]

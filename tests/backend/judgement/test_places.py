@@ -141,14 +141,20 @@ def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatc
 
 
 @pytest.mark.parametrize("key", ["PROXY_PORT", "PROXY_HOST"])
-def test_no_apply_moves_a_socket_that_a_manager_keeps_open(key: str, proxy: Check, listening: Listening) -> None:
+@pytest.mark.parametrize(
+    ("under_systemd", "advice"),
+    [(True, "`specdash services install proxy`"), (False, "end the proxy and start it again")],
+)
+def test_no_apply_moves_the_socket_of_a_proxy_that_runs(
+    key: str, under_systemd: bool, advice: str, proxy: Check, listening: Listening
+) -> None:
     wanted = {"PROXY_PORT": listening.port}
     assert not proxy(wanted, keeps_socket=True).errors
-    found = proxy(wanted, keeps_socket=True, changed=frozenset({key}))
+    found = proxy(wanted, keeps_socket=True, under_systemd=under_systemd, changed=frozenset({key}))
     said = found.one("socket-unit")
     assert (said.severity, said.key) == ("error", key)
     assert f"write {key}=" in said.fix
-    assert "specdash services install" in said.fix
+    assert advice in said.fix
     assert found.one("port-owner").severity == "error"
 
 

@@ -129,9 +129,11 @@ def _listening(proxy: _Proxy) -> Iterator[Finding]:
         # A client that waits in the old socket would be turned away when it is closed, so no apply moves it.
         for key in moved:
             line = f"{key}={proxy.text(key)}"
-            said = f"{line}: the service's manager keeps its socket open, and no apply moves that"
-            steps = "`specdash services install`, `specdash services stop proxy`, `specdash services start proxy`"
-            yield error("socket-unit", said, key, f"write {line} into {around.env_file}, then run {steps}")
+            said = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
+            names = ("stop proxy", "install proxy", "start proxy")
+            commands = ", ".join(f"`specdash services {name}`" for name in names)
+            steps = f"run {commands}" if around.under_systemd else "end the proxy and start it again"
+            yield error("socket-unit", said, key, f"write {line} into {around.env_file}, then {steps}")
     if proxy.good(*_PLACE) and (moved or not around.keeps_socket):
         yield from place(host, port, *_PLACE, around.own())
 

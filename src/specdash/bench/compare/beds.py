@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import ServerPromise
+    from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyPlan
-    from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress, ApplyRecord
 
     Guard = Callable[[Any], AbstractContextManager[object]]

@@ -73,17 +73,17 @@ def run(args: argparse.Namespace) -> int:
 def demo_proxy() -> Iterator[tuple[str, dict[str, str]]]:
     """The bundled backend and a proxy in front of it: the proxy's address, and the environment of their records."""
     from specdash.backend.demo import DRAFT_TYPE
-    from specdash.cli.demo import PROXY, demo_environment, private_directory, start_backend, start_proxy
-    from specdash.control.services.supervisor import Supervisor
+    from specdash.cli.demo import demo_environment, last_line, private_directory, start_backend, start_proxy
+    from specdash.control.keeper import Keeper
 
-    with private_directory() as directory, Supervisor() as supervisor:
-        target = start_proxy(supervisor, directory, start_backend(supervisor, directory, (DRAFT_TYPE,), "auto"))
+    with private_directory() as directory, Keeper() as keeper:
+        target = start_proxy(keeper, directory, start_backend(keeper, directory, (DRAFT_TYPE,), "auto"))
         if target.proxy_url is None:
             raise SpecdashError("the proxy's packages are not installed: `pip install '.[proxy]'`")
         deadline = time.monotonic() + START_S
         while status_of(target.proxy_url, "/health", PROBE_S) != 200:
             if time.monotonic() > deadline:
-                raise SpecdashError(f"the demo's proxy did not start: {supervisor.status(PROXY).detail}")
+                raise SpecdashError(f"the demo's proxy did not start: {last_line(directory / 'proxy.out')}")
             time.sleep(0.1)
         yield target.proxy_url, demo_environment(directory)
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.bench.load.samples import EngineAddress
     from specdash.collect.gpu import GpuLooks
+    from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions
-    from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyProgress
     from specdash.core.flag import Flag
     from specdash.tune.model.problem import Point, WorkloadShares

@@ -263,7 +263,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-context", action="store_true", help="show no text around a difference")
     parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
-    add_settings(parser, ("api_key_env", "api_key_file", "manager", "backend_service", "backend_env_file"))
+    add_settings(parser, ("api_key_env", "api_key_file", "backend_env_file"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -382,7 +382,7 @@ def _changed(values: dict[str, str], words: list[str], option: str) -> dict[str,
 def _env_file(args: argparse.Namespace, running: RunningEngine | None) -> str:
     """The env file that is named, else the one a running server was started from, else the service's, else ours."""
     from specdash.collect.discover import recorded_env_file
-    from specdash.control.services.deployment import find_deployment
+    from specdash.control.deployment import find_deployment
     from specdash.core.paths import backend_env_file
 
     if args.env_file is not None:

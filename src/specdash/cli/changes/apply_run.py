@@ -16,8 +16,8 @@ from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings
 from specdash.cli.signals import cancelled_by_signals, change_begun
 from specdash.control.change import Apply, outlook, outlook_words
+from specdash.control.deployment import find_deployment
 from specdash.control.plan import ApplyOptions, plan_rollback, preview
-from specdash.control.services.deployment import find_deployment
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UsageError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyPlan
-    from specdash.control.services.services import Deployment
     from specdash.core.changes import ApplyRecord
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from specdash.backend.env_store import Backup, Backups, EnvSnapshot
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.changes import Change
     from specdash.core.env_edit import KeyHelp
 
@@ -55,7 +55,7 @@ class EnvSubject:
 
     role: Role
     snapshot: EnvSnapshot = field(repr=False)
-    service: ManagedService | None = None
+    service: Service | None = None
 
     @property
     def path(self) -> Path:
@@ -65,8 +65,8 @@ class EnvSubject:
     @property
     def words(self) -> str:
         """Whose file it is, for a heading."""
-        service = self.service
-        reader = f" ({service.name}, {service.origin})" if service is not None and not service.by_hand else ""
+        manager = self.service.manager() if self.service is not None else ""
+        reader = f" (it runs: {manager})" if manager else ""
         missing = "" if self.snapshot.exists else ": there is no such file yet"
         return f"{self.role}  {self.path}{reader}{missing}"
 
@@ -136,7 +136,7 @@ def _role_by_keys(snapshot: EnvSnapshot) -> Role:
 def subjects_of_services(args: argparse.Namespace, roles: list[Role]) -> list[EnvSubject]:
     """The files that the services read or would read, whether they are there or not."""
     from specdash.backend.env_store import read_env
-    from specdash.control.services.deployment import find_deployment
+    from specdash.control.deployment import find_deployment
 
     settings = resolved_settings(args)
     deployment = find_deployment(settings)
@@ -311,7 +311,7 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
 def _shown_json(subject: EnvSubject, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "service": str(subject.role),
-        "name": subject.service.name if subject.service is not None and not subject.service.by_hand else None,
+        "name": subject.service.name if subject.service is not None else None,
         "env_file": str(subject.path),
         "exists": subject.snapshot.exists,
         "digest": subject.snapshot.digest if subject.snapshot.exists else None,

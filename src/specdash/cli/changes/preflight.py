@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.cli.changes.env import EnvSubject
-    from specdash.control.services.services import ManagedService
+    from specdash.control.deployment import Service
     from specdash.core.changes import WantedValues
 
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
@@ -36,7 +36,7 @@ class PreflightRequest:
     env_file: Path
     after: Mapping[str, str] = field(repr=False)
     changed: frozenset[str]
-    service: ManagedService | None
+    service: Service | None
     other: PreflightRequest | None = None
     """The service beside it, where that is not to be checked itself."""
 
@@ -64,14 +64,20 @@ def run(args: argparse.Namespace) -> int:
 def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightRequest, tuple[Finding, ...]]]:
     """The findings about each service, each knowing what the other one shall be."""
     from specdash.backend.plan import Circumstances, judge
+    from specdash.control.deployment import BY_SYSTEMD
 
     every = list(subjects)
     found: list[tuple[PreflightRequest, tuple[Finding, ...]]] = []
     for request in every:
         other = next((two for two in every if two.role is not request.role), request.other)
-        keeps_socket = request.service is not None and request.service.socket
-        pids = _own_pids(request.service)
-        context = Circumstances(request.env_file, request.changed, pids, keeps_socket=keeps_socket)
+        service = request.service
+        context = Circumstances(
+            request.env_file,
+            request.changed,
+            _own_pids(service),
+            keeps_socket=service is not None and service.status().alive,
+            under_systemd=service is not None and service.manager() == BY_SYSTEMD,
+        )
         if other is not None:
             context = replace(context, other=other.after, other_pids=_own_pids(other.service))
         # What two services do not agree on is found from both sides.
@@ -110,7 +116,7 @@ def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
     return PreflightRequest(subject.role, subject.path, after, changed, subject.service)
 
 
-def _own_pids(service: ManagedService | None) -> frozenset[int]:
+def _own_pids(service: Service | None) -> frozenset[int]:
     if service is None:
         return frozenset()
     try:

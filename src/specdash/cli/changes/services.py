@@ -1,550 +1,416 @@
-"""`specdash services adopt|install|uninstall|status|start|stop|restart|reload|logs`: both programs as services."""
+"""`specdash services adopt|install|uninstall|status|start|stop|restart|logs`: both programs as services of systemd."""
 
 from __future__ import annotations
 
-import contextlib
+import getpass
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import (
-    add_actions,
-    add_own_machine,
-    add_settings,
-    check_own_machine,
-    one_target,
-    print_answer,
-    resolved_settings,
+from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
+from specdash.control.deployment import (
+    BY_SYSTEMD,
+    BY_UP,
+    Deployment,
+    Service,
+    ServiceState,
+    ServiceStatus,
+    default_env_file,
+    find_deployment,
+    main_pid,
+    manager_of,
 )
-from specdash.control.services import installation
-from specdash.control.services.deployment import OTHERS, find_deployment
-from specdash.control.services.services import ServiceState
-from specdash.control.services.systemd import Systemctl, SystemdManager, available
-from specdash.control.services.units import UNIT_OF, UNITS_OF
-from specdash.core import paths
+from specdash.control.services import adopt as adoption
+from specdash.control.services import setup, systemd, units
+from specdash.control.services.units import PROXY_SOCKET, RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
-from specdash.core.config import SERVICE_SETTINGS, Resolved
-from specdash.core.errors import (
-    ConflictError,
-    ExitCode,
-    RefusedError,
-    ServiceError,
-    SpecdashError,
-    errors,
-)
-from specdash.system.data import json_of
+from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, errors
+from specdash.system.data import dataclass, json_of
 from specdash.system.text import UNKNOWN, plain, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
-
-    from specdash.control.services.installation import UnitChange
-    from specdash.control.services.services import Deployment, ManagedService, ServiceStatus
-    from specdash.core.target import Target
+    from collections.abc import Iterable
 
 _ACTIONS = {
-    "adopt": "write an env file from a llama-server that was started by hand, and explain how a service takes over",
-    "install": "set the services up: systemd units, or entries of the built-in supervisor",
+    "adopt": "write an env file from a llama-server or a unit that specdash does not run, and explain how to take over",
+    "install": "set the services up as systemd user units; with --model the env files, too",
     "uninstall": "stop the services and remove what install wrote; env files are kept",
     "status": "show the state of the services; exit code 0 if all are running",
     "start": "start them",
     "stop": "stop them, the proxy first",
     "restart": "restart them (cuts off running requests; `specdash apply` lets them finish)",
-    "reload": "make them read their env files again",
     "logs": "print the last lines of their output",
 }
-_DONE = {"start": "started", "stop": "stopped", "restart": "restarted", "reload": "told to read its env file again"}
-_OF_TARGET = ("status", "start", "stop", "restart", "reload")
-"""Takes `--target`."""
-_SETTLE_S = 1.0
-_SHOWS_UP_S = 10.0
-"""So long, a service of ours may take on a busy machine to read its settings and to leave its record."""
-_POLL_S = 0.1
+_DONE = {"start": "started", "stop": "stopped", "restart": "restarted"}
+_SETTLE_S, _SHOWS_UP_S, _POLL_S = 1.0, 10.0, 0.1
+"""How long a start is watched: the least, and the most that settings and records take on a busy machine."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parsers = add_actions(parser, _ACTIONS)
-    for name, argument_parser in parsers.items():
-        of_name = {"adopt": ("url",), "install": ("manager",), "uninstall": ("manager",)}
-        add_settings(argument_parser, of_name.get(name, SERVICE_SETTINGS))
-        if name not in ("adopt", "uninstall", "status"):
-            argument_parser.add_argument(
-                "role", nargs="?", choices=[str(role) for role in Role], help="only this service"
-            )
-        if name in _OF_TARGET:
-            add_own_machine(argument_parser)
-    parsers["adopt"].add_argument("--env-file", metavar="F", help="the file to write (default: the backend's)")
-    setup = parsers["install"]
-    for argument_parser in (parsers["adopt"], setup):
-        argument_parser.add_argument(
-            "--dry-run", action="store_true", help="show what would be written without changing anything"
-        )
-    for role in Role:
-        setup.add_argument(f"--{role}-env", metavar="F", help=f"the {role}'s env file (default: specdash's own)")
-    setup.add_argument("--start", action="store_true", help="also start the services")
-    setup.add_argument("--record", action="store_true", help="also set up the recorder (`specdash record`)")
+    for name in ("install", "start", "stop", "restart", "logs"):
+        parsers[name].add_argument("role", nargs="?", choices=[str(role) for role in Role], help="only this service")
+    adopt, setting_up, logs = parsers["adopt"], parsers["install"], parsers["logs"]
+    adopt.add_argument("unit", nargs="?", metavar="UNIT", help="a unit of your systemd (default: a running server)")
+    add_settings(adopt, ("url",))
+    adopt.add_argument("--env-file", metavar="F", help="the file to write (default: specdash's own)")
+    add_model_options(setting_up)
+    setting_up.add_argument("--start", action="store_true", help="also start the services (--model does)")
+    setting_up.add_argument("--record", action="store_true", help="also set up the recorder (`specdash record`)")
+    for item in (adopt, setting_up):
+        item.add_argument("--dry-run", action="store_true", help="show what would be written without changing anything")
     parsers["status"].add_argument("--json", action="store_true", help="print JSON")
-    parsers["logs"].add_argument(
-        "-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (default: 20)"
-    )
-    parsers["logs"].add_argument("--follow", "-f", action="store_true", help="keep printing new lines until Ctrl-C")
+    logs.add_argument("-n", dest="lines", type=int, default=20, metavar="N", help="how many lines (default: 20)")
+    logs.add_argument("--follow", "-f", action="store_true", help="keep printing new lines until Ctrl-C")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Add the env files, and what writes them."""
+    for role in Role:
+        parser.add_argument(f"--{role}-env", metavar="F", help=f"the {role}'s env file (default: specdash's own)")
+    parser.add_argument("--model", metavar="F", help="a GGUF file: write the env files that are not there yet for it")
+    parser.add_argument("--draft", metavar="F", help="its draft model")
+    parser.add_argument("--profile", metavar="P", help="settings of a profile for them (`specdash profile list`)")
+
+
+def env_files_of(args: argparse.Namespace) -> dict[Role, Path]:
+    """The env files that are named, else specdash's own."""
+    named = {role: getattr(args, f"{role}_env") for role in Role}
+    return {
+        role: Path(file).expanduser().absolute() if file is not None else default_env_file(role, os.environ)
+        for role, file in named.items()
+    }
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.action in _OF_TARGET:
-        check_own_machine(args)
-    by_itself = {"adopt": adopt, "install": install, "uninstall": uninstall}.get(args.action)
-    if by_itself is not None:
-        return by_itself(args)
-    deployment = find_deployment(resolved_settings(args), by_hand=False)
-    if args.action == "status":
-        return _status(deployment, as_json=args.json)
-    services = chosen(deployment, args.role)
-    if args.action == "logs":
-        return show_logs(services, max(0, args.lines), follow=args.follow)
-    if args.action in ("start", "restart"):
-        refuse_strangers(services, deployment)
-    return act(args.action, services)
+    actions = {"adopt": _adopt, "install": _install, "uninstall": _uninstall, "status": _status, "logs": _logs}
+    if (left := setup.left_supervisor()) is not None:
+        print(f"specdash: {left}", file=sys.stderr)
+    if args.action in actions:
+        return actions[args.action](args)
+    return _act(args.action, _chosen(args.role))
 
 
-def chosen(deployment: Deployment, role: str | None) -> list[ManagedService]:
-    """The services of that role, or all, the backend first. Raises `ServiceError` when there is none."""
-    roles = [Role(role)] if role is not None else list(Role)
-    found = [service for role in roles if (service := deployment.service(role)) is not None]
-    if not found:
-        about = deployment.about(Role(role)) if role is not None else deployment.problems
-        raise ServiceError("; ".join(about) or "no service is known; `specdash services install` sets them up")
-    return found
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A service: of systemd, or one that runs without it."""
+
+    role: Role
+    name: str
+    manager: str
+    env_file: Path | None
+    status: ServiceStatus
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        return (PROXY_SOCKET,) if self.role is Role.PROXY else ()
 
 
-def refuse_strangers(services: list[ManagedService], deployment: Deployment) -> None:
+def _found(role: Role) -> _Row | str:
+    """The service of a role, the one that runs before the unit that does not; or why there is none."""
+    unit, env = UNIT_OF[role], os.environ
+    settings = resolved_settings(None)
+    installed = (units.unit_directory(env) / unit).exists()
+    status = systemd.status(unit, env) if installed else None
+    if status is None or not status.alive:
+        deployment = find_deployment(settings)
+        service = deployment.service(role)
+        record = service.record() if service is not None else None
+        if service is not None and record is not None and manager_of(main_pid(record)) != BY_SYSTEMD:
+            return _Row(role, service.name, service.manager(), service.env_file, service.status())
+        if status is None:
+            there = (
+                ""
+                if service is None
+                else f"it does not run; `specdash services install` makes a unit for {service.env_file}, "
+            )
+            about = f"{there}`specdash up` runs it here" if there else "; ".join(deployment.about(role))
+            return f"{role}: {about}"
+    return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit, env), status)
+
+
+def _chosen(role: str | None) -> list[_Row]:
+    """The services of that role, or all, the backend first. Raises `ServiceError` where there is none."""
+    found = [_found(item) for item in ([Role(role)] if role is not None else list(Role))]
+    rows = [row for row in found if isinstance(row, _Row)]
+    if not rows:
+        raise ServiceError("; ".join(map(str, found)))
+    return rows
+
+
+def _act(action: str, rows: list[_Row]) -> int:
+    """Start, stop or restart the services, one after the other."""
+    if action in ("start", "restart"):
+        _refuse_strangers(rows)
+    code = ExitCode.OK
+    for row in reversed(rows) if action == "stop" else rows:
+        if row.manager != BY_SYSTEMD:
+            _without_systemd(action, row)
+        else:
+            {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}[action](
+                row.name, sockets=row.sockets
+            )
+        failed = _failed_at_once(row) if action != "stop" and row.manager == BY_SYSTEMD else None
+        if failed is None:
+            print(f"{row.name}: {_DONE[action]}")
+            continue
+        code = ExitCode.FAILED
+        print(f"specdash: {row.name}: {failed.state}: {failed.detail}", file=sys.stderr, flush=True)
+        print(_last_lines(row, 3), end="", file=sys.stderr)
+    return code
+
+
+def _refuse_strangers(rows: list[_Row]) -> None:
     """Raise `RefusedError` where backend and proxy, both running or about to, would not find or not take each other."""
     from specdash.control.plan import disagreements
 
-    both = [service for role in Role if (service := deployment.service(role)) is not None]
-    if len(both) < len(Role) or not all(service in services or service.status().alive for service in both):
-        return
-    refusals = errors(disagreements(deployment, os.environ))
+    both: dict[Role, Service] = {}
+    for role in Role:
+        row = next((row for row in rows if row.role is role), None) or _found(role)
+        if isinstance(row, str) or row.env_file is None or not (row in rows or row.status.alive):
+            return
+        both[role] = Service(role, row.env_file)
+    refusals = errors(disagreements(Deployment(both[Role.BACKEND], both[Role.PROXY]), os.environ))
     if refusals:
         raise RefusedError("; ".join(refusal.line for refusal in refusals))
 
 
-def act(action: str, services: list[ManagedService]) -> int:
-    """Start, stop, restart or reload the services, one after the other, and say so."""
-    if action in ("start", "restart"):
-        for service in services:
-            service.manager.bring_up()
-    code = ExitCode.OK
-    for service in reversed(services) if action == "stop" else services:
-        match action:
-            case "start":
-                service.manager.start(service.name)
-            case "stop":
-                service.manager.stop(service.name)
-            case "restart":
-                service.manager.restart(service.name)
-            case _:
-                service.manager.reload(service.name)
-        failed = _failed_at_once(service) if action in ("start", "restart") else None
-        if failed is None:
-            print(f"{service.name}: {_DONE[action]}")
-            continue
-        code = ExitCode.FAILED
-        print(f"specdash: {service.name}: {failed.state}: {failed.detail}", file=sys.stderr)
-        for line in service.manager.log_tail(service.name, 3):
-            print(f"  {line}", file=sys.stderr)
-    return code
+def _without_systemd(action: str, row: _Row) -> None:
+    """Restart a child of `specdash up`; everything else is refused with the command that does it."""
+    pid = row.status.pid
+    if action == "start" or pid is None:
+        raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
+    if row.manager != BY_UP:
+        raise ServiceError(
+            f"{row.name} was started by hand: `kill {pid}` ends it, `specdash {row.role} run --env-file {row.env_file}`"
+            " starts it; `specdash services install` makes a service of it"
+        )
+    if action == "stop":
+        import psutil
+
+        raise ServiceError(
+            f"{row.name} is kept running by `specdash up`: `kill {psutil.Process(pid).ppid()}` ends both services"
+        )
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + systemd.STOP_S
+    while (now := Service(row.role, row.env_file or Path()).status()).pid in (None, pid):
+        if time.monotonic() > deadline:
+            raise ServiceError(f"{row.name} did not start again ({now.state})")
+        time.sleep(_POLL_S)
 
 
-def _failed_at_once(service: ManagedService) -> ServiceStatus | None:
-    """What became of a service that did not outlive its first moment; None for one that did."""
+def _failed_at_once(row: _Row) -> ServiceStatus | None:
+    """The status of a service that did not live to leave its run record; None for one that did."""
     began = time.monotonic()
     while True:
-        status = service.status()
+        status = systemd.status(row.name)
         if not status.alive or status.state is ServiceState.WAITING:
             return status
         waited = time.monotonic() - began
-        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and _shows_up(service)):
+        shows = row.env_file is None or Service(row.role, row.env_file).record() is not None
+        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and shows):
             return None
         time.sleep(_POLL_S)
 
 
-def _shows_up(service: ManagedService) -> bool:
-    """Whether it has got as far as to leave its record; one of others leaves none."""
-    from specdash.control.running import recorded_engine, recorded_proxy
-
-    if not service.reloads:
-        return True
-    if service.role is Role.PROXY:
-        return recorded_proxy(service, os.environ) is not None
-    return recorded_engine(service, os.environ) is not None
-
-
-def _status(deployment: Deployment, *, as_json: bool) -> int:
-    rows = [_row(service) for role in Role if (service := deployment.service(role)) is not None]
-    document: dict[str, Any] = {"services": rows, "problems": list(deployment.problems)}
-    print_answer(document, _table(rows, deployment.problems), as_json=as_json)
-    if not rows or any(row["error"] is not None for row in rows):
-        return ExitCode.SERVICE
-    return ExitCode.OK if all(row["state"] == "running" for row in rows) else ExitCode.FAILED
-
-
-def _row(service: ManagedService) -> dict[str, Any]:
-    status, error = None, None
-    try:
-        status = service.status()
-    except ServiceError as failure:
-        error = str(failure)
-    row: dict[str, Any] = json_of(
-        service,
-        "role name manager=manager.kind origin env_file reloads socket",
-        env_file_exists=service.env_file.is_file(),
-        **json_of(status, "state pid since restarts exit_code"),
-        detail=status.detail if status is not None else "",
-        error=error,
-    )
-    return row
-
-
-def _table(rows: list[dict[str, Any]], problems: tuple[str, ...]) -> str:
-    head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "MANAGER", "ORIGIN", "ENV FILE")
+def _status(args: argparse.Namespace) -> int:
+    found = [_found(role) for role in Role]
+    rows = [row for row in found if isinstance(row, _Row)]
+    problems = [row for row in found if isinstance(row, str)]
+    shown: list[dict[str, Any]] = [
+        {
+            **json_of(row, "role name manager env_file"),
+            "env_file_exists": row.env_file is not None and row.env_file.is_file(),
+            **json_of(row.status, "state pid since restarts exit_code detail"),
+        }
+        for row in rows
+    ]
+    head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "RUN BY", "ENV FILE")
     cells = [head] + [
         (
             row["name"],
-            row["state"] or UNKNOWN,
+            row["state"],
             plain(row["pid"]),
             timestamp(row["since"]) if row["since"] else UNKNOWN,
             plain(row["restarts"]),
             row["manager"],
-            row["origin"],
-            row["env_file"] + ("" if row["env_file_exists"] else " (missing)"),
+            f"{row['env_file'] or UNKNOWN}{'' if row['env_file_exists'] else ' (missing)'}",
         )
-        for row in rows
+        for row in shown
     ]
-    said = [f"{row['name']}: {row['error'] or row['detail']}" for row in rows if row["error"] or row["detail"]]
-    return "\n".join([*(table(cells) if rows else []), *said, *problems])
+    details = [f"{row['name']}: {row['detail']}" for row in shown if row["detail"]]
+    text = "\n".join([*(table(cells) if shown else []), *details, *problems])
+    print_answer({"services": shown, "problems": problems}, text, as_json=args.json)
+    if not rows:
+        return ExitCode.SERVICE
+    return ExitCode.OK if all(row.status.state is ServiceState.RUNNING for row in rows) else ExitCode.FAILED
 
 
-# Adopt: the settings of a llama-server that was started by hand, as an env file for a service.
-
-_HEAD = "# Written by `specdash services adopt` from a llama-server that was started by hand\n"
-
-
-def adopt(args: argparse.Namespace) -> int:
+def _adopt(args: argparse.Namespace) -> int:
     """Write the env file, and say how the service takes over. Raises `RefusedError` where the server cannot be adopted,
     `ConflictError` where there is an env file already."""
     from specdash.backend.env_store import read_env, replace_env
-    from specdash.backend.plan import Circumstances, plan
+    from specdash.backend.plan import Circumstances, judge
     from specdash.core.env_edit import shown_text, with_changes
     from specdash.core.envfile import encode
 
-    target = one_target(resolved_settings(args))
-    path = Path(args.env_file).expanduser().absolute() if args.env_file else paths.backend_env_file()
-    values = _values(target)
-    print(f"the settings of process {target.pid}, {target.url}:")
-    print("\n".join(f"  {key}={shown_text(key, value)}" for key, value in values.items()))
-    pids = frozenset({target.pid} if target.pid is not None else ())
-    findings = plan(values, Circumstances(path, own_pids=pids)).findings
+    if args.unit is not None:
+        found = adoption.adopt_unit(args.unit, os.environ)
+    else:
+        found = adoption.adopt_process(one_target(resolved_settings(args)))
+    path = Path(args.env_file).expanduser().absolute() if args.env_file else default_env_file(found.role, os.environ)
+    print(f"the settings of {found.source}:")
+    print("\n".join(f"  {key}={shown_text(key, value)}" for key, value in found.values.items()))
+    findings = judge(found.role, found.values, Circumstances(path, own_pids=found.pids))
     print("\n".join(f"{finding.severity}: {finding.line}" for finding in findings) or "preflight: no problems found")
     if errors(findings):
-        raise RefusedError(
-            "preflight found errors, nothing was written; fix them, restart the server, and adopt it then"
-        )
+        raise RefusedError("preflight found errors, nothing was written; fix them there, and adopt it then")
     snapshot = read_env(path)
     if snapshot.exists:
         raise ConflictError(f"{path} already exists, nothing was written; name another file with --env-file")
     if args.dry_run:
         print(f"would write {path}")
         return ExitCode.OK
-    replace_env(snapshot, encode(_HEAD + with_changes(snapshot.file, values)))
-    named = f" --backend-env {path}" if args.env_file else ""
+    head = f"# Written by `specdash services adopt` from {found.source}\n"
+    replace_env(snapshot, encode(head + with_changes(snapshot.file, found.values)))
+    named = f" --{found.role}-env {path}" if args.env_file else ""
     print(f"wrote {path}; nothing was stopped. The service takes over with:")
-    print(f"  kill {target.pid}   # requests that run are cut off")
-    print(f"  specdash services install backend{named} --start")
+    print(f"  {found.ending}   # requests that run are cut off")
+    there = f"specdash services install {found.role}{named} --start"
+    print(f"  {there if systemd.why_not() is None else f'specdash up {found.role}{named}'}")
     return ExitCode.OK
 
 
-def _values(target: Target) -> dict[str, str]:
-    if target.pid is None:
-        raise RefusedError(f"{target.url}: its process cannot be seen; run this as the user who started it")
-    from specdash.control.services.service_command import adopted_values, started_with
-
-    process = started_with(target.pid)
-    if process is None:
-        raise RefusedError(f"process {target.pid} does not show its arguments; run this as the user who started it")
-    values = adopted_values(*process, target)
-    if values is None:
-        raise RefusedError(f"process {target.pid} is not a llama-server that was started by hand")
-    return values
-
-
-# Install and uninstall.
-
-_EXAMPLES = {
-    Role.BACKEND: ("LLAMA_MODEL=/models/model.gguf", "LLAMA_CTX_SIZE=16384", "LLAMA_SPEC_TYPE=ngram-mod"),
-    Role.PROXY: ("LLAMA_CPP_BASE=http://127.0.0.1:8080/v1", "PROXY_PORT=4000"),
-}
-_UAP_FILES = {Role.BACKEND: "uap/llama-server.env", Role.PROXY: "uap/anthropic-proxy.env"}
-
-
-def install(args: argparse.Namespace) -> int:
-    """Set the services up with the manager that is there, or the one asked for."""
-    env, roles = os.environ, [Role(args.role)] if args.role is not None else list(Role)
-    env_files = {role: _env_file(getattr(args, f"{role}_env"), role) for role in Role}
-    ready = [role for role in roles if env_files[role].is_file()]
-    manager, why_not = _manager(args)
-    if manager == "systemd":
-        done = _install_units(env_files, roles, ready, dry_run=args.dry_run)
-    else:
-        if why_not is not None:
-            print(f"the built-in supervisor takes the services: {why_not}", file=sys.stderr)
-        done = _install_supervised(env_files, roles, dry_run=args.dry_run)
-    if args.record:
-        _install_recorder(env_files, manager, dry_run=args.dry_run, start=args.start)
-    for role in roles:
-        if role not in ready:
-            print(_without_env_file(role, env_files[role]), file=sys.stderr)
+def _install(args: argparse.Namespace) -> int:
+    """Write env files for a model, and units for the env files that are there."""
+    env_files = env_files_of(args)
+    roles = [Role(args.role)] if args.role is not None else list(Role)
+    texts = bootstrap_texts(args, env_files)
+    values = {
+        role: setup.parsed(texts[role]) if role in texts else setup.values_of(env_files[role]) for role in env_files
+    }
+    ready = [role for role in roles if role in texts or env_files[role].is_file()]
+    names = [name for role in ready for name in UNITS_OF[role]] + ([RECORD_UNIT] if args.record else [])
+    changes = setup.unit_changes(os.environ, env_files, names, values)
     if args.dry_run:
+        for role, text in texts.items():
+            print(f"# would write {env_files[role]}\n{text}")
+        for change in changes:
+            print(f"# {change.fate} {change.path}\n{change.text}")
         return ExitCode.OK
+    for path in setup.write_env_files(texts, env_files):
+        print(f"wrote {path}")
+    if (why := systemd.why_not()) is not None:
+        raise ServiceError(f"{why}; `specdash up` runs both without it")
+    setup.install(os.environ, changes, names)
+    for change in changes:
+        print(f"{'unchanged' if change.text == change.before else 'wrote'} {change.path}, enabled")
+    for role in [role for role in roles if role not in ready]:
+        remedy = f"`specdash services install --model MODEL.gguf` writes it, --{role}-env names another"
+        print(f"{role}: there is no env file {env_files[role]}; {remedy}", file=sys.stderr)
     code = ExitCode.OK if ready == roles else ExitCode.FAILED
-    if args.start and ready:
-        code = max(code, _start(ready, manager))
-    elif done and ready:
+    if ready and (args.start or args.model):
+        code = max(code, _start(ready))
+    elif any(change.before not in (None, change.text) for change in changes):
+        print("what runs goes on as it was: `specdash services stop`, then `start`, takes the new units")
+    elif ready:
         print("`specdash services start` starts them")
-    if manager == "systemd" and not installation.lingers(env):
-        print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
+    if args.record and (args.start or args.model):
+        systemd.restart(RECORD_UNIT)
+    _say_linger()
     return code
 
 
-def uninstall(args: argparse.Namespace) -> int:
-    """Remove what specdash installed, from every manager or the one asked for."""
-    env, asked = os.environ, resolved_settings(args)["manager"].value
-    gone: list[str] = []
-    if asked != "supervisor":
-        ours, others = installation.installed(env)
-        if ours:
-            installation.uninstall(env, ours)
-            gone += [str(path) for path in ours]
-        for path in others:
-            print(f"left as it is: {path} was not written by specdash", file=sys.stderr)
-    if asked != "systemd":
-        gone += [f"{name} ({paths.services_file(env)})" for name in installation.uninstall_supervised(env)]
-    if not gone:
-        raise ServiceError("specdash has not installed anything")
-    for text in gone:
-        print(f"removed {text}")
-    print("the env files were kept")
-    return ExitCode.OK
+def _say_linger() -> None:
+    if not (Path("/var/lib/systemd/linger") / getpass.getuser()).exists():
+        print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
 
 
-def _env_file(named: str | None, role: Role) -> Path:
-    if named is None:
-        return installation.default_env_file(role, os.environ)
-    return Path(named).expanduser().absolute()
+def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> dict[Role, str]:
+    """The env files that are to be written: for --model those that are not there. Raises `UsageError`, `InputError`."""
+    from specdash.core.errors import UsageError
+
+    if args.model is None:
+        if args.draft is not None or args.profile is not None:
+            raise UsageError("--draft and --profile go with --model")
+        return {}
+    texts: dict[Role, str] = {}
+    if args.role != Role.PROXY and not env_files[Role.BACKEND].exists():
+        texts[Role.BACKEND] = setup.backend_text(args.model, args.draft, args.profile)
+    if args.role != Role.BACKEND and not env_files[Role.PROXY].exists():
+        backend = texts.get(Role.BACKEND)
+        values = setup.parsed(backend) if backend is not None else setup.values_of(env_files[Role.BACKEND])
+        texts[Role.PROXY] = setup.proxy_text(values, args.profile)
+    for role in Role:
+        if role not in texts and args.role in (None, role):
+            print(f"{env_files[role]} is there, and stays as it is", file=sys.stderr)
+    return texts
 
 
-def _manager(args: argparse.Namespace) -> tuple[str, str | None]:
-    """Which manager to use, and why not systemd where it was left open."""
-    asked = resolved_settings(args)["manager"].value
-    if asked == "supervisor":
-        return asked, None
-    why_not = available(os.environ)
-    if asked == "auto":
-        return ("systemd", None) if why_not is None else ("supervisor", why_not)
-    if why_not is not None and not args.dry_run:
-        raise ServiceError(f"{why_not}; or use --manager supervisor")
-    return asked, None
-
-
-def _install_units(env_files: dict[Role, Path], roles: list[Role], ready: list[Role], *, dry_run: bool) -> bool:
-    env = os.environ
-    changes = installation.plan(env, installation.gather(env, env_files), roles)
-    if dry_run:
-        for change in changes:
-            print(f"# {_fate(change)} {change.path}\n{change.text}")
-        return False
-    installation.install(env, changes, ready)
-    for change in changes:
-        print(f"{'unchanged' if change.text == change.before else 'wrote'} {change.path}")
-        if change.before is not None:
-            print("\n".join(f"  {line}" for line in change.diff) or "", end="\n" if change.diff else "")
-    for role in ready:
-        print(f"enabled {', '.join(UNITS_OF[role])}")
-    _notes(changes)
-    return True
-
-
-def _install_recorder(env_files: dict[Role, Path], manager: str, *, dry_run: bool, start: bool) -> None:
-    env = os.environ
-    if manager == "systemd":
-        change = installation.recorder_change(env, installation.gather(env, env_files))
-        if dry_run:
-            print(f"# {_fate(change)} {change.path}\n{change.text}")
-            return
-        installation.install_recorder(env, change, start=start)
-        print(f"{'unchanged' if change.text == change.before else 'wrote'} {change.path}, enabled")
-        return
-    entries = installation.recorder_entries(env)
-    if dry_run:
-        print(f"{installation.RECORDER}: {' '.join(entries[-1].argv or ())}")
-        return
-    installation.install_supervised(env, entries)
-    print(f"wrote {installation.RECORDER} into {paths.services_file(env)}")
-    if start:
-        from specdash.control.services.supervisor_client import SupervisorClient
-
-        SupervisorClient.ensure_running(env)
-        SupervisorClient(paths.supervisor_socket(env)).start(installation.RECORDER)
-
-
-def _fate(change: UnitChange) -> str:
-    if change.before is None:
-        return "would write"
-    return "unchanged:" if change.before == change.text else "would replace"
-
-
-def _notes(changes: tuple[UnitChange, ...]) -> None:
-    """What else an operator should know: running services keep the old unit, others want the same ports."""
-    mine = {UNIT_OF[role]: role for role in Role}
-    names = [*mine, *OTHERS.values()]
-    changed = {change.path.name for change in changes if change.before not in (None, change.text)}
-    for unit in Systemctl(os.environ).show(names, ("Id", "ActiveState")):
-        name = unit.get("Id", "")
-        if unit.get("ActiveState") != "active":
-            continue
-        if name in mine and changed & set(UNITS_OF[mine[name]]):
-            role = mine[name]
-            print(f"{name} runs with the unit as it was: `specdash services stop {role}`, then start, to renew it")
-        elif name not in mine:
-            print(f"{name} runs too, and may hold the same port: disable it, or leave it and uninstall ours")
-
-
-def _install_supervised(env_files: dict[Role, Path], roles: list[Role], *, dry_run: bool) -> bool:
-    from specdash.control.services.supervisor_services import read_services
-
-    env, file = os.environ, paths.services_file(os.environ)
-    entries = installation.planned(env, env_files, roles)
-    if dry_run:
-        print(f"# would write {file}")
-        for entry in entries:
-            listen = f", listening where {entry.env_file} says" if entry.listen == "env" else ""
-            print(f"{entry.name}: the {entry.role} of {entry.env_file}{listen}")
-        return False
-    unchanged = read_services(file) == entries
-    installation.install_supervised(env, entries)
-    print(f"{'unchanged' if unchanged else 'wrote'} {file}")
-    return True
-
-
-def _without_env_file(role: Role, path: Path) -> str:
-    example = "".join(f"\n  {line}" for line in _EXAMPLES[role])
-    other = paths.config_dir(os.environ).parent / _UAP_FILES[role]
-    hint = f"\nor use UAP's: --{role}-env {other}" if other.is_file() else ""
-    return (
-        f"{role}: not enabled, there is no env file {path}; write it, then run `specdash services install` again. For "
-        f"example:{example}{hint}"
-    )
-
-
-def _start(roles: list[Role], manager: str) -> ExitCode:
-    settings = {name: Resolved(None, "default") for name in SERVICE_SETTINGS}
-    settings["manager"] = Resolved(manager, "install")
-    deployment = find_deployment(settings, os.environ, by_hand=False)
-    services = [service for service in chosen(deployment, None) if service.role in roles]
+def _start(roles: Iterable[Role]) -> ExitCode:
     try:
-        refuse_strangers(services, deployment)
-        return ExitCode(act("start", services))
+        return ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
     except SpecdashError as error:
         print(f"specdash: installed, but not started: {error}", file=sys.stderr)
         return error.exit_code
 
 
-# What the services wrote, as `specdash services logs` prints it: from a file, or from the journal.
-
-_FOLLOW_S = 0.3
-_CHUNK = 256 * 1024
-
-
-def show_logs(services: list[ManagedService], lines: int, *, follow: bool) -> int:
-    """Print the last lines of each service; with `follow`, go on with what comes."""
-    if follow:
-        return _follow(services, lines)
-    for service in services:
-        if len(services) > 1:
-            print(f"==> {service.name} <==")
-        for line in service.manager.log_tail(service.name, lines):
-            print(line)
+def _uninstall(_args: argparse.Namespace) -> int:
+    gone = setup.uninstall(os.environ)
+    if not gone:
+        raise ServiceError("specdash has not installed anything")
+    print("\n".join(f"removed {path}" for path in gone))
+    print("the env files were kept")
     return ExitCode.OK
 
 
-def _follow(services: list[ManagedService], lines: int) -> int:
-    files = {service.name: _file(service) for service in services}
-    in_journal = [name for name, file in files.items() if file is None]
-    if in_journal and len(in_journal) < len(files):
+def _logs(args: argparse.Namespace) -> int:
+    """Print the last lines of what the services write; with --follow, go on with what comes."""
+    rows, lines = _chosen(args.role), max(0, args.lines)
+    commands = [_log_command(row, lines) for row in rows]
+    if not args.follow:
+        for row in rows:
+            if len(rows) > 1:
+                print(f"==> {row.name} <==")
+            print(_last_lines(row, lines), end="")
+        return ExitCode.OK
+    if len({command[0] for command in commands}) > 1:
         raise ServiceError("one service writes to a file and the other to the journal; name the one to follow")
-    if in_journal:
-        return _follow_journal(in_journal, lines)
-    for service in services:
-        for line in service.manager.log_tail(service.name, lines):
-            print(line)
-    followed = [_Followed(file) for file in files.values() if file is not None]
-    while True:
-        sys.stdout.flush()
-        time.sleep(_FOLLOW_S)
-        for item in followed:
-            sys.stdout.write(item.read())
-
-
-def _file(service: ManagedService) -> Path | None:
-    """Where its output goes; None for the journal."""
-    if isinstance(service.manager, SystemdManager):
-        return service.manager.log_file(service.name)
-    from specdash.control.services.supervisor_services import log_file
-
-    return log_file(service.name, os.environ)
-
-
-def _follow_journal(names: list[str], lines: int) -> int:
-    units = [word for name in names for word in ("-u", name)]
-    command = ["journalctl", "--user", *units, "-n", str(lines), "-o", "cat", "-q", "-f", "--no-pager"]
-    return _follow_command(command, Systemctl().environment)
-
-
-def _follow_command(command: list[str], env: Mapping[str, str]) -> int:
-    try:
-        ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, check=False)
-    except OSError as error:
-        raise ServiceError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+    if commands[0][0] == "tail":
+        command = [*commands[0][:-1], "-q", "-F", *(item[-1] for item in commands)]
+    else:
+        command = [*commands[0], "-f", *(word for row in rows[1:] for word in ("-u", row.name))]
+    ended = subprocess.run(command, env=systemd.environment(), stdin=subprocess.DEVNULL, check=False)
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE
 
 
-class _Followed:
-    """One file, from its end on; one that was moved away or cut is read from its new begin."""
+def _last_lines(row: _Row, lines: int) -> str:
+    done = subprocess.run(
+        _log_command(row, lines),
+        env=systemd.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    return done.stdout
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode, self._at = self._place()
 
-    def read(self) -> str:
-        """What is new, whole pieces of it."""
-        inode, size = self._place()
-        if inode != self._inode or size < self._at:
-            self._inode, self._at = inode, 0
-        with contextlib.suppress(OSError), self._path.open("rb") as file:
-            file.seek(self._at)
-            data = file.read(_CHUNK)
-            whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == _CHUNK else b"")
-            self._at += len(whole)
-            return whole.decode("utf-8", "replace")
-        return ""
-
-    def _place(self) -> tuple[int, int]:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return 0, 0
-        return found.st_ino, found.st_size
+def _log_command(row: _Row, lines: int) -> list[str]:
+    """What prints the last lines of a service: of its unit's file or journal, else of the log file it writes itself."""
+    if row.manager == BY_SYSTEMD:
+        directory = units.log_dir(os.environ)
+        if directory is None:
+            return systemd.journal_command(row.name, lines)
+        return ["tail", "-n", str(lines), str(directory / row.name.replace(".service", ".log"))]
+    record = Service(row.role, row.env_file or Path()).record()
+    if record is None or record.log is None:
+        key = "LLAMA_LOG_FILE" if row.role is Role.BACKEND else "PROXY_LOG_FILE"
+        raise ServiceError(f"{row.name} writes to its terminal only; {key} names a file for its log")
+    return ["tail", "-n", str(lines), record.log]

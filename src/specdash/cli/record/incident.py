@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from specdash.control.services.services import Deployment, ManagedService
+    from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord
     from specdash.core.config import Resolved
     from specdash.core.proxy_events import ProxyEvent
@@ -328,7 +328,7 @@ class Gathering:
         return replace(parts, missing=tuple(self.missing))
 
     def _deployment(self) -> Deployment:
-        from specdash.control.services.deployment import find_deployment
+        from specdash.control.deployment import find_deployment
 
         return find_deployment(self.settings, self.env)
 
@@ -350,7 +350,7 @@ class Gathering:
         service = deployment.service(role) if deployment is not None else None
         return self.of_its_machine(f"env/{role}.env", lambda: self._env(role, service))
 
-    def _env(self, role: Role, service: ManagedService | None) -> EnvPart:
+    def _env(self, role: Role, service: Service | None) -> EnvPart:
         from specdash.backend.env_store import Backups, read_env
         from specdash.core.envfile import decode
         from specdash.core.errors import InputError

@@ -1,1 +1,1 @@
-"""The services that specdash ships, under systemd or its own supervisor."""
+"""Backend and proxy as user services of systemd."""

@@ -1,4 +1,4 @@
-"""The proxy as a service: it listens, reloads, drains and ends as its supervisor tells it."""
+"""The proxy as a service: it listens, reloads, drains and ends as signals ask."""
 
 from __future__ import annotations
 

@@ -1,0 +1,112 @@
+"""`specdash up`: the backend and the proxy in the foreground of a pane or a container, kept running until Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from specdash.cli.changes.services import add_model_options, bootstrap_texts, env_files_of
+from specdash.control.keeper import Keeper, kept_command
+from specdash.control.services import setup, units
+from specdash.core.changes import Role
+from specdash.core.errors import ExitCode, InputError, PortInUseError
+from specdash.system.sockets import open_listening
+
+if TYPE_CHECKING:
+    import argparse
+    import socket
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_LOOK_S = 0.2
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("role", nargs="?", choices=[str(role) for role in Role], help="only this one")
+    add_model_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run both until a signal or until one cannot be started: its exit code, 0 after SIGTERM, 130 after Ctrl-C."""
+    if (left := setup.left_supervisor()) is not None:
+        print(f"specdash: {left}", file=sys.stderr)
+    env_files = env_files_of(args)
+    for path in setup.write_env_files(bootstrap_texts(args, env_files), env_files):
+        print(f"wrote {path}", flush=True)
+    roles = _roles(args, env_files)
+    values = {role: setup.values_of(env_files[role]) for role in roles}
+    sockets = _listening(values[Role.PROXY]) if Role.PROXY in roles else []
+    with Keeper() as keeper, _Signals(keeper) as signals:
+        for role in roles:
+            keeper.start(kept_command(role, env_files[role], values[role], os.environ, sockets))
+        ended = None
+        while ended is None and not signals.asked.wait(_LOOK_S):
+            ended = next((kept for kept in keeper.all if not kept.is_alive()), None)
+        for item in sockets:
+            item.close()
+        # The proxy first: it lets its requests finish while the backend still answers.
+        for role in (Role.PROXY, Role.BACKEND):
+            keeper.stop(role)
+        if ended is not None:
+            return ended.code or ExitCode.FAILED
+        return ExitCode.OK if signals.asked_by == signal.SIGTERM else ExitCode.INTERRUPTED
+
+
+def _roles(args: argparse.Namespace, env_files: Mapping[Role, Path]) -> list[Role]:
+    """Those asked for, else those that there is an env file for."""
+    found = []
+    for role in [Role(args.role)] if args.role is not None else list(Role):
+        if env_files[role].is_file():
+            found.append(role)
+        elif args.role is not None or getattr(args, f"{role}_env") is not None:
+            raise InputError(f"env file {env_files[role]}: no such file")
+        else:
+            print(f"specdash: no {role}: there is no {env_files[role]}", file=sys.stderr, flush=True)
+    if not found:
+        raise InputError("nothing to run; `specdash up --model MODEL.gguf` writes both env files and starts")
+    return found
+
+
+def _listening(values: Mapping[str, str]) -> list[socket.socket]:
+    host, port = units.proxy_place(values)
+    try:
+        return open_listening(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
+            ) from None
+        raise InputError(f"PROXY_HOST={host}, PROXY_PORT={port}: cannot listen there ({error.strerror})") from None
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and SIGHUP: the first asks for the end, the second cuts it short."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self.asked = threading.Event()
+        self.asked_by = 0
+        self._keeper = keeper
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _take(self, number: int, _frame: object) -> None:
+        if self.asked.is_set():
+            self._keeper.kill()
+            return
+        self.asked_by = number
+        self.asked.set()
+        text = b"\nspecdash: ending: the proxy lets its requests finish; Ctrl-C again ends all at once\n"
+        os.write(sys.stderr.fileno(), text)

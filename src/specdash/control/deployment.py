@@ -1,0 +1,219 @@
+"""The backend and the proxy of this machine that specdash may change: those that run, by their run records, else those
+whose env files are known."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from specdash.collect.run_records import live_backends, live_proxies
+from specdash.core import paths
+from specdash.core.changes import Role
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdash.core.config import Resolved
+    from specdash.core.records import ProxyRecord, RunRecord
+
+BY_SYSTEMD, BY_UP, BY_HAND = "systemd", "specdash up", "by hand"
+"""What runs a service: systemd, `specdash up`, or a terminal."""
+
+
+class ServiceState(StrEnum):
+    """Where a service is in its life."""
+
+    MISSING = "missing"
+    STOPPED = "stopped"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING = "waiting to restart"
+    FAILED = "failed"
+    """It ended, and will not be started again by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """A service at one moment. `pid` is its main process, `restarts` how often it was started again by itself; `detail`
+    says why it is not running."""
+
+    name: str
+    state: ServiceState
+    pid: int | None = None
+    restarts: int | None = None
+    exit_code: int | None = None
+    detail: str = ""
+    since: float | None = None
+    """Unix time of the last change of `state`."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or is about to."""
+        return self.state in (ServiceState.RUNNING, ServiceState.STARTING, ServiceState.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A backend or a proxy that can be changed, by the env file that it reads."""
+
+    role: Role
+    env_file: Path
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    """The environment that says where its run record is."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"{self.role} of {self.env_file.name}"
+
+    def status(self) -> ServiceStatus:
+        """The service now, by its run record."""
+        record = self.record()
+        if record is None and self.role is Role.BACKEND:
+            for found in _runners(self.env):
+                if os.path.realpath(found["env_file"]) == os.path.realpath(self.env_file):
+                    detail = "its engine does not run just now"
+                    return ServiceStatus(self.name, ServiceState.STARTING, found["runner_pid"], detail=detail)
+        if record is None:
+            return ServiceStatus(self.name, ServiceState.STOPPED, detail="it does not run")
+        return ServiceStatus(self.name, ServiceState.RUNNING, main_pid(record), since=record.pid_started)
+
+    def record(self) -> RunRecord | ProxyRecord | None:
+        """The run record of the process that reads the env file, the last started one; None where none runs."""
+        wanted = os.path.realpath(self.env_file)
+        found = [
+            record for record in _running(self.role, self.env) if os.path.realpath(record.env_file or "") == wanted
+        ]
+        return max(found, key=lambda record: record.pid_started, default=None)
+
+    def manager(self) -> str:
+        """What runs it; empty where it does not run."""
+        pid = self.status().pid
+        return manager_of(pid) if pid is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """The services of this machine that specdash may change, and why one is not there."""
+
+    backend: Service | None = None
+    proxy: Service | None = None
+    missing: tuple[tuple[Role, str], ...] = ()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why services are not there."""
+        return tuple(f"{role}: {why}" for role, why in self.missing)
+
+    def about(self, role: Role) -> tuple[str, ...]:
+        """Why the service of a role is not there."""
+        return tuple(why for missing, why in self.missing if missing is role)
+
+    def service(self, role: Role) -> Service | None:
+        """The service of a role."""
+        return self.backend if role is Role.BACKEND else self.proxy
+
+
+def find_deployment(
+    settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ, *, url: str | None = None
+) -> Deployment:
+    """The services that the settings name, else those that run, else those of the installed units or of specdash's own
+    env files. `url` is the server whose backend alone is meant."""
+    found: dict[Role, Service] = {}
+    missing: list[tuple[Role, str]] = []
+    for role in Role:
+        named = settings[f"{role}_env_file"].value
+        file = Path(named).expanduser().absolute() if named is not None else None
+        if file is None:
+            file, why = _file_of(role, env, url)
+            if file is None:
+                missing.append((role, why))
+                continue
+        found[role] = Service(role, file, env)
+    return Deployment(found.get(Role.BACKEND), found.get(Role.PROXY), tuple(missing))
+
+
+def default_env_file(role: Role, env: Mapping[str, str]) -> Path:
+    """The env file of a service that names none."""
+    return paths.backend_env_file(env) if role is Role.BACKEND else paths.proxy_env_file(env)
+
+
+def main_pid(record: RunRecord | ProxyRecord) -> int:
+    """The process that a service manager sees: the runner of a backend, the proxy itself."""
+    return getattr(record, "runner_pid", None) or record.pid
+
+
+def manager_of(pid: int) -> str:
+    """What runs this process of specdash."""
+    try:
+        process = psutil.Process(pid)
+        if process.environ().get("SYSTEMD_EXEC_PID") == str(pid):
+            return BY_SYSTEMD
+        return BY_UP if up_of(process) is not None else BY_HAND
+    except psutil.Error:
+        return BY_HAND
+
+
+def up_of(process: psutil.Process) -> int | None:
+    """The `specdash up` that a process is a child of."""
+    parent = process.parent()
+    words = parent.cmdline() if parent is not None else []
+    ours = any(Path(word).name == "specdash" for word in words[:5])
+    return parent.pid if parent is not None and ours and "up" in words[:6] else None
+
+
+def _running(role: Role, env: Mapping[str, str]) -> list[RunRecord] | list[ProxyRecord]:
+    return live_backends(env) if role is Role.BACKEND else live_proxies(env)
+
+
+def _runners(env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The status of each runner that reads an env file, of one whose engine does not run just now, too."""
+    from specdash.control.connection import runners
+
+    return [status for _, status in runners(env) if status["env_file"] is not None]
+
+
+def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path | None, str]:
+    """The env file that is meant where none is named, or why there is none."""
+    running = [(record.env_file, record.url) for record in _running(role, env) if record.env_file is not None]
+    if not running and role is Role.BACKEND:
+        running = [(status["env_file"], status["url"]) for status in _runners(env)]
+    if url is not None and role is Role.BACKEND:
+        from specdash.collect.discover import place
+
+        running = [(file, its) for file, its in running if place(its) == place(url)]
+        if not running:
+            return None, f"specdash does not run {url}; `specdash services adopt --url {url}` takes it over"
+    files = list(dict.fromkeys(os.path.realpath(file) for file, _ in running))
+    if len(files) > 1:
+        default = os.path.realpath(default_env_file(role, env))
+        if default not in files:
+            return None, f"several run ({', '.join(files)}); name one with --{role}-env-file"
+        files = [default]
+    if files:
+        return Path(files[0]), ""
+    installed = _installed(role, env)
+    file = installed or default_env_file(role, env)
+    if installed is not None or file.exists():
+        return file, ""
+    why = f"none runs, and there is no {file}; `specdash up --model MODEL.gguf` writes it and runs both"
+    adopt = ", `specdash services adopt` writes it from a llama-server that runs" if role is Role.BACKEND else ""
+    return None, why + adopt
+
+
+def _installed(role: Role, env: Mapping[str, str]) -> Path | None:
+    """The env file of the installed unit. systemd is asked only where there is one."""
+    from specdash.control.services import units
+
+    if not (units.unit_directory(env) / units.UNIT_OF[role]).is_file():
+        return None
+    from specdash.control.services.systemd import env_file_of
+
+    return env_file_of(units.UNIT_OF[role], env)

@@ -1,0 +1,163 @@
+"""The settings of a llama-server or a proxy that specdash does not run, as an env file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import psutil
+
+from specdash.backend import settings
+from specdash.control.services import systemd
+from specdash.core.changes import Role
+from specdash.core.envfile import read_values
+from specdash.core.errors import InputError, RefusedError, ServiceError
+from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, PASSED_ON
+from specdash.core.parameters import ValueKind
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.target import local_port
+from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from specdash.core.parameters import Parameter
+    from specdash.core.target import Target
+
+_SERVER = "llama-server"
+_VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
+_UNIT = re.compile(r"([^/]+\.service)(?:/[^/]*)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What was found: `values` are an env file's, with secrets; `ending` is the command that ends what runs now."""
+
+    role: Role
+    values: dict[str, str]
+    source: str
+    ending: str
+    pids: frozenset[int] = frozenset()
+
+
+def adopt_process(target: Target) -> Adopted:
+    """Of a running llama-server. Raises `RefusedError` where it cannot be seen, or is none."""
+    try:
+        process = psutil.Process(target.pid) if target.pid is not None else None
+        argv, variables = (process.cmdline(), process.environ()) if process is not None else ([], {})
+    except (psutil.Error, OSError):
+        process = None
+    if process is None:
+        raise RefusedError(f"{target.url}: its process cannot be seen; run this as the user who started it")
+    values = adopted_values(argv, variables, target)
+    if values is None:
+        raise RefusedError(f"process {process.pid} of {target.url} is not a llama-server; nothing was written")
+    ending = _ending(process, variables)
+    return Adopted(Role.BACKEND, values, f"process {process.pid}, {target.url}", ending, frozenset({process.pid}))
+
+
+def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
+    """Of a unit of systemd's user manager: of its EnvironmentFile=, else of the llama-server that it runs.
+
+    Raises `ServiceError` where there is no such unit, `RefusedError` where it says nothing that can be taken over.
+    """
+    unit = unit if unit.endswith(".service") else f"{unit}.service"
+    facts = systemd.show(env, [unit], ("LoadState", "MainPID", "EnvironmentFiles"))[0]
+    if facts["LoadState"] == "not-found":
+        raise ServiceError(f"{unit}: systemd's user manager knows no such unit")
+    pid = int(facts["MainPID"])
+    pids = frozenset([pid, *(child.pid for child in _children(pid))] if pid else ())
+    ending = f"systemctl --user disable --now {unit}"
+    for path in re.findall(r"(\S.*?) \(ignore_errors=\w+\)", facts.get("EnvironmentFiles", "")):
+        try:
+            given = read_values(Path(path).read_bytes(), path)
+        except OSError as error:
+            raise InputError(f"env file {path}: {error.strerror or error}") from None
+        backend = {key: text for key, text in given.items() if key in BY_KEY or key in PASSED_ON}
+        proxy = {key: text for key, text in given.items() if key in PROXY_KEYS}
+        if proxy or backend:
+            role = Role.PROXY if len(proxy) > len(backend) else Role.BACKEND
+            return Adopted(role, proxy if role is Role.PROXY else backend, f"{unit}, {path}", ending, pids)
+    from specdash.core.target import Target
+
+    for process in (psutil.Process(pid), *_children(pid)) if pid else ():
+        values = adopted_values(process.cmdline(), process.environ(), Target("", pid=process.pid))
+        if values is not None:
+            return Adopted(Role.BACKEND, values, f"{unit}, process {process.pid}", ending, pids)
+    raise RefusedError(f"{unit} has no EnvironmentFile= with settings and runs no llama-server; nothing was written")
+
+
+def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Target) -> dict[str, str] | None:
+    """The settings of a command line of llama-server as an env file that people read: a key for each argument that has
+    one, and whole paths. None where it is another command, or an argument is not known. Holds secrets."""
+    if not argv or not PurePath(argv[0]).name.startswith(_SERVER):
+        return None
+    try:
+        given = settings.parse(shlex.join(part for word in argv[1:] for part in _parted(word)))
+    except InputError:
+        return None
+    own = {key: value for key, value in variables.items() if key.startswith(_VARIABLES) or key == "LLAMA_API_KEY"}
+    known = {BY_NAME[name]: text for name, text in given.known.items()}
+    named = {_operators_key(parameter): text for parameter, text in known.items() if parameter.keys}
+    rest = [word for parameter, text in known.items() if not parameter.keys for word in _as_words(parameter, text)]
+    rest += given.rest
+    port = local_port(target.url) if target.url else None
+    values = {
+        **own,
+        "LLAMA_ENGINE": _SERVER,
+        "LLAMA_BIN": argv[0],
+        **({"LLAMA_PORT": str(port)} if port is not None else {}),
+        **named,
+        **({settings.SOURCE: shlex.join(rest)} if rest else {}),
+    }
+    try:
+        cwd = Path(psutil.Process(target.pid).cwd())
+    except (psutil.Error, OSError):
+        return values
+    paths = {key for key in values if key in BY_KEY and BY_KEY[key].kind is ValueKind.PATH} | {"LLAMA_BIN"}
+    return {
+        key: str(cwd / value) if (key in paths and "/" in value) or (cwd / value).is_file() else value
+        for key, value in values.items()
+    }
+
+
+def _operators_key(parameter: Parameter) -> str:
+    """The name that operators use, where it has one beside llama.cpp's own."""
+    return next((key for key in parameter.keys if not key.startswith("LLAMA_ARG_")), parameter.keys[0])
+
+
+def _as_words(parameter: Parameter, text: str) -> tuple[str, ...]:
+    if parameter.kind is not ValueKind.SWITCH:
+        return (parameter.flags[0], text)
+    return (parameter.flags[0] if text == "1" else parameter.off_flags[0],)
+
+
+def _parted(word: str) -> tuple[str, ...]:
+    flag, equals, value = word.partition("=")
+    return (flag, value) if equals and word.startswith("--") else (word,)
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def _ending(process: psutil.Process, variables: Mapping[str, str]) -> str:
+    """The command that ends the process for good: a unit would start it again."""
+    ours = f"kill {process.pid}"
+    # systemd notes the process that it started, which is this one or the script around it.
+    if variables.get("SYSTEMD_EXEC_PID") not in (str(process.pid), str(process.ppid())):
+        return ours
+    try:
+        group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
+    except OSError:
+        return ours
+    found = _UNIT.search(group)
+    if found is None:
+        return ours
+    own = "/user@" in group
+    return f"{'' if own else 'sudo '}systemctl {'--user ' if own else ''}disable --now {found.group(1)}"

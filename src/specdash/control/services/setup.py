@@ -1,0 +1,230 @@
+"""Sets the services up: both env files for a model, and the units; touches no file of others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.control.services import systemd, units
+from specdash.core import paths
+from specdash.core.changes import Role
+from specdash.core.envfile import quote, read_values
+from specdash.core.errors import InputError, NotWrittenError, ServiceError
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.system import files
+from specdash.system.data import dataclass
+from specdash.system.sockets import short_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_BACKEND_PORT = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file as it will be. `before` is None where there is none yet."""
+
+    path: Path
+    text: str
+    before: str | None = None
+
+    @property
+    def fate(self) -> str:
+        """What writing it would do."""
+        if self.before is None:
+            return "would write"
+        return "unchanged:" if self.before == self.text else "would replace"
+
+
+def backend_text(model: str, draft: str | None = None, profile: str | None = None) -> str:
+    """The backend's env file for a model, with a reason for each line.
+
+    Raises `InputError` for files and settings that no server can be started with, `EngineMissingError`.
+    """
+    from specdash.backend.launch import make_plan
+
+    port = _free(_BACKEND_PORT)
+    rows = {
+        "LLAMA_MODEL": (_whole(model), "the model that was named"),
+        **({"LLAMA_DRAFT_MODEL": (_whole(draft), "the draft model that was named")} if draft else {}),
+        "LLAMA_SPEC_TYPE": ("auto", "how it speculates"),
+        "LLAMA_CTX_SIZE": ("auto", "the context that fits"),
+        "LLAMA_HOST": ("127.0.0.1", "for this machine only; another address needs LLAMA_API_KEY"),
+        "LLAMA_PORT": (str(port), _of_port(port, _BACKEND_PORT)),
+        **_of_profile(profile, Role.BACKEND),
+    }
+    plan = make_plan({key: text for key, (text, _) in rows.items()})
+    decided = {decision.name: decision for decision in plan.settings.decisions}
+    for key, name in (("LLAMA_SPEC_TYPE", "spec-type"), ("LLAMA_CTX_SIZE", "ctx-size")):
+        if name in decided and rows[key][0] == "auto":
+            reason = " ".join(decided[name].because.split())
+            rows[key] = ("auto", f"chosen at each start, today {decided[name].value}: {reason}")
+    return _env_text(rows)
+
+
+def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
+    """The env file of a proxy in front of a backend with these values, with a reason for each line."""
+    usual = int(str(PROXY_KEYS["PROXY_PORT"].default))
+    port, key = _free(usual), backend.get("LLAMA_API_KEY", "").partition(",")[0]
+    upstream = f"http://127.0.0.1:{backend.get('LLAMA_PORT') or _BACKEND_PORT}/v1"
+    return _env_text(
+        {
+            "LLAMA_CPP_BASE": (upstream, "the backend"),
+            **({"PROXY_UPSTREAM_API_KEY": (key, "the backend's key")} if key else {}),
+            "PROXY_PORT": (str(port), _of_port(port, usual)),
+            **_of_profile(profile, Role.PROXY),
+        }
+    )
+
+
+def write_env_files(texts: Mapping[Role, str], env_files: Mapping[Role, Path]) -> list[Path]:
+    """Write those that are not there yet, mode 0600; the paths that were written. Raises `NotWrittenError`."""
+    from specdash.backend.env_store import read_env, replace_env
+
+    written = []
+    for role, text in texts.items():
+        snapshot = read_env(env_files[role])
+        if not snapshot.exists:
+            replace_env(snapshot, text.encode())
+            written.append(env_files[role])
+    return written
+
+
+def values_of(path: Path) -> dict[str, str]:
+    """What an env file says, nothing where there is none. Raises `InputError`."""
+    try:
+        return read_values(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"env file {path}: {error.strerror or error}") from None
+
+
+def parsed(text: str) -> dict[str, str]:
+    """What an env file will say."""
+    return read_values(text.encode(), "the new env file")
+
+
+def unit_changes(
+    env: Mapping[str, str], env_files: Mapping[Role, Path], names: Iterable[str], values: Mapping[Role, dict[str, str]]
+) -> list[FileChange]:
+    """The unit files of these names. Raises `ServiceError` for a file there that specdash did not write."""
+    texts, changes = units.unit_texts(env, env_files, values), []
+    for name in names:
+        path = units.unit_directory(env) / name
+        before = _text_of(path)
+        if path.is_symlink() or (before is not None and not before.startswith(units.MARKER)):
+            raise ServiceError(f"{path} was not written by specdash, and is left as it is; move it away first")
+        changes.append(FileChange(path, texts[name], before))
+    return changes
+
+
+def install(env: Mapping[str, str], changes: Sequence[FileChange], enabled: Sequence[str]) -> None:
+    """Write the units, make systemd read them, and enable those named. Raises `ServiceError` or `NotWrittenError`; the
+    units are then as they were before."""
+    done: list[FileChange] = []
+    try:
+        for change in changes:
+            if change.text != change.before:
+                _write(change.path, change.text)
+                done.append(change)
+        if (logs := units.log_dir(env)) is not None:
+            logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        systemd.must(env, "daemon-reload")
+        if enabled:
+            systemd.must(env, "enable", "--", *enabled)
+    except (ServiceError, NotWrittenError, OSError) as error:
+        for change in done:
+            with contextlib.suppress(OSError, NotWrittenError):
+                change.path.unlink() if change.before is None else _write(change.path, change.before)
+        with contextlib.suppress(ServiceError):
+            systemd.systemctl(env, "daemon-reload")
+        if isinstance(error, OSError):
+            raise NotWrittenError(f"{error.filename}: {error.strerror}") from None
+        raise
+
+
+def uninstall(env: Mapping[str, str]) -> list[Path]:
+    """Stop, disable and remove specdash's units; the files that went. Raises `ServiceError` before anything is
+    removed."""
+    # The proxy first: it lets its requests finish while the backend still answers.
+    names = (units.RECORD_UNIT, units.PROXY_SOCKET, units.PROXY_UNIT, units.BACKEND_UNIT)
+    found = [path for name in names if (path := units.unit_directory(env) / name).is_file()]
+    ours = [path for path in found if not path.is_symlink() and (_text_of(path) or "").startswith(units.MARKER)]
+    for path in ours:
+        systemd.stop(path.name, env)
+    if ours:
+        systemd.must(env, "disable", "--", *(path.name for path in ours))
+    for path in ours:
+        try:
+            path.unlink()
+        except OSError as error:
+            raise NotWrittenError(f"{path} cannot be removed: {error.strerror}") from None
+    if ours:
+        systemd.must(env, "daemon-reload")
+    return ours
+
+
+def left_supervisor(env: Mapping[str, str] = os.environ) -> str | None:
+    """One line about a supervisor of 0.1 that still runs, with what stops it; None where none does."""
+    path = paths.state_dir(env) / "run" / "supervisor.sock"
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1.0)
+            with short_path(path) as short:
+                connection.connect(short)
+            pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        return None
+    return (
+        f"the supervisor of specdash 0.1 still runs (process {pid}) with its services: `kill {pid}` stops them all; "
+        "then `specdash up` or `specdash services install --start` runs them from the same env files"
+    )
+
+
+def _env_text(rows: Mapping[str, tuple[str, str]]) -> str:
+    head = "# Written by specdash; `specdash env show` explains each key, `specdash apply KEY=VALUE` changes it.\n"
+    return head + "".join(f"\n# {reason}\n{key}={quote(text)}\n" for key, (text, reason) in rows.items())
+
+
+def _of_profile(name: str | None, role: Role) -> dict[str, tuple[str, str]]:
+    from specdash.control.profiles import find_profile
+
+    values = find_profile(name).values.get(role, {}) if name is not None else {}
+    return {key: (text, f"profile {name}") for key, text in values.items()}
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _free(usual: int) -> int:
+    """The usual port, or the next one that is free."""
+    for port in range(usual, usual + 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ServiceError(f"the ports {usual} to {usual + 99} are all in use")
+
+
+def _of_port(port: int, usual: int) -> str:
+    return "where clients connect" + ("" if port == usual else f"; {usual} is in use")
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ServiceError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _write(path: Path, text: str) -> None:
+    with files.writing(path, NotWrittenError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.replace(path, text.encode(), 0o644)

@@ -1,0 +1,27 @@
+"""Processes that have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from specdash.system.processes import is_alive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def zombie() -> Iterator[int]:
+    """The pid of a process that has ended, and that its parent has not reaped yet."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield process.pid
+
+
+def gone(pid: int) -> bool:
+    """Whether the process has ended; an orphan may be a zombie for a while, until this machine's init looks."""
+    return not is_alive(pid)
