@@ -478,7 +478,6 @@ PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
          distribute="over all nodes", isolate="on the node where it started", numactl="by the map of numactl"),
     _arg(_I, "N_CPU_FFN", "--n-cpu-ffn", "first layers whose dense FFN weights stay in main memory"),
     _arg(_I, "N_CPU_MOE", "--n-cpu-moe", "first layers whose expert weights stay in main memory"),
-    _arg(_I, "MOE_CACHE_MIB", "--moe-cache-mib", "MiB of GPU memory that cache experts kept in main memory"),
     _arg(_T, "OVERRIDE_TENSOR", "--override-tensor", "where tensors are kept: pattern=buffer, comma-separated"),
     _arg(_S, "PERF", "--perf", "libllama's own timings"),
     _arg(_T, "POOLING", "--pooling", "pooling of embeddings",
