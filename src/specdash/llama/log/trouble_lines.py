@@ -14,7 +14,7 @@ def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancel
     return TaskCancelled(task, at_s) if task is not None else None
 
 
-def _failed(task: int | None = None, error: str = "", at_s: float | None = None) -> TaskFailed | None:
+def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
     return TaskFailed(task, error or TOO_LONG, at_s) if task is not None else None
 
 
