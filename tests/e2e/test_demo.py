@@ -58,8 +58,11 @@ def test_it_prints_what_the_real_server_did(tmp_path: Path, engine: str) -> None
     timings = [json.loads(line)["timings"] for line in record.read_text().splitlines()]
     accepted = sum(t.get("draft_n_accepted", 0) for t in timings)
     generated = sum(t.get("draft_n", 0) for t in timings)
-    # The request that the end of the load cut off is in the counters and not in the record.
-    assert speculation["acceptance"]["window"] == pytest.approx(accepted / generated, abs=0.03)
+    # Requests that the end of the load cut off are in the counters and not in the record: `rest` drafts.
+    rest = speculation["draft_tokens_total"] - generated
+    assert rest >= 0
+    lowest, highest = accepted / (generated + rest), (accepted + rest) / (generated + rest)
+    assert lowest - 0.03 <= speculation["acceptance"]["window"] <= highest + 0.03
     assert speculation["acceptance"]["lifetime"] > 0.3
     assert list(tmp_path.glob("specdash-demo-*")) == []
 
@@ -74,7 +77,7 @@ def test_its_speculation_pays_against_a_baseline_that_it_measured_itself(tmp_pat
 
 
 def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
-    seen = snapshot(demo(tmp_path, "--seconds", "8", "--json", "--spec-type", "none"))["backend"]
+    seen = snapshot(demo(tmp_path, "--seconds", "20", "--json", "--spec-type", "none"))["backend"]
     assert seen["speculation"]["active"] is False
     assert seen["speculation"]["acceptance"] == {"window": None, "lifetime": None, "live": None, "held": None}
     assert seen["speculation"]["mean_accepted_length"] is None

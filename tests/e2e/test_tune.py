@@ -11,7 +11,7 @@ import pytest
 
 from support.terminal import Terminal
 
-pytestmark = [pytest.mark.tmux, pytest.mark.engine]
+pytestmark = [pytest.mark.tmux, pytest.mark.engine, pytest.mark.timeout(300)]
 
 
 def demo(tmp_path: Path, *options: str) -> Terminal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import signal
 from pathlib import Path
@@ -50,13 +51,15 @@ def test_the_digest_follows_each_reload(proxy: ProxyProcess) -> None:
     assert (record(proxy).pid, record(proxy).url) == (first.pid, first.url)
 
 
-def test_a_refused_reload_leaves_the_digest_and_says_so(proxy: ProxyProcess) -> None:
+def test_a_refused_reload_leaves_the_digest_and_names_the_refused_version(proxy: ProxyProcess) -> None:
     before = record(proxy)
     proxy.env_file.write_text(proxy.env_file.read_text(encoding="utf-8") + "no assignment\n", encoding="utf-8")
     proxy.send(signal.SIGHUP)
-    until(lambda: "nothing was changed" in proxy.stderr)
-    assert "no '=' in 'no assignment'" in proxy.stderr
-    assert record(proxy) == before
+    until(lambda: record(proxy).refused_digest == digest(proxy))
+    after = record(proxy)
+    assert "no '=' in 'no assignment'" in (after.refused or "")
+    assert dataclasses.replace(after, refused=None, refused_digest=None) == before
+    assert "nothing was changed" in proxy.stderr
     assert proxy.request("GET", "/health").status == 200
 
 

@@ -44,7 +44,7 @@ from specdash.core.changes import (
 )
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
-from specdash.core.errors import ExitCode
+from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
@@ -257,8 +257,8 @@ class Rig:
 
         # A runner may just be replacing its note, whole, as everything is.
         until(lambda: not drafts(), DRAFT_S, lambda: str(drafts()))
-        with ApplyLock("test", self.env):
-            pass
+        # The note of a trial goes before the lock does.
+        until(self._can_lock, DRAFT_S)
         engine = self.engine()
         assert engine is not None
         assert engine.env_digest == self.digest()
@@ -266,6 +266,13 @@ class Rig:
         assert self.proxy("/admin/state")["held"] is False
         assert [live_proxy.env_digest for live_proxy in live_proxies(self.env)] == [self.digest(Role.PROXY)]
         assert self.ask()
+
+    def _can_lock(self) -> bool:
+        try:
+            with ApplyLock("test", self.env):
+                return True
+        except ConflictError:
+            return False
 
     def reset(self) -> None:
         """Back to the settings it began with, whatever a test has left."""
