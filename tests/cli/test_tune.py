@@ -277,7 +277,7 @@ def test_the_service_ends_as_it_was_and_every_boot_was_an_ordinary_apply(rig: Ri
         path.read_text() for path in Path(run.directory).iterdir() if path.is_file()
     )
     told = rig.command("tune", "--status")
-    assert told.stdout.startswith("finished: the service specdash-backend")
+    assert told.stdout.startswith("finished: the service backend of specdash-backend.env")
 
 
 @on_service
