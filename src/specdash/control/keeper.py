@@ -172,10 +172,12 @@ class Keeper:
             kept.kill()
 
     def close(self) -> None:
-        """End all of them at the same time."""
+        """End all of them at the same time, and close the sockets that they shared."""
         self._closed = True
         ended, self._kept = list(self._kept.values()), {}
         for kept in ended:
             kept.stop(wait=False)
         for kept in ended:
             kept.join()
+            for item in kept.command.sockets:
+                item.close()
