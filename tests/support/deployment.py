@@ -44,7 +44,7 @@ from specdash.core.changes import (
 )
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
-from specdash.core.errors import ConflictError, ExitCode
+from specdash.core.errors import ConflictError, ExitCode, SpecdashError
 from specdash.core.paths import applies_file, backups_dir, trial_file
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
@@ -407,9 +407,14 @@ def _under_systemd(home: Path, files: Mapping[Role, Path], proxy_port: int) -> I
         def order(action: str, role: Role) -> None:
             does[action](f"{mark}-{role}.service", env, sockets=sockets[role])
 
-        for role in Role:
-            order("start", role)
-        yield env, order
+        try:
+            for role in Role:
+                order("start", role)
+            yield env, order
+        finally:
+            for role in reversed(Role):
+                with contextlib.suppress(SpecdashError):
+                    order("stop", role)
 
 
 def misbehaving(directory: Path, way: str) -> list[str]:
