@@ -16,7 +16,7 @@ _INTRODUCTION = """\
 # Alert rules
 
 Every rule, generated from the catalogue by `python tools/make_docs.py`; do not edit. The dashboard judges
-them at every look at the server, `specdash check` from cron and CI ([check.md](check.md)); `specdash check
+them at every look at the server, `specdash check` from cron and CI ([check](scripting.md#specdash-check)); `specdash check
 --list-rules` prints them with the limits in force.
 
 - **Severity.** A notice is worth knowing; a warning needs attention today; a critical alert needs it now.
