@@ -9,16 +9,13 @@ from specdash.tui.layout import PANELS
 _INTRODUCTION = f"""\
 # Keys
 
-Generated from `src/specdash/tui/action_table.py` by `python tools/make_docs.py`; do not edit.
-No key needs alt, a function key or ctrl-b, so all of them work inside tmux over ssh. A key means the same on every
-screen and page. `?` begins with the keys of the focused panel and of the screen that is looked at.
-`ctrl+o` puts a letter on each panel, which gives it the focus; any other key leaves. A click on an entry of the footer
-does what its key does, a click selects a row, and a double click opens it.
+Generated from `src/specdash/tui/action_table.py` by `python tools/make_docs.py`; do not edit. No key needs alt, a function key or ctrl-b, so all of them
+work inside tmux over ssh. A key means the same on every screen. `?` begins with the keys of the focused panel and of the current screen. A click on an
+entry of the footer does what its key does, a click selects a row, and a double click opens it.
 
 ## Your own keys
 
-A table `[keys]` in config.toml gives an action, by its id, other keys in place of those below; several are parted by
-commas. Footers, help, hints, palette and pages show yours.
+A table `[keys]` in config.toml gives an action, by its id, other keys than those below, separated by commas. Footers, help, hints and palette show yours.
 
 ```toml
 [keys]
@@ -27,12 +24,11 @@ pause = "space,f5"
 "move.down" = "j,down,ctrl+n"
 ```
 
-`specdash keys` prints every id with the keys it has now; `--json`: `schema` 1; `keys`, each with `id`, `keys` and
-`default_keys` (Textual's names), `screens` (empty: all), `group`, `what`, `armed_only`. Keys are written as they are
-shown (`p`, `P`, `?`, `space`, `esc`, `pgup`) or by Textual's names (`question_mark`, `escape`, `comma`), with `ctrl+`
-or `alt+` before them. {", ".join(f"`{key}`" for key in ALWAYS)} stay what they are, so that nobody locks himself out.
-An unknown id, a key that no terminal sends, and a key that two actions of one screen would have are refused with the
-line to mend, exit 3. The number of a server in a list is not a binding."""
+`specdash keys` prints every id with its keys; `--json`: `schema` 1; `keys`, each with `id`, `keys` and `default_keys` (Textual's names), `screens` (empty:
+all), `group`, `what`, `armed_only`. Keys are written as they are shown (`p`, `P`, `?`, `space`, `esc`, `pgup`) or by Textual's names (`question_mark`,
+`escape`, `comma`), with `ctrl+` or `alt+` before them. {", ".join(f"`{key}`" for key in ALWAYS)} cannot be changed, so there is always a way out. An unknown
+id, a key that no terminal sends, and a key that two actions of one screen would share are refused with the line to fix, exit 3. The number of a server in a
+list is not a binding."""
 
 
 def page() -> str:

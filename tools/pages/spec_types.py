@@ -10,18 +10,14 @@ from specdash.system.text import markdown_table
 _INTRODUCTION = """\
 # Spec types
 
-Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python
-tools/make_docs.py`; do not edit. The order is the engine's fixed priority: whatever order `LLAMA_SPEC_TYPE`
-has, the first type of a chain that yields a draft wins the step. `none` switches speculation off, and stands alone;
-`auto` leaves the choice to specdash ([backend.md](backend.md#auto))."""
+Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python tools/make_docs.py`; do not edit. The order is the engine's fixed
+priority in a [chain](speculation.md#chains). `none` switches speculation off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto))."""
 
 _NEEDS = """\
 ## What each needs
 
-"Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows,
-of a draft that was trained on blocks of N tokens: more is clamped. A type with a context of its own needs as many
-sequences there as the server has slots (`--parallel`); the server sees to that, for every type. "Several slots" says
-what is special where slots draft at once."""
+"Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows, of a draft that was trained on blocks of
+N tokens: more is clamped. A type with its own context needs as many sequences there as the server has slots, which the server ensures."""
 
 _KNOBS_TEXT = """\
 ## Which knobs each reads
@@ -32,15 +28,13 @@ Each `LLAMA_DRAFT_*` key sets the parameter shown, for every type in the chain t
 _ROLLBACK = """\
 ## How rejected tokens are taken back
 
-`seq_rm` cuts them from the KV cache and costs nothing. `state` takes up a kept recurrent state again and costs memory.
-`checkpoint + replay` restores the state before the draft and decodes the accepted tokens again: a decode a rejection.
-"Gives states" are architectures that can keep the states of several tokens."""
+What each way means and costs: [views](views.md#checkpoints). "Gives states" are architectures that can keep the states of several tokens."""
 
 _LOG = """\
 ## Lines in the log that only some types write
 
-By their class in the log grammar (`specdash parse-log` prints them). `adding speculative implementation`,
-`statistics` and the acceptance lines are the same for every type, with the type's name."""
+By their [class](parse-log.md#warning-classes). `adding speculative implementation`, `statistics` and the acceptance lines are the same for every type, with
+the type's name."""
 
 
 def page() -> str:
