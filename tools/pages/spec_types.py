@@ -10,31 +10,34 @@ from specdash.system.text import markdown_table
 _INTRODUCTION = """\
 # Spec types
 
-Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python tools/make_docs.py`; do not edit. The order is the engine's fixed
-priority in a [chain](speculation.md#chains). `none` switches speculation off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto))."""
+Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python tools/make_docs.py`; do
+not edit. The order is the engine's fixed priority in a [chain](speculation.md#chains). `none` switches speculation
+off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto))."""
 
 _NEEDS = """\
 ## What each needs
 
-"Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows, of a draft that was trained on blocks of
-N tokens: more is clamped. A type with its own context needs as many sequences there as the server has slots, which the server ensures."""
+"Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows,
+of a draft that was trained on blocks of N tokens: more is clamped. A type with its own context needs as many
+sequences there as the server has slots, which the server ensures."""
 
 _KNOBS_TEXT = """\
 ## Which knobs each reads
 
-Each `LLAMA_DRAFT_*` key sets the parameter shown, for every type in the chain that has one; "nothing" is warned about.
-"More" are flags for `LLAMA_EXTRA_ARGS`."""
+Each `LLAMA_DRAFT_*` key sets the parameter shown, for every type in the chain that has one; "nothing" is warned
+about. "More" are flags for `LLAMA_EXTRA_ARGS`."""
 
 _ROLLBACK = """\
 ## How rejected tokens are taken back
 
-What each way means and costs: [views](views.md#checkpoints). "Gives states" are architectures that can keep the states of several tokens."""
+What each way means and costs: [views](views.md#checkpoints). "Gives states" are architectures that can keep the
+states of several tokens."""
 
 _LOG = """\
 ## Lines in the log that only some types write
 
-By their [class](parse-log.md#warning-classes). `adding speculative implementation`, `statistics` and the acceptance lines are the same for every type, with
-the type's name."""
+By their [class](parse-log.md#warning-classes). `adding speculative implementation`, `statistics` and the acceptance
+lines are the same for every type, with the type's name."""
 
 
 def page() -> str:
