@@ -12,7 +12,8 @@ _INTRODUCTION = """\
 
 Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python tools/make_docs.py`; do
 not edit. The order is the engine's fixed priority in a [chain](speculation.md#chains). `none` switches speculation
-off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto))."""
+off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto)). How each type drafts, and
+when it pays: [speculation](speculation.md); older names: [settings](settings.md#spec-types-and-their-knobs)."""
 
 _NEEDS = """\
 ## What each needs
@@ -42,16 +43,8 @@ lines are the same for every type, with the type's name."""
 
 def page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _overview(), _NEEDS, _needs(), _KNOBS_TEXT, _knobs(), _ROLLBACK, _rollbacks(), _LOG, _log()]
+    parts = [_INTRODUCTION, _NEEDS, _needs(), _KNOBS_TEXT, _knobs(), _ROLLBACK, _rollbacks(), _LOG, _log()]
     return "\n\n".join(parts) + "\n"
-
-
-def _overview() -> str:
-    rows = (
-        (f"`{spec_kind.name}`", code(spec_kind.aliases), spec_kind.meaning, spec_kind.pays_when)
-        for spec_kind in SPEC_TYPES
-    )
-    return markdown_table([("type", "older names", "how it drafts", "pays when"), *rows])
 
 
 def _needs() -> str:
