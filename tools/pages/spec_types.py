@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from typing import TYPE_CHECKING
+
 from pages.markdown import code
 from specdash.core.parameter_catalogue import SPECULATION
 from specdash.core.speculation import KNOBS, SPEC_TYPES, MemoryKind, SpecType, readers_of, rollback
 from specdash.system.text import markdown_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _INTRODUCTION = """\
 # Spec types
@@ -47,6 +53,12 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _joined(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """One row for neighbours that differ in their type alone."""
+    for rest, same in groupby(rows, key=lambda row: row[1:]):
+        yield (", ".join(row[0] for row in same), *rest)
+
+
 def _needs() -> str:
     heads = (
         "type",
@@ -58,7 +70,7 @@ def _needs() -> str:
         "several slots",
         "found by itself",
     )
-    return markdown_table([heads, *map(_need, SPEC_TYPES)])
+    return markdown_table([heads, *_joined(map(_need, SPEC_TYPES))])
 
 
 def _need(spec_type: SpecType) -> tuple[str, ...]:
@@ -98,7 +110,7 @@ def _knobs() -> str:
         own = [p for p in SPECULATION if readers_of(p.name) == (spec_kind.name,)]
         more = [f"--{p.name}" for p in own if p.name not in (spec_kind.max_parameter, spec_kind.min_parameter)]
         rows.append((f"`{spec_kind.name}`", *knobs, "`--spec-draft-*`" if spec_kind.reads_draft_model else code(more)))
-    return markdown_table([("type", *(f"`{key}`" for key in KNOBS), "more"), *rows])
+    return markdown_table([("type", *(f"`{key}`" for key in KNOBS), "more"), *_joined(rows)])
 
 
 def _knob(spec_type: SpecType, key: str) -> str:
@@ -120,7 +132,7 @@ def _rollbacks() -> str:
         (f"`{spec_kind.name}`", *(str(rollback(spec_kind, memory, gives_states=gives)) for _, memory, gives in columns))
         for spec_kind in SPEC_TYPES
     )
-    return markdown_table([("type", *(title for title, _, _ in columns)), *rows])
+    return markdown_table([("type", *(title for title, _, _ in columns)), *_joined(rows)])
 
 
 def _log() -> str:
