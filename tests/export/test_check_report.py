@@ -44,7 +44,7 @@ def test_text_names_every_active_alert_and_none_when_there_is_none() -> None:
 
 
 def test_every_field_is_documented() -> None:
-    page = (DOCS / "check.md").read_text(encoding="utf-8")
+    page = (DOCS / "scripting.md").read_text(encoding="utf-8")
     result = verdict(down(), shipped(), WARNING, 4.0, ended=False)
     document: Any = as_json(result, shipped())
     for name in (*document, *document["performance"], *document["alerts"][0]["runbook"]):

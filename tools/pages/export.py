@@ -11,7 +11,8 @@ from specdash.system.text import markdown_table
 
 INTRO = """# Prometheus metrics: `specdash export`
 
-Generated from the table of metrics (`src/specdash/export/prometheus.py`) by `python tools/make_docs.py`; do not edit.
+Generated from the table of metrics (`src/specdash/export/prometheus.py`) by `python tools/make_docs.py`; do not
+edit.
 
 ```
 specdash export                               serves http://127.0.0.1:9538/metrics for the server found here
@@ -20,12 +21,12 @@ specdash export --url http://gpu1:8080 --once prints the page (OpenMetrics) and 
 ```
 
 It collects as the dashboard does, every `--refresh` seconds, and judges the same rules; windowed figures cover
-`--window`. A scrape costs a server nothing: it reads what was collected. Every metric has the server's address as the
-label `server`; what is not known is left out, and counters begin anew with the server. Nothing secret is a label or a
-value. Who may reach the port may read it: listen on loopback, or behind what guards your Prometheus.
+`--window`. A scrape costs a server nothing: it reads what was collected. Every metric has the server's address as
+the label `server`; unknown ones are left out, and counters start again with the server. No label or value is secret.
+Anyone who reaches the port can read it: listen on loopback, or behind what guards your Prometheus.
 
-`contrib/prometheus/rules.yml` has an alerting rule for every rule of specdash, and one for a speculation that costs for
-ten minutes. `contrib/grafana/specdash.json` is a dashboard (Import, choose the Prometheus data source).
+`contrib/prometheus/rules.yml` has an alerting rule for every rule of specdash, and one for speculation that costs
+for ten minutes. `contrib/grafana/specdash.json` is a dashboard (Import, choose the Prometheus data source).
 
 ```yaml
 scrape_configs:
@@ -34,22 +35,19 @@ scrape_configs:
 rule_files: [specdash/contrib/prometheus/rules.yml]
 ```
 
-`specdash snapshot --prometheus` prints the gauges and counters once in the older text format, for node_exporter's
-textfile collector; it has watched for moments only, or as long as `--wait` says, and has no histograms.
+`specdash snapshot --prometheus` prints the gauges and counters once, without histograms, for
+[node_exporter's textfile collector](snapshot.md).
 
-| exit code | |
-|---|---|
-| 0 | ended by SIGTERM, SIGINT or SIGHUP; `--once` printed |
-| 2, 3 | options that cannot be meant; a port that cannot be had, an env variable without a key |
-| 4 | `--once` found no server |
+Exit codes: 0 ended by SIGTERM, SIGINT or SIGHUP, or `--once` printed; 2, 3 invalid options, a port that is taken, an
+env variable without a key; 4 `--once` found no server.
 
 ## Gauges and counters
 
 """
 HISTOGRAM_INTRO = """## Histograms
 
-Of requests that have finished since the exporter's start, from the server's log (`--log`, or found), without one from
-the proxy's events. Buckets are vLLM's, so that one dashboard serves both. Where neither is there, there are none.
+Of requests that have finished since the exporter's start, from the server's log (`--log`, or found), else from the
+proxy's events; without both there are none. Buckets are vLLM's, so that one dashboard serves both.
 
 """
 

@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 _INTRODUCTION = """\
 # Alert rules
 
-Every rule, generated from the catalogue by `python tools/make_docs.py`; do not edit. The dashboard judges
-them at every look at the server, `specdash check` from cron and CI ([check.md](check.md)); `specdash check
---list-rules` prints them with the limits in force.
+Every rule, generated from the catalogue by `python tools/make_docs.py`; do not edit. The dashboard judges them each
+time it polls the server, `specdash check` from cron and CI ([check](scripting.md#specdash-check));
+`specdash check --list-rules` prints them with the limits in force.
 
 - **Severity.** A notice is worth knowing; a warning needs attention today; a critical alert needs it now.
-- **Raised** when the symptom has persisted for the time given, and over once it has been gone for the time given.
+- **Raised** when the symptom has lasted for the time given, and over once it has been gone for the time given.
 - **Held back**: for 10 s after a server has started, rules that judge its work pause; so do rules marked "at work
   only" while nothing runs. A rule without data neither raises nor ends an alert; after 10 minutes without data it
-  ends. While specdash itself gets no CPU, rules that rest on silence pause.
-- **Refuted**: an alert that later evidence disproved stays in the list with the reason, and `check --for` ignores it.
-- **While settings are tried** (`tune`, `bench ab|sweep|matrix` on the service), restarts and failed starts are expected
-  and not counted, and rules marked "not judged while settings are tried" pause.
+  ends. While specdash itself gets no CPU, rules that judge a silence pause.
+- **Refuted**: an alert that later evidence disproved stays in the list with the reason, and `check --for` ignores
+  it.
+- **While settings are tried** (`tune`, `bench ab|sweep|matrix` on the service), restarts and failed starts are
+  expected and not counted, and rules marked "not judged while settings are tried" pause.
 - **Explains**: of several active alerts, the one that explains the others is named as the likely cause.
 - **Fix**: the tune screen takes it as a pending change. Nothing is ever applied by itself.
 
 ## Your own limits
 
-In `rules.toml` beside config.toml, or the file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml. It
-may change the limits, severity and times of a rule, or switch it off; an unknown name is an error.
+In `rules.toml` beside config.toml, or the file named by `--rules FILE`, `SPECDASH_RULES` or `rules` in config.toml.
+It may change the limits, severity and times of a rule, or switch it off; an unknown name is an error.
 
 ```toml
 [slot_hung]
@@ -67,7 +68,7 @@ def page() -> str:
 
 
 def _rule(spec: RuleSpec) -> str:
-    lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}", ""]
+    lines = [f"### {spec.id}", "", f"**{spec.title}**, {spec.severity}. {spec.meaning}"]
     general = runbook(spec)
     if general.checks:
         lines.append(f"- check: {'; '.join(_code(check) for check in general.checks)}")

@@ -21,26 +21,23 @@ _INTRODUCTION = """\
 # Settings
 
 Every key of the two services, generated from the catalogues by `python tools/make_docs.py`; do not edit.
-`specdash env show` prints what is set, `specdash apply KEY=VALUE` changes it safely, `specdash backend show` says which
-key each value came from. No default means that the engine decides, or that nothing is set."""
+`specdash env show` prints what is set, `specdash apply KEY=VALUE` changes it safely, `specdash backend show` names
+the key each value came from. No default means that the engine decides, or that nothing is set."""
 
 _BACKEND = """\
 ## The backend's keys
 
-In the backend's env file. A change needs a restart of the server, for every key: llama.cpp reads none while it runs.
-For every parameter a flag in `LLAMA_EXTRA_ARGS` wins over the key, and the key over llama.cpp's own `LLAMA_ARG_*`
-("also" names it). Flags are those of today's builds; for an older one specdash asks `llama-server --help` and takes
-the names it knows."""
+In the backend's env file. Every change needs a restart of the server. A flag in `LLAMA_EXTRA_ARGS` wins over the
+key, and the key over llama.cpp's own `LLAMA_ARG_*` ("also" names it)."""
 
 _KNOBS = """\
 ### Spec types and their knobs
 
-`LLAMA_SPEC_TYPE` is one chain, as `ngram-mod,draft-simple`, passed as one `--spec-type`. The table is in the engine's
-fixed priority: whatever order the chain has, the first type that yields a draft wins the step. Each knob sets the
-parameter that the types in the chain read; where one reads none, a warning says so. **`ngram-cache` has no knob: its
-draft length is always 8 tokens.** `ngram-simple` discards drafts shorter than the n-gram it looks up, so a shorter
-`LLAMA_DRAFT_MAX` lowers `--spec-ngram-simple-size-n` too. Nothing here can be set per request: llama.cpp ignores such
-fields."""
+`LLAMA_SPEC_TYPE` is one [chain](speculation.md#chains), as `ngram-mod,draft-simple`. Each knob sets the parameter
+that the types in the chain read; where none reads it, there is a warning. **`ngram-cache` has no knob: its draft
+length is always 8 tokens.** `ngram-simple` discards drafts shorter than the n-gram it looks up, so a shorter
+`LLAMA_DRAFT_MAX` lowers `--spec-ngram-simple-size-n` too. Nothing here can be set per request: llama.cpp ignores
+such fields."""
 
 _FLAGS = """\
 ### Flags without a key
@@ -50,8 +47,8 @@ Parameters that have a name on the command line alone. Put them into `LLAMA_EXTR
 _PROXY = """\
 ## The proxy's keys
 
-In the proxy's env file. Keys marked "restart" are read when the proxy starts; every other one is read again on SIGHUP,
-and requests that run keep the values they began with. What the guardrails do: [proxy.md](proxy.md)."""
+In the proxy's env file. Keys marked "restart" are read when the proxy starts, all others again on SIGHUP; running
+requests keep the values they began with. What the guardrails do: [proxy](proxy.md)."""
 
 
 _LEADS = {

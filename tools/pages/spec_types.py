@@ -2,59 +2,61 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from typing import TYPE_CHECKING
+
 from pages.markdown import code
 from specdash.core.parameter_catalogue import SPECULATION
 from specdash.core.speculation import KNOBS, SPEC_TYPES, MemoryKind, SpecType, readers_of, rollback
 from specdash.system.text import markdown_table
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 _INTRODUCTION = """\
 # Spec types
 
-Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python
-tools/make_docs.py`; do not edit. The order is the engine's fixed priority: whatever order `LLAMA_SPEC_TYPE`
-has, the first type of a chain that yields a draft wins the step. `none` switches speculation off, and stands alone;
-`auto` leaves the choice to specdash ([backend.md](backend.md#auto))."""
+Every type of drafting that llama.cpp b11434 knows, generated from the catalogue by `python tools/make_docs.py`; do
+not edit. The order is the engine's fixed priority in a [chain](speculation.md#chains). `none` switches speculation
+off, and stands alone; `auto` leaves the choice to specdash ([auto](backend.md#auto)). How each type drafts, and
+when it pays: [speculation](speculation.md); older names: [settings](settings.md#spec-types-and-their-knobs)."""
 
 _NEEDS = """\
 ## What each needs
 
 "Layers read" are layers of the target whose states the draft reads. "Longest draft" is what the type's block allows,
-of a draft that was trained on blocks of N tokens: more is clamped. A type with a context of its own needs as many
-sequences there as the server has slots (`--parallel`); the server sees to that, for every type. "Several slots" says
-what is special where slots draft at once."""
+of a draft that was trained on blocks of N tokens: more is clamped. A type with its own context needs as many
+sequences there as the server has slots, which the server ensures."""
 
 _KNOBS_TEXT = """\
 ## Which knobs each reads
 
-Each `LLAMA_DRAFT_*` key sets the parameter shown, for every type in the chain that has one; "nothing" is warned about.
-"More" are flags for `LLAMA_EXTRA_ARGS`."""
+Each `LLAMA_DRAFT_*` key sets the parameter shown, for every type in the chain that has one; "nothing" is warned
+about. "More" are flags for `LLAMA_EXTRA_ARGS`."""
 
 _ROLLBACK = """\
 ## How rejected tokens are taken back
 
-`seq_rm` cuts them from the KV cache and costs nothing. `state` takes up a kept recurrent state again and costs memory.
-`checkpoint + replay` restores the state before the draft and decodes the accepted tokens again: a decode a rejection.
-"Gives states" are architectures that can keep the states of several tokens."""
+What each way means and costs: [views](views.md#checkpoints). "Gives states" are architectures that can keep the
+states of several tokens."""
 
 _LOG = """\
 ## Lines in the log that only some types write
 
-By their class in the log grammar (`specdash parse-log` prints them). `adding speculative implementation`,
-`statistics` and the acceptance lines are the same for every type, with the type's name."""
+By their [class](parse-log.md#warning-classes). `adding speculative implementation`, `statistics` and the acceptance
+lines are the same for every type, with the type's name."""
 
 
 def page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _overview(), _NEEDS, _needs(), _KNOBS_TEXT, _knobs(), _ROLLBACK, _rollbacks(), _LOG, _log()]
+    parts = [_INTRODUCTION, _NEEDS, _needs(), _KNOBS_TEXT, _knobs(), _ROLLBACK, _rollbacks(), _LOG, _log()]
     return "\n\n".join(parts) + "\n"
 
 
-def _overview() -> str:
-    rows = (
-        (f"`{spec_kind.name}`", code(spec_kind.aliases), spec_kind.meaning, spec_kind.pays_when)
-        for spec_kind in SPEC_TYPES
-    )
-    return markdown_table([("type", "older names", "how it drafts", "pays when"), *rows])
+def _joined(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """One row for neighbours that differ in their type alone."""
+    for rest, same in groupby(rows, key=lambda row: row[1:]):
+        yield (", ".join(row[0] for row in same), *rest)
 
 
 def _needs() -> str:
@@ -68,7 +70,7 @@ def _needs() -> str:
         "several slots",
         "found by itself",
     )
-    return markdown_table([heads, *map(_need, SPEC_TYPES)])
+    return markdown_table([heads, *_joined(map(_need, SPEC_TYPES))])
 
 
 def _need(spec_type: SpecType) -> tuple[str, ...]:
@@ -108,7 +110,7 @@ def _knobs() -> str:
         own = [p for p in SPECULATION if readers_of(p.name) == (spec_kind.name,)]
         more = [f"--{p.name}" for p in own if p.name not in (spec_kind.max_parameter, spec_kind.min_parameter)]
         rows.append((f"`{spec_kind.name}`", *knobs, "`--spec-draft-*`" if spec_kind.reads_draft_model else code(more)))
-    return markdown_table([("type", *(f"`{key}`" for key in KNOBS), "more"), *rows])
+    return markdown_table([("type", *(f"`{key}`" for key in KNOBS), "more"), *_joined(rows)])
 
 
 def _knob(spec_type: SpecType, key: str) -> str:
@@ -130,7 +132,7 @@ def _rollbacks() -> str:
         (f"`{spec_kind.name}`", *(str(rollback(spec_kind, memory, gives_states=gives)) for _, memory, gives in columns))
         for spec_kind in SPEC_TYPES
     )
-    return markdown_table([("type", *(title for title, _, _ in columns)), *rows])
+    return markdown_table([("type", *(title for title, _, _ in columns)), *_joined(rows)])
 
 
 def _log() -> str:

@@ -2,7 +2,7 @@
 
 A client sends one request a line: `{"do": "apply" | "trial" | "cancel" | "status" | "outlook", ...}`. The runner
 answers with any number of `{"progress": {...}}` lines and then one line of the result, or
-`{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/exit-codes.md. A client that
+`{"error": {"code": N, "reason": "..."}}` for what was refused, with an exit code of docs/scripting.md. A client that
 goes away changes nothing: what it asked for goes on, and is recorded. Only a trial lives as long as its connection.
 
 The socket is mode 0600, and only root and the runner's own user may connect.

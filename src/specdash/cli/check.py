@@ -1,4 +1,4 @@
-"""`specdash check`: the alert rules judged once or for a while, for cron, CI and monitors (docs/check.md).
+"""`specdash check`: the alert rules judged once or for a while, for cron, CI and monitors (docs/scripting.md).
 
 Exit codes are those of monitoring plugins, also for errors: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
 """
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="watch for this long (90, 60s, 2m), as the dashboard would; alerts that have ended count too",
     )
     parser.add_argument("--all", action="store_true", help="every server found here or in config.toml, by name")
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/check.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/scripting.md)")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print evidence, runbooks, and which rules could not be checked"
     )

@@ -27,7 +27,7 @@ _CHANGING = frozenset({"apply", "rollback"})
 _OBJECTS_BETWEEN_COLLECTIONS = 5_000
 """Python's own 700 has the collector go a hundred times through what a start creates and keeps."""
 
-ON = "--on USER@HOST runs it on another machine, through ssh (docs/remote.md)."
+ON = "--on USER@HOST runs it on another machine, through ssh (docs/servers.md)."
 HELP = "help"
 """`specdash help COMMAND` is `specdash COMMAND --help`."""
 

@@ -1,4 +1,4 @@
-"""`specdash smoke`: a few completions that show whether speculation works at all (docs/smoke.md)."""
+"""`specdash smoke`: a few completions that show whether speculation works at all (docs/verify.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="fail unless it speculates, or if it does (default: as it was started, where that is known)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/smoke.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/verify.md)")
 
 
 def run(args: argparse.Namespace) -> int:

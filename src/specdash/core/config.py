@@ -227,7 +227,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("history_mb", _number(1, 1_000_000, "MB"), 500.0, "maximum size of the record, in MB", "MB"),
     Setting("rules", _text, None, "your alert thresholds (default: rules.toml beside config.toml)", "FILE"),
     Setting("keys", _keys, {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
-    Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/targets.md)"),
+    Setting("target", _target_tables, (), "servers by name: a [[target]] table each (docs/servers.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")
 """What says where the proxy is."""

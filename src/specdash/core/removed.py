@@ -37,7 +37,7 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
     "recover": "nothing is left to recover: the backend finishes or undoes what was cut short by itself, at its next "
     "start at the latest; `specdash applies` lists what became of it",
-    "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/profiles.md)",
+    "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/env-files.md)",
     "profile diff": "`specdash apply --profile NAME --dry-run` shows what it would change",
     "web": "`ttyd specdash --read-only` or `textual serve specdash` shows the dashboard in a browser",
     "services reload": "`specdash apply` changes settings and takes them over; after an edit of the file, `specdash "

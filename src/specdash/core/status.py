@@ -1,5 +1,5 @@
 """The status line: its fields, declared once; the note in which a program that watches a server leaves them; and the
-line that a format makes of them. No I/O. docs/status.md."""
+line that a format makes of them. No I/O. docs/scripting.md."""
 
 from __future__ import annotations
 

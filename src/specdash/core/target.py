@@ -43,7 +43,7 @@ SSH = "ssh://"
 
 
 def is_over_ssh(url: str) -> bool:
-    """Whether the address is that of a machine on which commands are run through ssh (docs/remote.md)."""
+    """Whether the address is that of a machine on which commands are run through ssh (docs/servers.md)."""
     return url[: len(SSH)].lower() == SSH
 
 

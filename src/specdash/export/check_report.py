@@ -1,4 +1,4 @@
-"""What `specdash check` says: status in the order of Nagios, one line, performance data, and JSON (docs/check.md)."""
+"""What `specdash check` prints: a status in the order of Nagios, performance data, and JSON (docs/scripting.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`specdash mcp`: what is known of a server, for agents, over the Model Context Protocol on standard input and output.
 
-Read-only: no tool changes a setting, starts or stops anything, and none gives a secret. docs/mcp.md
+Read-only: no tool changes a setting, starts or stops anything, and none gives a secret. docs/scripting.md
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """`specdash status`: one line for a status bar, from what a running dashboard or recorder knows, else from one quick
-ask. Nothing heavy is imported on the way: it is run every few seconds (docs/status.md)."""
+ask. Nothing heavy is imported on the way: it is run every few seconds (docs/scripting.md)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="form",
         default=DEFAULT_FORMAT,
         metavar="F",
-        help=f"the line, with fields in braces: {', '.join(STATUS_FIELDS)} (docs/status.md)",
+        help=f"the line, with fields in braces: {', '.join(STATUS_FIELDS)} (docs/scripting.md)",
     )
 
 

@@ -1,4 +1,4 @@
-"""`specdash replay`: the dashboard on the record, or on the record in an incident bundle (docs/replay.md)."""
+"""`specdash replay`: the dashboard on the record, or on the record in an incident bundle (docs/history.md)."""
 
 from __future__ import annotations
 

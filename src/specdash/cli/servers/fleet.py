@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
         if not targets and not others:
             raise UnreachableError(
                 'no llama-server on this machine, and no [[target]] in config.toml; write one with name = "gpu1" and '
-                'url = "http://gpu1:8080" (docs/targets.md)'
+                'url = "http://gpu1:8080" (docs/servers.md)'
             )
         fleet = Fleet(targets, rules, settings["refresh"].value, window_s, others)
     if not prints:

@@ -18,7 +18,7 @@ SCHEMA: Final = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON (docs/targets.md)")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/servers.md)")
 
 
 def run(args: argparse.Namespace) -> int:
