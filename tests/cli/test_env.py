@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,7 @@ from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Env = Callable[..., tuple[int, str, str]]
+Env = Callable[..., tuple[int, str, str]]
 
 BACKEND = """\
 # The machine under the desk.

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +21,6 @@ from support.pseudo_terminal import PseudoTerminal
 from support.small_server import small_server
 from support.sshd import SshServer, ssh_server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SPECDASH = [sys.executable, "-m", "specdash"]
 

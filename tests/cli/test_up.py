@@ -9,8 +9,9 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +27,6 @@ from support.asking import ask, healthy
 from support.ended import gone
 from support.help_engine import scripted_engine
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 START_S = 60.0
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,11 +24,7 @@ from support.fault_server import (
     says,
     writes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from support.scripted_server import Call
+from support.scripted_server import Call
 
 LOADING = '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 KEY = "sk-not-for-your-eyes"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, RawClient, chat, told, turn
 from support.upstream_script import Endless, Hang, Script, answers, calls, says, stops, thinks
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.fault_upstream import FaultUpstream
 
 ABORT_S = 1.0
 MESSAGES, CHAT, COUNT = "/v1/messages", "/v1/chat/completions", "/v1/messages/count_tokens"

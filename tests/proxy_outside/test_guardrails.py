@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.anthropic_stream import checked
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import TOOLS, Told, Way, told, turn
 from support.upstream_script import Drop, Endless, Hang, Script, answers, calls, says, stops, thinks, tool_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.fault_upstream import FaultUpstream
 
 GOOD = tool_turn("read_file", {"path": "a.py"})
 HERMES = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.py"}}\n</tool_call>'

@@ -6,21 +6,16 @@ import asyncio
 import json
 import random
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from support.proxy_process import running_proxy
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, chat, turn
 from support.upstream_script import Pause, Script, answers, calls, error, says, stops, tool_turn
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 REQUESTS = 10_000
 AT_ONCE = 24

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.anthropic_stream import checked, final_message
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, Way, chat, told, turn
 from support.upstream_script import Pause, Script, answers, calls, says, stops, thinks, tool_turn, with_
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 UNICODE = 'naïve 日本語 🙂 \u2028 \t"quoted" \\ end'
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from specdash.backend.launch import free_port
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, RawClient
 from support.small_server import small_server
@@ -24,14 +28,6 @@ from support.upstream_script import (
     thinks,
     tool_turn,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import anthropic
-    import openai
-
-    from support.fault_upstream import FaultUpstream
 
 Plain = list[tuple[str, Any]]
 pytestmark = pytest.mark.slow

@@ -7,16 +7,14 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import TOOLS, turn
 from support.upstream_script import Drop, Script, answers, calls, overflow, says, stops, thinks
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent / "typescript"

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from support.proxy_ways import turn
+from support.fault_upstream import FaultUpstream
+from support.proxy_ways import Way, turn
 from support.upstream_script import answers
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_ways import Way
 
 UNTOLD = {"usage": False, "timings": False, "progress": ()}
 

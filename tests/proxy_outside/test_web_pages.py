@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,15 +12,10 @@ from starlette.requests import Request
 
 from specdash.proxy.http.access import check_host, check_origin, host_of
 from specdash.proxy.http.responses import ApiError
-from support.proxy_process import running_proxy
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import chat, turn
 from support.raw_client import CHAT, MESSAGES, post, raw, refused, split
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 GETS = ("/", "/health", "/metrics", "/v1/context", "/v1/models", "/v1/models/claude-x", "/admin/state", "/nope")
 POSTS = (MESSAGES, f"{MESSAGES}/count_tokens", f"/anthropic{MESSAGES}", CHAT, "/chat/completions", "/admin/hold")

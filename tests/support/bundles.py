@@ -7,14 +7,12 @@ import json
 import sqlite3
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from specdash.core.sources import encode
 from specdash.history.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def members(archive: Path | bytes) -> dict[str, bytes]:

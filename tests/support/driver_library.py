@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import pynvml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OK = 0
 

@@ -10,20 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.core.records import RunRecord
+from specdash.core.records import RunRecord, StartCheck
 from support.asking import ask, complete
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from specdash.core.records import StartCheck
 
 START_S = 30.0
 

@@ -6,14 +6,9 @@ import asyncio
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from support.scripted_server import ThreadedServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from support.scripted_server import Behaviour, Call
+from support.scripted_server import Behaviour, Call, ThreadedServer
 
 
 def answer(status: int, body: bytes, *headers: str) -> bytes:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 
 from support.tiny_models.automaton import TOKENS, WIDTH, Model, feed_forward_block, successors
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    Shapes = Mapping[str, tuple[int, tuple[int, ...]]]
+Shapes = Mapping[str, tuple[int, tuple[int, ...]]]
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 

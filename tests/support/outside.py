@@ -14,16 +14,14 @@ import json
 import os
 import subprocess
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.cli.commands import COMMANDS
 from specdash.cli.main import CommandParser, main
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _KINDS = {bool: "boolean", int: "number", float: "number", str: "string"}
 

@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.backend import repair, transaction
 from specdash.backend.env_store import Backups
@@ -24,11 +25,6 @@ from specdash.core.changes import STEPS, ApplyStep
 from support.waiting import until
 
 WITH_POINTS = os.pathsep.join(map(str, (Path(__file__).parent / "with_points", Path(__file__).parents[1])))
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 POINT, REACHED = ".point", ".point-reached"
 FORWARD = (
     *(f"{step}:before" for step in STEPS),

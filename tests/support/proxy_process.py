@@ -8,9 +8,10 @@ import json
 import os
 import signal
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -21,9 +22,6 @@ from specdash.core.paths import proxy_records_dir
 from support import forked
 from support.engines import write_env
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 START_S = 30.0
 STOP_S = 40.0

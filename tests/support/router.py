@@ -7,7 +7,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,10 +18,6 @@ from support.asking import ask
 from support.engines import llama_server_binary
 from support.tiny_models import write_llama
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _START_S = 30.0
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.fault_upstream import CHAT, FaultUpstream
+from support.scripted_server import Call
 from support.upstream_script import Script, error, gives, says, stops, with_
-
-if TYPE_CHECKING:
-    from support.scripted_server import Call
 
 VOCABULARY = 500
 TIE_GAP = 0.02

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import numpy as np
 
 from support.tiny_models import FIRST_WORD, SENTENCE, TOKEN_KINDS, TOKENS, WIDTH
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOGIT = 20.0
 NOISE = 0.5

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 @dataclass(frozen=True)

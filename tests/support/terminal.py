@@ -8,13 +8,11 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 POLL_S = 0.1
 _REPORTING = 'status=$1; shift; "$@"; echo $? > "$status"'

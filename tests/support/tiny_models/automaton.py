@@ -7,15 +7,12 @@ memory is allocated and updated. A draft has some wrong successors, which fixes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _TEXT = (
     "the speculative decoder drafts several tokens with a small model and verifies them in one batch by means of "

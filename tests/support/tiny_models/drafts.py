@@ -7,9 +7,10 @@ block that looks back at the block's first token.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from support.tiny_models.automaton import (
     FIRST_WORD,
@@ -23,11 +24,6 @@ from support.tiny_models.automaton import (
     head,
     successors,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 MASK = 3
 HEADS = 4
