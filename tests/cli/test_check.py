@@ -157,10 +157,14 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
 @pytest.mark.slow
 @pytest.mark.llama_server
 def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    # How busy this machine is with other tests is not what is judged here.
+    rules.write_text("[server_starved]\nenabled = false\n[specdash_starved]\nenabled = false\n")
     with BreakableServer(tmp_path) as server, server.working():
-        words = first_line(check("--url", server.url, "--log", str(server.log)), OK, "OK")
-        assert re.search(r"live, \d+ rules checked, no alerts", words)
-        told: dict[str, Any] = json.loads(check("--url", server.url, "--for", "6s", "--json").stdout)
+        done = check("--url", server.url, "--log", str(server.log), "--rules", str(rules))
+        assert re.search(r"live, \d+ rules checked, no alerts", first_line(done, OK, "OK"))
+        done = check("--url", server.url, "--for", "6s", "--json", "--rules", str(rules))
+    told: dict[str, Any] = json.loads(done.stdout)
     assert told["status"] == "OK"
     assert told["alerts"] == []
     assert told["seconds"] >= 6

@@ -182,7 +182,9 @@ def test_the_row_of_a_fleet_opens_the_dashboard_there_and_comes_back(far: SshSer
     config_file().write_text('[[target]]\nname = "workshop"\nurl = "ssh://far/127.0.0.1:9"\n')
     with PseudoTerminal([*SPECDASH, "fleet"], size=(120, 40)) as terminal:
         terminal.wait_for("workshop", "elsewhere")
-        terminal.press(b"/workshop\r\r")
+        terminal.press(b"/workshop\r")
+        terminal.wait_for("filter: workshop")
+        terminal.press(b"\r")
         terminal.wait_for("http://127.0.0.1:9 ")
         terminal.press(b"q")
         terminal.wait_for("workshop", "elsewhere")

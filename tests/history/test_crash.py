@@ -68,19 +68,19 @@ def test_a_killed_recorder_leaves_a_record_that_opens_with_at_most_two_seconds_m
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_hundred_killed_recorders(tmp_path: Path) -> None:
+def test_forty_killed_recorders(tmp_path: Path) -> None:
     at_once = 4
 
     def kill(lane: int) -> int:
         place = tmp_path / str(lane)
         place.mkdir()
-        for round_number in range(lane, 100, at_once):
-            check(place, *killed_under_load(place, 0.05 + 0.03 * (round_number * 37 % 100)))
+        for round_number in range(lane, 40, at_once):
+            check(place, *killed_under_load(place, 0.05 + 0.075 * (round_number * 37 % 40)))
         with Store(file_of(place)) as store:
             return len([event for event in store.events(URL, 0, 4e9) if event.ref == "began"])
 
     with ThreadPoolExecutor(at_once) as pool:
-        assert sum(pool.map(kill, range(at_once))) > 80
+        assert sum(pool.map(kill, range(at_once))) > 30
 
 
 @pytest.mark.slow

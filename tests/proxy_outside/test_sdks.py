@@ -26,7 +26,6 @@ from support.upstream_script import (
     says,
     stops,
     thinks,
-    tool_turn,
 )
 
 Plain = list[tuple[str, Any]]
@@ -141,7 +140,6 @@ def everywhere(plain: ProxyProcess, strict: ProxyProcess, prompt: str, fields: d
 
 SCRIPTED: dict[str, tuple[Script, dict[str, Any]]] = {
     "text": (answers("Hello ", "naïve 日本語 🙂", "!"), {}),
-    "tool call": (tool_turn("read_file", {"path": "dir/ü.py", "limit": 3}), {"tools": TOOLS}),
     "text and tool call": (
         Script((*says("Let me ", "look."), *calls("read_file", {"path": "a"}), *stops("tool_calls"))),
         {"tools": TOOLS},
@@ -248,7 +246,6 @@ def real_strict(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("Write the function def add(a, b): add two numbers", {}),
     "tool call": ("Read the file a.py", {"tools": TOOLS}),
-    "another tool call": ("What is the weather in Paris?", {"tools": TOOLS}),
     "cut by length": ("Write a long story about numbers", {"max_tokens": 20}),
 }
 
