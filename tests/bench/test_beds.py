@@ -155,18 +155,6 @@ class TestTheServiceBed:
         bed.restore()
         rig.assert_settled(version=rig.good_backend)
 
-    def test_puts_the_original_back_when_its_process_is_killed(self, rig: Rig) -> None:
-        """`kill -9` of the process that holds the trial: the runner sees its connection close."""
-        grid = "LLAMA_DRAFT_MAX=1,2,3,5,6,7"
-        holder = rig.start_command("bench", "sweep", "--grid", grid, "--service", "--yes")
-        try:
-            until(lambda: rig.file().read_bytes() != rig.good_backend, 60)
-        finally:
-            holder.kill()
-            holder.communicate(timeout=10)
-        until(lambda: not trial_file(rig.env).exists(), 20)
-        rig.assert_settled(version=rig.good_backend)
-
 
 def env_file(directory: Path) -> str:
     file = directory / "backend.env"

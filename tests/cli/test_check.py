@@ -117,15 +117,6 @@ def test_fail_on_says_what_is_a_failure_and_a_rules_file_what_is_severe(tmp_path
     first_line(check("--url", url, "--fail-on", "notice", SPECDASH_RULES=str(rules)), WARNING, "WARNING")
 
 
-@pytest.mark.slow
-def test_what_answers_an_error_of_its_health_for_a_moment_is_unknown() -> None:
-    with FaultServer({"/health": says(500, "{}")}) as server:
-        done = check("--url", server.url, "--json")
-    told = json.loads(done.stdout)
-    assert done.returncode == told["exit_code"]
-    assert told["status"] in ("UNKNOWN", "WARNING", "CRITICAL")
-
-
 COUNTED = "llamacpp:prompt_tokens_total 9\nllamacpp:tokens_predicted_total 9\n"
 
 
@@ -188,13 +179,6 @@ def test_a_fault_that_is_over_counts_when_it_came_while_we_watched(tmp_path: Pat
         thread.join()
     assert "Server hangs" in first_line(done, CRITICAL, "CRITICAL")
     assert "(over)" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.llama_server
-def test_a_stopped_server_is_critical_at_once(tmp_path: Path) -> None:
-    with BreakableServer(tmp_path) as server, server.stopped():
-        assert "was stopped by a signal" in first_line(check("--url", server.url), CRITICAL, "CRITICAL")
 
 
 @pytest.mark.slow

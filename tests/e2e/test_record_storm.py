@@ -26,7 +26,7 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine, pytest.mark.slow]
 SPECDASH = [sys.executable, "-m", "specdash"]
-STORM_S = 40.0
+STORM_S = 25.0
 AT_ONCE = 2
 GAP_S = 6.0
 """A killed leader's place is taken within seconds, on a machine that is busy with the storm."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import lzma
 import math
@@ -183,18 +182,6 @@ def test_what_a_block_holds_lies_in_columns_by_the_keys_of_its_objects() -> None
         '[{"t":0},[[["a","rows","e"],1,[1],[{"t":[1,1]}],[{"t":[2]}]],'
         '[["t","in"],3,[1.5,null,"x"],[{"t":1},[],[1,{"t":2},{"t":[3]}]]],[[],2],[["a"],1,[2]]]]'
     )
-
-
-def test_packing_and_unpacking_leave_nothing_to_the_collector_of_cycles() -> None:
-    content = {"carried": [], "readings": [{"at": float(i), "value": {"slots": [{"id": i}]}} for i in range(100)]}
-    block.unpack(block.pack(content))
-    gc.collect()
-    gc.disable()
-    try:
-        block.unpack(block.pack(content))
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
 
 
 @given(st.binary(max_size=200))

@@ -183,14 +183,6 @@ def test_a_finished_agent_is_left_alone(way: Way, upstream: FaultUpstream, text:
     assert len(upstream.chats) == 1
 
 
-def test_a_final_answer_in_a_tool_loop_is_final(way: Way, upstream: FaultUpstream) -> None:
-    upstream.otherwise = answers("Done. All tests pass now, and `<tool_call>` is no longer printed.")
-    seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
-    assert seen.message is not None
-    assert seen.message["stop_reason"] == "end_turn"
-    assert len(upstream.chats) == 1
-
-
 HEALTHY = {
     "text": answers("Hel", "lo ", "wörld 🙂"),
     "tool": GOOD,

@@ -56,22 +56,6 @@ def test_a_tool_call_keeps_its_input_whatever_the_fragments(way: Way, upstream: 
         assert seen.message["stop_reason"] == "tool_use"
 
 
-def test_text_before_a_tool_call_stays_before_it(way: Way, upstream: FaultUpstream) -> None:
-    upstream.scripts = [Script((*says("Let me ", "look."), *calls("read_file", {"path": "a"}), *stops("tool_calls")))]
-    seen = way.ask(turn(tools=TOOLS))
-    assert [block["type"] for block in seen.content] == ["text", "tool_use"]
-    assert seen.text == "Let me look."
-
-
-def test_parallel_calls_are_blocks_of_their_own(way: Way, upstream: FaultUpstream) -> None:
-    both = (*calls("read_file", {"path": "a"}), *calls("get_weather", {"city": "Bonn"}, index=1))
-    upstream.scripts = [Script((*both, *stops("tool_calls")))]
-    seen = way.ask(turn(tools=TOOLS))
-    assert seen.calls == [("read_file", {"path": "a"}), ("get_weather", {"city": "Bonn"})]
-    ids = [block["id"] for block in seen.content]
-    assert len(set(ids)) == 2
-
-
 def test_interleaved_fragments_of_parallel_calls_are_sorted_out(way: Way, upstream: FaultUpstream) -> None:
     first, second = calls("read_file", {"path": "abc"}), calls("get_weather", {"city": "Bonn"}, index=1)
     woven = [act for pair in zip(first, second, strict=True) for act in pair]

@@ -43,21 +43,24 @@ def envelope_of(path: str) -> str:
     return CHAT if path.endswith("chat/completions") else MESSAGES
 
 
-@pytest.mark.parametrize("path", [*GETS, *POSTS])
+STRANGERS = [
+    ("host: evil.example",),
+    ("host: evil.example:4000",),
+    ("host: localhost.evil.example",),
+    ("host: 127.0.0.1.nip.io",),
+    ("host: 93.184.216.34",),
+    ("host: localhost", "origin: http://evil.example"),
+    ("host: localhost", "origin: null"),
+    ("host: localhost", "origin: http://localhost:3000"),
+    ("host: evil.example", "origin: http://evil.example"),
+    ("host: localhost:80", "origin: http://localhost"),
+]
+"""Header lines of a page of another site; the first stands for all where every path is tried."""
+
+
 @pytest.mark.parametrize(
-    "lines",
-    [
-        ("host: evil.example",),
-        ("host: evil.example:4000",),
-        ("host: localhost.evil.example",),
-        ("host: 127.0.0.1.nip.io",),
-        ("host: 93.184.216.34",),
-        ("host: localhost", "origin: http://evil.example"),
-        ("host: localhost", "origin: null"),
-        ("host: localhost", "origin: http://localhost:3000"),
-        ("host: evil.example", "origin: http://evil.example"),
-        ("host: localhost:80", "origin: http://localhost"),
-    ],
+    ("path", "lines"),
+    [*((path, STRANGERS[0]) for path in (*GETS, *POSTS)), *(("/health", lines) for lines in STRANGERS[1:])],
 )
 def test_pages_of_others_are_refused_everywhere(proxy: ProxyProcess, path: str, lines: tuple[str, ...]) -> None:
     method = "POST" if path in POSTS else "GET"

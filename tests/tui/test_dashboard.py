@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from textual.filter import NoColor
-from textual.geometry import Region
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -95,15 +94,6 @@ async def test_a_digit_shows_a_panel_that_80x24_leaves_out() -> None:
         assert PanelId.REQUESTS in shown(app)
         await press(pilot, "0")
         assert PanelId.REQUESTS not in shown(app)
-
-
-async def test_hidden_panels_are_not_drawn() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "2")
-        drawn = app.overview.board.panels[PanelId.PREFILL].view
-        app.refresh_view()
-        assert app.overview.board.panels[PanelId.PREFILL].view is drawn
 
 
 async def test_zoom_gives_the_focused_panel_the_board_and_gives_it_back() -> None:
@@ -407,22 +397,6 @@ async def test_after_the_start_the_screen_shows_the_whole_picture() -> None:
         await pilot.pause()
         titles = [panel.panel_title for panel in app.overview.board.visible_panels()]
         assert [title for title in (*titles, "quit") if title not in screen(app)] == []
-
-
-async def test_of_a_row_only_what_changed_is_painted_again() -> None:
-    app = dashboard("busy")
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
-        widget = app.overview.footer
-        regions: list[Region] = []
-        widget.refresh = lambda *changed, **_: regions.extend(changed)  # type: ignore[method-assign, assignment]
-        widget.set_lines([(("same ", "dim"), ("12", "text"), (" tok/s", "dim"))])
-        regions.clear()
-        widget.set_lines([(("same ", "dim"), ("34", "text"), (" tok/s", "dim"))])
-        assert regions == [Region(5, 0, 2, 1)]
-        regions.clear()
-        widget.set_lines([(("same ", "dim"), ("567", "text"), (" tok/s", "dim"))])
-        assert regions == [Region(5, 0, 115, 1)], "what follows moves"
 
 
 async def test_without_colour_the_words_still_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
