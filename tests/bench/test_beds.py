@@ -1,7 +1,5 @@
 """Where configurations are tried: every boot a start, and the service in the end as it was, whatever happened."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is measured on a real llama-server: as llama.cpp's own benchmark has it, and as its counters do."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from pathlib import Path

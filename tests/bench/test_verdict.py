@@ -1,7 +1,5 @@
 """Real or within noise: what the verdict promises of boots whose true speeds are known."""
 
-from __future__ import annotations
-
 from math import exp
 from random import Random
 

@@ -1,7 +1,5 @@
 """`specdash bench ab|sweep|matrix` as an operator uses them, on real engines and real services."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`specdash bench live` as an operator uses it: on a scripted server, and on the real one."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`specdash check` as a monitor runs it: exit codes, the first line, and never a wrong alarm for a wrong option."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`specdash env`: what it prints of env files, and never a secret."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

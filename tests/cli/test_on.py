@@ -1,7 +1,5 @@
 """`--on USER@HOST`: the same command on another machine, over a real sshd."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

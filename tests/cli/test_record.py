@@ -1,7 +1,5 @@
 """`specdash record`: a real process records a server, tells what it does, and ends as a service should."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """`specdash services` where systemd is absent: what it says and what it writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

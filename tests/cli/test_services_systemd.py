@@ -1,7 +1,5 @@
 """`specdash services` on a real systemd user manager: what it writes, and the real backend and proxy run from it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client

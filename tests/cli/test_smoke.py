@@ -1,7 +1,5 @@
 """`specdash smoke` as an operator and a CI job use it: on scripted faults, and on real servers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

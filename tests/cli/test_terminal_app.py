@@ -1,7 +1,5 @@
 """However a program on a terminal is ended, it ends soon: every app and screen, every signal, and no terminal left."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import time

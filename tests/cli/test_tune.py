@@ -1,7 +1,5 @@
 """`specdash tune` as an operator uses it: on engines of its own, and on a service under the supervisor."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

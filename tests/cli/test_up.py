@@ -1,7 +1,5 @@
 """`specdash up`: both programs in the foreground, kept running, and gone with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`specdash verify` as an operator uses it: on servers that differ by script, and on real engines."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The poller watches every endpoint at its own pace, survives every fault, and changes nothing by looking."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A log that a program keeps: journalctl's, docker's and podman's, by programs that print what the real ones did."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

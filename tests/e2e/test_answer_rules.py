@@ -1,8 +1,6 @@
 """Every rule of answers.toml raised by a real proxy, whose upstream or clients do what happens at night, and seen by a
 real hub; and none raised by healthy turns through it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

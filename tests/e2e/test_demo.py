@@ -1,7 +1,5 @@
 """`specdash demo` without the screen: a real server, a true snapshot, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

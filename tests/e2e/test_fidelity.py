@@ -1,7 +1,5 @@
 """Every figure equals the server's own: counters equal /metrics, acceptance equals the requests' `timings`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The rules of memory on real servers that are short of context, room, checkpoints, caches and slots."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A dashboard that records on a real server; beside it every other command that knows the record, killed at random."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

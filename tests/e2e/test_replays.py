@@ -1,7 +1,5 @@
 """The checkpoints view on a real server that replays: what it says equals what the server itself counted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

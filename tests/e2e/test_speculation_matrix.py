@@ -2,8 +2,6 @@
 is what must be counted; what cannot work is refused before anything starts.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

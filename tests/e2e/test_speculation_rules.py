@@ -1,7 +1,5 @@
 """The rules of speculation on real servers: drafters that are never right, never draft, are not there, or get worse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

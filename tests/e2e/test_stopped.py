@@ -1,8 +1,6 @@
 """Ctrl-C at random times, on a real service: nothing is begun after it, the settings from before run, and what was said
 and the exit code agree with what was done."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time

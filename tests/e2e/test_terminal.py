@@ -1,7 +1,5 @@
 """The real program in a real terminal on the real server: what an operator sees, types, and leaves behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

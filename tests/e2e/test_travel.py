@@ -1,7 +1,5 @@
 """Time travel in a real terminal: back from a live demo."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A real run of the tuner on a real service, seen by whoever watches that service: whose restarts these are is said,
 and none of them is an incident; what a killed run leaves behind is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

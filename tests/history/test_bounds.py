@@ -1,7 +1,5 @@
 """The record stays within its bounds of age and size, whatever is written."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """What is stored comes back the same: readings as JSON, JSON as bytes, readings as blocks; and damage is told."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import lzma

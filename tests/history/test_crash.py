@@ -1,7 +1,5 @@
 """Whatever happens to the recorder or its disk, the record opens, and little is missing."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """What a dashboard holds is bounded: hours of a busy server, with more sessions than any list shows, grow nothing."""
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from collections.abc import Iterator, Mapping, Sized

@@ -1,7 +1,5 @@
 """How often the card is wrong: simulated requests with fixed seeds. Figures of longer runs: docs/experiments.md."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

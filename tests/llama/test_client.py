@@ -1,7 +1,5 @@
 """Over real sockets, the client ends every question in time in a value or in a failure of the right kind."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """What is said of a file against the real llama-server and its libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from collections import Counter
@@ -210,7 +208,9 @@ def test_the_library_refuses_the_very_headers_that_are_refused_here(tmp_path: Pa
     seed = files.write_model(tmp_path / "seed.gguf", values=values).read_bytes()
     end, random, path = seed.rindex(b"blk.0.attn_q.weight") + 70, Random(7), tmp_path / "mutated.gguf"
     agreed: Counter[bool] = Counter()
-    damaged = [_changed(tiny.write_llama(path), change).read_bytes() for name, change in DAMAGED.items() if name != "cut"]
+    damaged = [
+        _changed(tiny.write_llama(path), change).read_bytes() for name, change in DAMAGED.items() if name != "cut"
+    ]
     for data in (*damaged, *(_mutated(seed, end, random) for _ in range(4000))):
         path.write_bytes(data)
         handle = library.gguf_init_from_file(str(path).encode(), _Parameters(True, None))

@@ -1,7 +1,5 @@
 """The memory estimate against what the real llama-server says it allocates."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The transport speaks as much HTTP/1.1 as servers and reverse proxies use for a GET, and believes nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """One scripted upstream for each module, proxies with different settings in front of it, and the ways to ask them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the upstream is, clients are never told; the log is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

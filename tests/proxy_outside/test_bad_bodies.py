@@ -1,7 +1,5 @@
 """Any body at all: never a 500, always an envelope, and a refused one never reaches the upstream."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

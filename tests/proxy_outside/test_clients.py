@@ -1,7 +1,5 @@
 """Clients as HTTP allows them, and as it does not: raw bytes on real sockets, before any key is looked at."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """The corpus of hostile and of broken answers, through the real proxy in each mode; docs/proxy.md has the rates."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

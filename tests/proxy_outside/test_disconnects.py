@@ -1,7 +1,5 @@
 """A client that leaves, at any moment and on any path, aborts the upstream's generation within a second."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Faults of the upstream, and bad requests: what the client is told, in the envelope of the API."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Guardrails at work, from outside: what a bad answer becomes, and that a good one stays what it is."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

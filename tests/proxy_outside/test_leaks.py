@@ -1,7 +1,5 @@
 """Thousands of requests with clients that leave at random: nothing leaks."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,7 +1,5 @@
 """What a client of the Messages API sees on a healthy upstream, whichever way it asks."""
 
-from __future__ import annotations
-
 from typing import Any
 from urllib.parse import quote
 

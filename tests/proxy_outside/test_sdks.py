@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from specdash.backend.launch import free_port
@@ -27,6 +25,10 @@ from support.upstream_script import (
     stops,
     thinks,
 )
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 Plain = list[tuple[str, Any]]
 pytestmark = pytest.mark.slow

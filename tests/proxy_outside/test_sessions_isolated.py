@@ -1,7 +1,5 @@
 """Fifty sessions at once: nothing of one appears in another."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The official TypeScript SDK accumulates the same final message, streamed and not, plain and strict."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

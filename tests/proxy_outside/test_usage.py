@@ -1,7 +1,5 @@
 """What a turn has cost, also where the upstream does not tell."""
 
-from __future__ import annotations
-
 from support.fault_upstream import FaultUpstream
 from support.proxy_ways import Way, turn
 from support.upstream_script import answers

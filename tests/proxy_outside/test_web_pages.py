@@ -1,7 +1,5 @@
 """What a page of any site can make a browser ask: by its own name, by a name of another (DNS rebinding), and how."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Looking into an incident bundle, down to the last compressed page of its database."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """A server and its proxy at their busiest, made up second by second: readings as the collectors publish them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Self-signed certificates, made by openssl."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

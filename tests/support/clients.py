@@ -1,7 +1,5 @@
 """Clients that ask through the proxy of a rig without pause, while its backend is changed under them."""
 
-from __future__ import annotations
-
 import threading
 from typing import Self
 

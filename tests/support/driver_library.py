@@ -1,7 +1,5 @@
 """What the real `pynvml` opens, with the structures of C: a scripted driver in place of libnvidia-ml.so.1."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator

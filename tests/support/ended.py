@@ -1,7 +1,5 @@
 """Processes that have ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The real engines under test, and a way to run `specdash backend run` on one."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

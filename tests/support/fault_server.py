@@ -1,7 +1,5 @@
 """A server that answers HTTP as it is told, to the byte, and injects the faults of real servers and networks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

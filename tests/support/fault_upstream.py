@@ -6,8 +6,6 @@ records what came, and when the other side went away.
 Formats are those of llama.cpp b11549: `prompt_progress` and `timings` on the chunks, a usage chunk, `[DONE]`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A real llama-server that tests may break in every way that happens at night, and the state that watches it."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Runs of specdash without the price of their imports: forked from a process that has them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -1,7 +1,5 @@
 """GGUF files of every kind, written with the gguf package: small, and most of them no engine would run."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path

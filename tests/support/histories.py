@@ -1,7 +1,5 @@
 """Conversations for tests of request guardrails: exchanges by hand, and whole histories as hypothesis draws them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

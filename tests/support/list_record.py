@@ -1,7 +1,5 @@
 """A record in memory, with the methods of `history.store.Store` that replay reads: for tests of replay alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ What fits follows from what a model gives and what a type needs, as the catalogu
 which nobody has said here what it drafts fails `test_every_type_is_in_the_matrix`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

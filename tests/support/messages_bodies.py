@@ -1,7 +1,5 @@
 """Bodies of Messages requests: one that uses everything, and strategies for valid conversations and for any JSON."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

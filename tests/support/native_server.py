@@ -1,7 +1,5 @@
 """The real llama-server with `LLAMA_ARG_*` variables alone: what llama.cpp itself makes of settings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@
 diff then shows; what is taken away breaks somebody's script.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

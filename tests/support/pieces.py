@@ -1,7 +1,5 @@
 """An answer's pieces through one filter, as a turn feeds them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any

@@ -5,8 +5,6 @@ home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until th
 is: the points are calls of its functions, and the renames of env files that audit events announce.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The proxy's application on a real socket, inside the loop of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

@@ -11,8 +11,6 @@ cut         the rest is left out
 sentence    a sentence instead of nothing
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`specdash proxy run` in a process of its own, and what can be seen of it from outside."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The ways a client can ask for one turn, and one form of answer for all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """A program on a bare pseudo-terminal: what it writes, keys in one write, and a terminal that goes away."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """Raw bytes to a proxy, and its answers as they come."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

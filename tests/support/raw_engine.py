@@ -1,7 +1,5 @@
 """A real engine with settings that nobody checked: what llama.cpp itself makes of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Recorders for tests: quick ones in this process, and real processes that are killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

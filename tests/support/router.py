@@ -1,7 +1,5 @@
 """A real llama-server in router mode, with small models of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time

@@ -4,8 +4,6 @@ What it generates is an automaton: each token has one successor. After a tied to
 likely, up to 0.02 nats; a server with `flips` takes that one, as another batch shape would.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

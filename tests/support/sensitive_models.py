@@ -1,7 +1,5 @@
 """Tiny models whose text depends on what the plain ones ignore: on rounding, and on what they remember of a text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

@@ -4,8 +4,6 @@ Run as a program: `python small_server.py PORT [ATTRIBUTE=VALUE …]` sets attri
 its standard input ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

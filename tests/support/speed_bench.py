@@ -1,7 +1,5 @@
 """What llama.cpp's speed-bench (tools/server/bench/speed-bench, PR #23869) makes of requests, one after the other."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from collections.abc import Iterable, Mapping

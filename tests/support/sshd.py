@@ -1,7 +1,5 @@
 """A real sshd on loopback, for this user alone: its own host key, one authorised key, nothing of the machine's own."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

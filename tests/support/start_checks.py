@@ -1,7 +1,5 @@
 """Settings of backends whose start is looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

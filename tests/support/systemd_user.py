@@ -5,8 +5,6 @@ holds the directory that says so. Its sockets are in a directory that both sides
 outside with `environment`. There is no journald: units write to files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

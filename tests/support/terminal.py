@@ -1,7 +1,5 @@
 """A real terminal for tests: a tmux server of its own, with keys in and the screen out."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ The words are those of the tiny models' sentence. `write_reader` writes a model 
 that a prefix of 100 KB is some 17,000 tokens: two processor cores can replay that.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

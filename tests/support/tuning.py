@@ -1,7 +1,5 @@
 """A bed, a measurement and a record of a tuning run, scripted: speeds by point, and faults where a test wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

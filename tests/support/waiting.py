@@ -1,7 +1,5 @@
 """Waiting for what happens elsewhere: in another thread, in another process, or in another task."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Questions to real sockets: whatever comes, or does not, ends in time in an answer or an `OSError`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """The program, driven by keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The rows of many servers: sorted, filtered, opened."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The proxy screen, driven by keys, and what its parts say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Decode without speculation, measured on a real server with a key of the screen."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

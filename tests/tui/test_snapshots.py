@@ -1,8 +1,6 @@
 """How the screen looks, held as pictures. After a wanted change: `pytest tests/tui --snapshot-update`, and look at
 them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tuner's screen, driven by keys: it watches any run, and starts and stops one only while armed."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ it to one successor: the model is a token automaton that recites a sentence for 
 memory is allocated and updated. A draft has some wrong successors, which fixes what share of its drafts is accepted.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ attention that looks at the current token, DSpark by its Markov head, DFlash by 
 block that looks back at the block's first token.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

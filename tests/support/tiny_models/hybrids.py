@@ -1,7 +1,5 @@
 """Tiny models with a KV cache in some layers and a recurrent state in others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

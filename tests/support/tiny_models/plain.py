@@ -1,7 +1,5 @@
 """Tiny models with one kind of memory: a KV cache, or a recurrent state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

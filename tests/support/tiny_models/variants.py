@@ -1,7 +1,5 @@
 """Tiny models for vocabularies, contexts and head sizes of all kinds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf
