@@ -362,7 +362,7 @@ class FleetApp(SmallApp[FleetRow]):
         self.set_interval(REFRESH_S, self._tick)
 
     def on_resize(self) -> None:
-        """Lay out anew."""
+        """Lay out again."""
         self.call_after_refresh(self._page.redraw)
 
     def on_key(self, event: events.Key) -> None:
