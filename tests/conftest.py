@@ -3,8 +3,6 @@
 Being here also puts this folder on the import path, so that tests can import `support`.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

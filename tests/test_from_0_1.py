@@ -1,7 +1,5 @@
 """What 0.1 left on a disk still opens. `tests/data/from_0_1/README.md` lists it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

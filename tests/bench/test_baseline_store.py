@@ -1,7 +1,5 @@
 """The file of baselines is whole at every moment, private, and keeps what it does not understand."""
 
-from __future__ import annotations
-
 import stat
 import threading
 from dataclasses import replace

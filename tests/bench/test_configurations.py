@@ -1,7 +1,5 @@
 """Configurations as people write them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

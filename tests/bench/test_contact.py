@@ -1,7 +1,5 @@
 """Who answers, before anything is measured."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests that are measured: what is sent when, and what is made of what comes back."""
 
-from __future__ import annotations
-
 import threading
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What many requests say together."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

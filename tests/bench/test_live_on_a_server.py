@@ -1,7 +1,5 @@
 """What is measured on a real llama-server: as llama.cpp's own benchmark has it, and as its counters do."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[RunningBackend]:
 
 
 def test_it_agrees_with_speed_bench_on_the_same_requests(server: RunningBackend) -> None:
-    prompts, place = bundled(each=2), EngineAddress(server.url)
+    prompts, place = bundled(each=1), EngineAddress(server.url)
     requests = [(job.prompt.kind, body_of(job, OPTIONS, place)) for job in jobs(prompts, OPTIONS)]
     theirs = [speed_bench.asked(server.url, requests)]
     run = measure(place, prompts, OPTIONS)

@@ -1,7 +1,5 @@
 """The state of the machine around a measurement."""
 
-from __future__ import annotations
-
 import json
 import time
 

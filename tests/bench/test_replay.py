@@ -1,7 +1,5 @@
 """`specdash bench replay`: what is sent, what is compared, and what is said of servers and sessions in trouble."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

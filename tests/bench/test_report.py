@@ -1,7 +1,5 @@
 """Folders of results."""
 
-from __future__ import annotations
-
 import io
 import json
 import resource

@@ -1,7 +1,5 @@
 """Whether answers become empty once their prompt comes from the cache: what the calls show together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a few completions show of speculation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

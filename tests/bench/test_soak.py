@@ -1,7 +1,5 @@
 """`specdash bench soak`: its judgement of turns, its figures, and its verdict on real proxies."""
 
-from __future__ import annotations
-
 import io
 import json
 import signal

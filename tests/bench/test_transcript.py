@@ -1,7 +1,5 @@
 """Recorded sessions of agents: every request is read with the prefix it had, and broken files say what is wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Boots in turns: each on the disk as soon as it is measured, and nothing lost by an end at any point."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

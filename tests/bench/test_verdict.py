@@ -1,7 +1,5 @@
 """Real or within noise: what the verdict promises of boots whose true speeds are known."""
 
-from __future__ import annotations
-
 from math import exp
 from random import Random
 
@@ -60,8 +58,8 @@ def verdicts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("boot_sd", [0.003, 0.01, 0.028, 0.05])
-@pytest.mark.parametrize("rounds", [2, 3, 4, 6])
+@pytest.mark.parametrize("boot_sd", [0.003, 0.05])
+@pytest.mark.parametrize("rounds", [2, 6])
 @pytest.mark.parametrize("names", ["AB", "ABCD"])
 def test_equals_are_called_different_in_at_most_one_trial_of_twenty(boot_sd: float, rounds: int, names: str) -> None:
     random = Random(f"{boot_sd}/{rounds}/{names}")

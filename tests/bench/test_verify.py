@@ -1,7 +1,5 @@
 """Whether answers are the same, and whether where they are not rounding decided."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path

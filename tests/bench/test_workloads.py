@@ -1,7 +1,5 @@
 """What benchmarks ask: our own prompts, and those of a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`specdash autotune` and `simulate`: UAP's figures, and what they are said to be."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

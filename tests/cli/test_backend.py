@@ -1,7 +1,5 @@
 """`specdash backend`: what it shows, and the one line and exit code for everything that can go wrong before a start."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Bad usage: one clear line that names the thing and what to do, the documented exit code, and no traceback."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

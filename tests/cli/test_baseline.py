@@ -1,7 +1,5 @@
 """`specdash baseline` as an operator uses it, on real engines."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`specdash bench ab|sweep|matrix` as an operator uses them, on real engines and real services."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -117,17 +115,16 @@ class TestBesideTheService:
 
     def test_a_sweep_goes_on_where_it_was_and_refuses_other_conditions(self, tmp_path: Path) -> None:
         out = tmp_path / "out"
-        grid = ("--grid", "LLAMA_DRAFT_MAX=2,4,8", "--grid", "LLAMA_DRAFT_MIN=0,3", "--env-file", env_file(tmp_path))
+        grid = ("--grid", "LLAMA_DRAFT_MAX=2,4", "--grid", "LLAMA_DRAFT_MIN=0,3", "--env-file", env_file(tmp_path))
         report = ran("sweep", *grid, *QUICK, "--out", str(out))
-        assert report["candidates"] == 5
+        assert report["candidates"] == 3
         assert len(report["left_out"]) == 1
-        assert len(report["top"]) == 5
         lines = (out / "boots.jsonl").read_bytes().splitlines(keepends=True)
-        (out / "boots.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
+        (out / "boots.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:20])
         again = ran("sweep", *grid, *QUICK, "--resume", str(out))
         assert len(again["ranked"]) == len(report["ranked"])
         kept = (out / "boots.jsonl").read_bytes().splitlines(keepends=True)
-        assert kept[:4] == lines[:4]
+        assert kept[:2] == lines[:2]
         assert len(kept) == len(lines)
         code, _, err = say("bench", "sweep", *grid, "--each", "1", "--resume", str(out))
         assert code == ExitCode.REFUSED
@@ -167,14 +164,7 @@ class TestOnTheService:
         assert not trial_file(rig.env).exists()
         rig.assert_settled(version=rig.good_backend)
 
-    @pytest.mark.parametrize(
-        ("number", "after"),
-        [
-            (signal.SIGINT, 1.5),
-            (signal.SIGTERM, 0.0),
-            (signal.SIGHUP, 1.0),
-        ],
-    )
+    @pytest.mark.parametrize(("number", "after"), [(signal.SIGTERM, 0.0), (signal.SIGHUP, 1.0)])
     def test_a_signal_that_comes_twice_puts_the_service_back(self, rig: Rig, number: int, after: float) -> None:
         """One alone, at any time: `e2e/test_stopped.py`."""
         process = begun(rig, "ab", "none", "LLAMA_DRAFT_MAX=2", "--rounds", "20")
@@ -188,13 +178,9 @@ class TestOnTheService:
         assert not trial_file(rig.env).exists()
         rig.assert_settled(version=rig.good_backend)
 
-    @pytest.mark.parametrize("after", [0.0, 1.5])
-    def test_signals_without_end_neither_stop_nor_hold_up_what_puts_the_service_back(
-        self, rig: Rig, after: float
-    ) -> None:
+    def test_signals_without_end_neither_stop_nor_hold_up_what_puts_the_service_back(self, rig: Rig) -> None:
         """They come at every moment of it, also just as one of its many short waits is over."""
         process = begun(rig, "ab", "none", "LLAMA_DRAFT_MAX=2", "--rounds", "20")
-        time.sleep(after)
         ended = threading.Event()
 
         def storm() -> None:
@@ -213,24 +199,14 @@ class TestOnTheService:
         assert not trial_file(rig.env).exists()
         rig.assert_settled(version=rig.good_backend)
 
-    @pytest.mark.parametrize("after", [0.0, 2.0])
-    def test_what_a_kill_leaves_is_put_back_without_a_command_and_the_rest_can_be_gone_on_with(
-        self, rig: Rig, after: float
-    ) -> None:
-        out = rig.home / f"out-{after}"
+    def test_what_a_kill_leaves_is_put_back_without_a_command_and_the_next_run_finds_it(self, rig: Rig) -> None:
+        out = rig.home / "out"
         process = begun(rig, "sweep", "--grid", "LLAMA_DRAFT_MAX=1,2,3,5,6,7", "--out", str(out))
-        time.sleep(after)
         process.kill()
         process.communicate(timeout=30)
         until(lambda: not trial_file(rig.env).exists(), 30)
         rig.assert_settled(version=rig.good_backend)
         assert (out / "boots.jsonl").exists()
-
-    def test_the_next_run_finds_the_original_back_after_a_kill(self, rig: Rig) -> None:
-        process = begun(rig, "ab", "none", "LLAMA_DRAFT_MAX=2", "--rounds", "20")
-        process.kill()
-        process.communicate(timeout=30)
-        until(lambda: not trial_file(rig.env).exists(), 30)
         done = rig.command("bench", "ab", "none", "current", "--rounds", "1", "--service", "--yes", *QUICK)
         assert done.returncode == ExitCode.OK, done.stderr
         rig.assert_settled(version=rig.good_backend)

@@ -1,7 +1,5 @@
 """`specdash check` as a monitor runs it: exit codes, the first line, and never a wrong alarm for a wrong option."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -117,15 +115,6 @@ def test_fail_on_says_what_is_a_failure_and_a_rules_file_what_is_severe(tmp_path
     first_line(check("--url", url, "--fail-on", "notice", SPECDASH_RULES=str(rules)), WARNING, "WARNING")
 
 
-@pytest.mark.slow
-def test_what_answers_an_error_of_its_health_for_a_moment_is_unknown() -> None:
-    with FaultServer({"/health": says(500, "{}")}) as server:
-        done = check("--url", server.url, "--json")
-    told = json.loads(done.stdout)
-    assert done.returncode == told["exit_code"]
-    assert told["status"] in ("UNKNOWN", "WARNING", "CRITICAL")
-
-
 COUNTED = "llamacpp:prompt_tokens_total 9\nllamacpp:tokens_predicted_total 9\n"
 
 
@@ -157,10 +146,14 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
 @pytest.mark.slow
 @pytest.mark.llama_server
 def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    # How busy this machine is with other tests is not what is judged here.
+    rules.write_text("[server_starved]\nenabled = false\n[specdash_starved]\nenabled = false\n")
     with BreakableServer(tmp_path) as server, server.working():
-        words = first_line(check("--url", server.url, "--log", str(server.log)), OK, "OK")
-        assert re.search(r"live, \d+ rules checked, no alerts", words)
-        told: dict[str, Any] = json.loads(check("--url", server.url, "--for", "6s", "--json").stdout)
+        done = check("--url", server.url, "--log", str(server.log), "--rules", str(rules))
+        assert re.search(r"live, \d+ rules checked, no alerts", first_line(done, OK, "OK"))
+        done = check("--url", server.url, "--for", "6s", "--json", "--rules", str(rules))
+    told: dict[str, Any] = json.loads(done.stdout)
     assert told["status"] == "OK"
     assert told["alerts"] == []
     assert told["seconds"] >= 6
@@ -184,13 +177,6 @@ def test_a_fault_that_is_over_counts_when_it_came_while_we_watched(tmp_path: Pat
         thread.join()
     assert "Server hangs" in first_line(done, CRITICAL, "CRITICAL")
     assert "(over)" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.llama_server
-def test_a_stopped_server_is_critical_at_once(tmp_path: Path) -> None:
-    with BreakableServer(tmp_path) as server, server.stopped():
-        assert "was stopped by a signal" in first_line(check("--url", server.url), CRITICAL, "CRITICAL")
 
 
 @pytest.mark.slow

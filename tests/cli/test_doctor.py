@@ -1,7 +1,5 @@
 """`specdash doctor` says what is reachable, what is missing, and which switch would light which panel."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,9 +1,9 @@
 """`specdash env`: what it prints of env files, and never a secret."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,7 @@ from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Env = Callable[..., tuple[int, str, str]]
+Env = Callable[..., tuple[int, str, str]]
 
 BACKEND = """\
 # The machine under the desk.

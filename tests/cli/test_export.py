@@ -1,7 +1,5 @@
 """`specdash export`: a real server's metrics, on a port and printed once."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`specdash fleet`: every server at once, for people and for scripts."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from pathlib import Path

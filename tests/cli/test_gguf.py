@@ -1,7 +1,5 @@
 """`specdash gguf`: exit codes, text of 80 columns, JSON, and files that are no models."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`specdash history`: what is in the record, for people and for programs, and one clear line where there is nothing."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

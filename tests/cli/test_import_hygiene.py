@@ -1,7 +1,5 @@
 """A command pays only for what it uses."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`specdash incident`: a bundle whatever is there, and one clear line where there cannot be one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

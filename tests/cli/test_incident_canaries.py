@@ -1,7 +1,5 @@
 """Nothing secret and nothing that others wrote gets into a bundle, from a real server that logs everything."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`specdash keys`, and a dashboard on a real terminal with keys from config.toml."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

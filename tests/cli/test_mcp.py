@@ -1,7 +1,5 @@
 """`specdash mcp`: an agent asks about a real server, with the official SDK's client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,13 +1,12 @@
 """`--on USER@HOST`: the same command on another machine, over a real sshd."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,6 @@ from support.pseudo_terminal import PseudoTerminal
 from support.small_server import small_server
 from support.sshd import SshServer, ssh_server
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SPECDASH = [sys.executable, "-m", "specdash"]
 
@@ -185,7 +180,9 @@ def test_the_row_of_a_fleet_opens_the_dashboard_there_and_comes_back(far: SshSer
     config_file().write_text('[[target]]\nname = "workshop"\nurl = "ssh://far/127.0.0.1:9"\n')
     with PseudoTerminal([*SPECDASH, "fleet"], size=(120, 40)) as terminal:
         terminal.wait_for("workshop", "elsewhere")
-        terminal.press(b"/workshop\r\r")
+        terminal.press(b"/workshop\r")
+        terminal.wait_for("filter: workshop")
+        terminal.press(b"\r")
         terminal.wait_for("http://127.0.0.1:9 ")
         terminal.press(b"q")
         terminal.wait_for("workshop", "elsewhere")

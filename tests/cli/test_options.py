@@ -1,7 +1,5 @@
 """What the commands share of their options."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.cli.options import within

@@ -1,7 +1,5 @@
 """`specdash parse-log`, as it is run."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

@@ -1,7 +1,5 @@
 """`specdash preflight`: text, JSON, exit codes, and which services it looks at."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`specdash profile`: what an operator types, and what comes back."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

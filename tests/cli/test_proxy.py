@@ -1,7 +1,5 @@
 """`specdash proxy`: what it shows, and what it says when something is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specdash replay`: a moment of a record as a snapshot, the ways to name one, and what cannot be shown."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import time

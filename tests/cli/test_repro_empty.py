@@ -1,7 +1,5 @@
 """`specdash repro-empty` on servers that lose their answers once the cache is used, and on real ones that do not."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

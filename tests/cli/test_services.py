@@ -1,13 +1,12 @@
 """`specdash services` where systemd is absent: what it says and what it writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,6 @@ from specdash.core.target import Target
 from specdash.system.processes import listening_pid
 from support.engines import llama_server_binary
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATIENCE_S = 30.0
 

@@ -1,7 +1,5 @@
 """`specdash services` on a real systemd user manager: what it writes, and the real backend and proxy run from it."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import http.client
@@ -10,8 +8,10 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,14 +24,8 @@ from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
 from specdash.core.records import ProxyRecord, RunRecord
 from support.asking import ask
-from support.systemd_user import running_user_manager
+from support.systemd_user import UserManager, running_user_manager
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.systemd_user import UserManager
 
 pytestmark = pytest.mark.systemd
 UNITS = {BACKEND_UNIT, PROXY_SOCKET, PROXY_UNIT}

@@ -1,7 +1,5 @@
 """What signals do to a command: the first ends it, the others disturb nothing of what puts things back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

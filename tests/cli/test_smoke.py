@@ -1,7 +1,5 @@
 """`specdash smoke` as an operator and a CI job use it: on scripted faults, and on real servers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -72,9 +70,7 @@ def slow(*values: object) -> ParameterSet:
         (Behaviour(accepted=0), {"acceptance", "cache path", "long prompt"}),
         slow(Behaviour(cached_accepted=0), {"cache path"}),
         slow(Behaviour(text="<pad>" * 64), {"output"}),
-        slow(Behaviour(text="!" * 64), {"output"}),
         slow(Behaviour(text=""), {"output"}),
-        slow(Behaviour(text="\ufffd" * 20), {"output"}),
         slow(Behaviour(drafted=0), {"drafter"}),
         (Behaviour(restarts_at=4), {"instance"}),
         slow(Behaviour(restarts_at=4, metrics=False), {"instance"}),
@@ -103,10 +99,8 @@ def test_a_hanging_server_is_left_after_the_limit(capsys: pytest.CaptureFixture[
     ("speculative", "words", "code"),
     [
         (False, (), ExitCode.OK),
-        (False, ("--no-expect-speculation",), ExitCode.OK),
         (False, ("--expect-speculation",), ExitCode.FAILED),
         (True, ("--no-expect-speculation",), ExitCode.FAILED),
-        (True, ("--expect-speculation",), ExitCode.OK),
         (None, (), ExitCode.OK),
     ],
 )
@@ -151,9 +145,7 @@ def backend_env(directory: Path, **values: str) -> dict[str, str]:
 
 @pytest.mark.llama_server
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("wrong_every", "code"), [(1, ExitCode.FAILED), (8, ExitCode.OK), (None, ExitCode.OK), (0, ExitCode.OK)]
-)
+@pytest.mark.parametrize(("wrong_every", "code"), [(1, ExitCode.FAILED), (8, ExitCode.OK), (None, ExitCode.OK)])
 def test_real_drafters_pass_and_a_useless_one_fails(
     wrong_every: int | None, code: ExitCode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

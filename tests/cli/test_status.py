@@ -1,7 +1,5 @@
 """`specdash status`: one line for a status bar."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

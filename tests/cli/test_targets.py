@@ -1,7 +1,5 @@
 """`specdash targets`: what a first look at the servers of this machine shows, and what the choice among them says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specdash up`: both programs in the foreground, kept running, and gone with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,8 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -26,10 +25,6 @@ from support.asking import ask, healthy
 from support.ended import gone
 from support.help_engine import scripted_engine
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 START_S = 60.0
 

@@ -1,7 +1,5 @@
 """The dashboard records what it sees, into the place that its environment names, and writes bundles of it."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An API key comes from the variable or the file that the user names, and every fault of either is one clear line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

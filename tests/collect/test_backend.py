@@ -1,15 +1,14 @@
 """The poller watches every endpoint at its own pace, survives every fault, and changes nothing by looking."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
 import time
 from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,9 +18,6 @@ from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from support.fault_server import FaultServer, answer, drips, floods, hangs, resets, says, writes
 from support.waiting import until_async
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 OK = says(200, '{"status":"ok"}')
 LOADING = says(503, '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}')

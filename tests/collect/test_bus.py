@@ -1,7 +1,5 @@
 """The bus hands every reading to every sink, and no sink can harm another."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Servers on this machine are found by their run records, their processes and their usual ports, in this order."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Many servers are watched by one loop, and none of them costs the others anything."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

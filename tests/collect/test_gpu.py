@@ -3,8 +3,6 @@
 Faults cannot be had from a healthy driver, so they are injected by a stand-in for the `pynvml` module.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said of driver and GPUs, whatever is broken, missing or hidden."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pynvml

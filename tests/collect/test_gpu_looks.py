@@ -1,7 +1,5 @@
 """GPUs looked at when somebody wants to know."""
 
-from __future__ import annotations
-
 from specdash.collect.gpu import GpuLooks
 from support.faulty_nvml import FaultyNvml
 

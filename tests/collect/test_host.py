@@ -1,7 +1,5 @@
 """The machine's figures, and the backend's process tree with its secrets masked; real processes throughout."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

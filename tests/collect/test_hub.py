@@ -1,7 +1,5 @@
 """The hub watches everything of one target, and ends within a second whatever hangs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,13 +1,11 @@
 """A log that a program keeps: journalctl's, docker's and podman's, by programs that print what the real ones did."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pytest
 
@@ -17,10 +15,8 @@ from specdash.collect.logs import LogCollector
 from specdash.collect.tail import LogTail
 from specdash.core.log_facts import LogBatch
 from specdash.core.log_places import check_place, program_and_name
+from specdash.core.readings import Reading
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from specdash.core.readings import Reading
 
 PLACES = ("journal:llama-server.service", "docker:llama", "podman:llama")
 COMPLAINTS = {

@@ -1,7 +1,5 @@
 """The log collector turns a growing file into batches on the bus: few, complete, and each of one server's life."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

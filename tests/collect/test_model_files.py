@@ -1,7 +1,5 @@
 """What speculation depends on is read from the models' files, once a file, and without holding up anybody."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """What any process applies, measures or tries reaches the dashboard: real records, in the real files."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

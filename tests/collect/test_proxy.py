@@ -1,7 +1,5 @@
 """The proxy's live picture: our own proxy's and a UAP proxy's, and every way in which there is none."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

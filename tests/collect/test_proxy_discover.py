@@ -1,7 +1,5 @@
 """The proxy in front of a server is the one whose run record says so, and whose process lives."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

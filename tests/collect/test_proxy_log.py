@@ -1,7 +1,5 @@
 """The proxy's events, from its file, or a UAP proxy's journal: complete, bounded, of one format or the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Everything together on the real llama.cpp server: what is collected is what the server itself says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

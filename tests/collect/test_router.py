@@ -1,7 +1,5 @@
 """A server in router mode, looked at without changing it: the real one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

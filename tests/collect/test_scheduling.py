@@ -1,7 +1,5 @@
 """Specdash knows when it gets no CPU itself, says so while it lasts, and takes no silence of then for another's."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The tail follows a log file through everything that happens to log files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The journal of a UAP proxy: its wordings are read, whatever stands before them, and nothing is made up."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands, actions and options that scripts use are those of `commands.txt`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Exit codes that scripts and monitors decide by, and one clear line beside each failure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The JSON of real models, logs and servers keeps its keys, and the kinds of their values."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What commands print as JSON, byte for byte: scripts read it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of applies survive being written and read, and nothing else is taken for one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Wanted changes: whose they are, what differs, and what may be shown of them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

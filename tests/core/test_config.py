@@ -1,7 +1,5 @@
 """Settings: the nearest source wins, every value knows its origin, and nonsense is named."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Editing an env file: only what was asked for changes, and every version of systemd reads it so."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What is said of the lines of an env file: unknown keys, values that cannot be meant, settings without effect."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.changes import Role

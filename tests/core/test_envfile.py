@@ -3,8 +3,6 @@
 tests/control/test_env_systemd.py holds the same module against a real systemd.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What is asked for is seen, by whoever waits for it, and whoever asks: a thread, or a handler of a signal."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What an editor and docs/settings.md say of each env key comes from the catalogues alone."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Moments and lengths of time as people write them."""
 
-from __future__ import annotations
-
 import time
 from datetime import datetime
 

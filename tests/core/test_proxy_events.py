@@ -1,7 +1,5 @@
 """What a proxy tells of itself is read with its types, or not at all."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The lines of the proxy's human log, as the seeds worded them."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

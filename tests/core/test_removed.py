@@ -1,7 +1,5 @@
 """Commands, options and settings of earlier versions: each answers with what to use instead."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.cli.commands import COMMANDS

@@ -1,7 +1,5 @@
 """The notes that running services leave."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.records import ProxyRecord

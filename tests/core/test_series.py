@@ -1,7 +1,5 @@
 """A series keeps what it was told, bounded, and draws columns that never change once their time has passed."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The catalogue of spec types: names, the engine's order, and which knob each type reads."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Tokens over seconds are a speed only on enough evidence, and never one that no machine reaches."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Availability alerts on the real llama-server, broken as it breaks at night; each is over once all is well again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specdash demo` without the screen: a real server, a true snapshot, and nothing left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.engines import engine_env
-
 pytestmark = pytest.mark.engine
-ENGINES = ["xllamacpp", pytest.param("llama-server", marks=pytest.mark.llama_server)]
 
 
 def demo(tmp_path: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -35,16 +30,14 @@ def snapshot(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_it_prints_what_the_real_server_did(tmp_path: Path, engine: str) -> None:
+def test_it_prints_what_the_real_server_did(tmp_path: Path) -> None:
     record = tmp_path / "timings.jsonl"
-    chosen = engine_env(engine)
-    done = demo(tmp_path, "--seconds", "25", "--json", "--engine", engine, "--record", str(record), env=chosen)
+    done = demo(tmp_path, "--seconds", "25", "--json", "--engine", "xllamacpp", "--record", str(record))
     seen = snapshot(done)
     backend, speculation = seen["backend"], seen["backend"]["speculation"]
     assert seen["schema"] == "specdash.snapshot/1"
     assert backend["state"] == "live"
-    assert engine in backend["engine"]
+    assert "xllamacpp" in backend["engine"]
     assert speculation["active"] is True
     assert speculation["types"] == ["draft-simple"]
     assert backend["prefill"]["tokens_per_second"] > 0
@@ -87,11 +80,11 @@ def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
     assert gain is None or gain <= 1.0
 
 
-@pytest.mark.parametrize("spec_type", ["ngram-mod", "ngram-simple", "draft-simple,ngram-mod"])
-def test_other_ways_to_speculate_run_too(tmp_path: Path, spec_type: str) -> None:
-    seen = snapshot(demo(tmp_path, "--seconds", "10", "--json", "--spec-type", spec_type))["backend"]["speculation"]
+def test_a_chain_of_types_runs_too(tmp_path: Path) -> None:
+    words = ("--seconds", "10", "--json", "--spec-type", "draft-simple,ngram-mod")
+    seen = snapshot(demo(tmp_path, *words))["backend"]["speculation"]
     assert seen["active"] is True
-    assert set(seen["types"]) == set(spec_type.split(","))
+    assert set(seen["types"]) == {"draft-simple", "ngram-mod"}
     assert seen["draft_tokens_total"] > 0
 
 

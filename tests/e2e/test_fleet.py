@@ -1,7 +1,5 @@
 """The fleet in a real terminal, on two real servers: rows, a dashboard and back, and an end that leaves nothing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

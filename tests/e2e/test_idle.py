@@ -1,7 +1,5 @@
 """What the real program does in a minute of a server that has nothing to do: counted, never timed."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

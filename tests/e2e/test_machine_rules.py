@@ -3,8 +3,6 @@
 Only the GPU's driver is a stand-in: a GPU cannot be broken at will.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The prefix-cache view on real servers: what it says equals the sum of what the answers themselves say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

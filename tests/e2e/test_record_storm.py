@@ -1,7 +1,5 @@
 """A dashboard that records on a real server; beside it every other command that knows the record, killed at random."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -26,7 +24,7 @@ from support.waiting import until
 
 pytestmark = [pytest.mark.tmux, pytest.mark.engine, pytest.mark.slow]
 SPECDASH = [sys.executable, "-m", "specdash"]
-STORM_S = 40.0
+STORM_S = 25.0
 AT_ONCE = 2
 GAP_S = 6.0
 """A killed leader's place is taken within seconds, on a machine that is busy with the storm."""

@@ -1,7 +1,5 @@
 """The rules of speculation on real servers: drafters that are never right, never draft, are not there, or get worse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,11 +30,10 @@ def drafting(directory: Path, wrong_every: int, longest: int = 4) -> tuple[str, 
     return (*DRAFT_SIMPLE, "-md", str(draft), "--spec-draft-n-max", str(longest))
 
 
-@pytest.mark.parametrize("trace", ["0", "1"])
-def test_a_drafter_that_is_never_right(tmp_path: Path, target: Path, trace: str) -> None:
+def test_a_drafter_that_is_never_right(tmp_path: Path, target: Path) -> None:
     flags = drafting(tmp_path, wrong_every=1)
     with (
-        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE=trace) as server,
+        BreakableServer(tmp_path, *flags, model=target) as server,
         watched(server.target, OWN) as seen,
         server.working(1, 100, SENTENCE),
     ):

@@ -1,7 +1,5 @@
 """From the start of a server to its verdict in the picture: through the runner, its record and a real hub."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

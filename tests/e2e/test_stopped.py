@@ -1,8 +1,6 @@
 """Ctrl-C at random times, on a real service: nothing is begun after it, the settings from before run, and what was said
 and the exit code agree with what was done."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
@@ -24,10 +22,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
     "tune": ("tune", "--yes", "--busy-ok", "--each", "2", "--tokens", "24", "--restarts", "6", "--no-check"),
     "ab": ("bench", "ab", "none", "current", "--service", "--yes", "--rounds", "4", "--each", "1", "--max-tokens", "8"),
-    "sweep": (
-        *("bench", "sweep", "--grid", "LLAMA_DRAFT_MAX=1,2,3,4,5,6", "--service", "--yes"),
-        *("--each", "1", "--max-tokens", "8"),
-    ),
 }
 
 

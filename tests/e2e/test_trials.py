@@ -1,8 +1,6 @@
 """A real run of the tuner on a real service, seen by whoever watches that service: whose restarts these are is said,
 and none of them is an incident; what a killed run leaves behind is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -107,15 +105,3 @@ def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
         alert.alert.rule for alert in watcher.heard.alerts if alert.alert.severity is not AlertSeverity.NOTICE
     ] == []
     assert "restarted" not in {alert.alert.rule for alert in watcher.heard.alerts}
-
-
-def test_a_killed_run_leaves_no_trial_and_the_original_settings(
-    rig: Rig, watcher: Watcher, run: subprocess.Popen[str]
-) -> None:
-    watcher.until(lambda: watcher.trial is not None and (watcher.trial.boot or 0) >= 2)
-    run.send_signal(signal.SIGKILL)
-    run.wait(timeout=10)
-    watcher.until(lambda: watcher.trial is None)
-    snapshot = json.loads(rig.command("snapshot", "--url", rig.backend_url, "--json").stdout)
-    assert snapshot["trial"] is None
-    rig.assert_settled()

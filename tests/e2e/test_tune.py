@@ -1,7 +1,5 @@
 """Tuning from the dashboard, in a real terminal, on the real server and proxy under load."""
 
-from __future__ import annotations
-
 import re
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """Charts as SVG: well-formed whatever they are made of, on their own, and legible on both kinds of page."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 

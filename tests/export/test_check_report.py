@@ -1,7 +1,5 @@
 """`specdash check`: documented, clean, one line where one is due."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

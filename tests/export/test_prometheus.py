@@ -1,7 +1,5 @@
 """The picture as Prometheus metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

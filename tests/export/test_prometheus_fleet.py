@@ -1,7 +1,5 @@
 """The rows of a fleet, read from a Prometheus, are those that were exported to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The snapshot keeps its contract: the documented fields are there, JSON-clean, and the same truth as on the screen."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

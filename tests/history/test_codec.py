@@ -1,9 +1,6 @@
 """What is stored comes back the same: readings as JSON, JSON as bytes, readings as blocks; and damage is told."""
 
-from __future__ import annotations
-
 import contextlib
-import gc
 import json
 import lzma
 import math
@@ -43,11 +40,11 @@ def through_a_block(found: list[Reading[Any]]) -> list[Reading[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", list(Source))
-@given(data=st.data())
-def test_decode_gives_back_what_encode_was_given(source: Source, data: st.DataObject) -> None:
-    reading = data.draw(reading_of(source))
-    assert decode(json.loads(json.dumps(encode(reading)))) == reading
+@given(st.data())
+def test_decode_gives_back_what_encode_was_given(data: st.DataObject) -> None:
+    for source in Source:
+        reading = data.draw(reading_of(source))
+        assert decode(json.loads(json.dumps(encode(reading)))) == reading
 
 
 @pytest.mark.slow
@@ -183,18 +180,6 @@ def test_what_a_block_holds_lies_in_columns_by_the_keys_of_its_objects() -> None
         '[{"t":0},[[["a","rows","e"],1,[1],[{"t":[1,1]}],[{"t":[2]}]],'
         '[["t","in"],3,[1.5,null,"x"],[{"t":1},[],[1,{"t":2},{"t":[3]}]]],[[],2],[["a"],1,[2]]]]'
     )
-
-
-def test_packing_and_unpacking_leave_nothing_to_the_collector_of_cycles() -> None:
-    content = {"carried": [], "readings": [{"at": float(i), "value": {"slots": [{"id": i}]}} for i in range(100)]}
-    block.unpack(block.pack(content))
-    gc.collect()
-    gc.disable()
-    try:
-        block.unpack(block.pack(content))
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
 
 
 @given(st.binary(max_size=200))

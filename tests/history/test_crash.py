@@ -1,8 +1,5 @@
 """Whatever happens to the recorder or its disk, the record opens, and little is missing."""
 
-from __future__ import annotations
-
-import itertools
 import os
 import resource
 import shutil
@@ -68,61 +65,19 @@ def test_a_killed_recorder_leaves_a_record_that_opens_with_at_most_two_seconds_m
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_hundred_killed_recorders(tmp_path: Path) -> None:
+def test_forty_killed_recorders(tmp_path: Path) -> None:
     at_once = 4
 
     def kill(lane: int) -> int:
         place = tmp_path / str(lane)
         place.mkdir()
-        for round_number in range(lane, 100, at_once):
-            check(place, *killed_under_load(place, 0.05 + 0.03 * (round_number * 37 % 100)))
+        for round_number in range(lane, 40, at_once):
+            check(place, *killed_under_load(place, 0.05 + 0.075 * (round_number * 37 % 40)))
         with Store(file_of(place)) as store:
             return len([event for event in store.events(URL, 0, 4e9) if event.ref == "began"])
 
     with ThreadPoolExecutor(at_once) as pool:
-        assert sum(pool.map(kill, range(at_once))) > 80
-
-
-@pytest.mark.slow
-def test_when_the_recording_process_is_killed_the_other_takes_over(tmp_path: Path) -> None:
-    with loaded(tmp_path) as first, loaded(tmp_path) as second:
-        leaders = {first: "", second: ""}
-        for process in leaders:
-            assert process.stdout is not None
-            until(lambda process=process: settle(leaders, process), 20)  # type: ignore[misc]
-        assert sorted(leaders.values()) == ["False", "True"]
-        leader = next(key for key, told in leaders.items() if told == "True")
-        other = second if leader is first else first
-        leader.send_signal(signal.SIGKILL)
-        died = time.time()
-        assert other.stdout is not None
-        for line in other.stdout:
-            if line.split()[2] == "True":
-                break
-        assert time.time() - died < 3.0
-        time.sleep(1.5)
-    with Store(file_of(tmp_path)) as store:
-        moments = [at for at, reading in store.readings(URL, died - 3, died + 1.5) if reading.source is Source.METRICS]
-        gaps = [after - before for before, after in itertools.pairwise(moments)]
-        assert max(gaps) < MISSING_S
-
-
-def settle(leaders: dict[subprocess.Popen[str], str], process: subprocess.Popen[str]) -> bool:
-    assert process.stdout is not None
-    leaders[process] = process.stdout.readline().split()[2]
-    return int(process.stdout.readline().split()[0]) > 600
-
-
-@contextmanager
-def loaded(directory: Path) -> Iterator[subprocess.Popen[str]]:
-    process = loaded_recorder(directory)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        assert sum(pool.map(kill, range(at_once))) > 30
 
 
 @contextmanager

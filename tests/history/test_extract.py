@@ -1,7 +1,5 @@
 """A span of the record as a file of its own: the same readings, changed on their way, and nothing else."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is kept of a reading holds nothing that others wrote, and no secret: canaries everywhere."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A replay in a thread of its own."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 

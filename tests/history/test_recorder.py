@@ -1,7 +1,5 @@
 """The recorder: what goes in comes out, whatever becomes of the file, of the clock, and of other recorders."""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A record played again: what it shows is what live showed then."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

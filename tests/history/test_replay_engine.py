@@ -1,7 +1,5 @@
 """A real server, recorded by the real recorder: played again, its record shows what live showed."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

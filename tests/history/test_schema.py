@@ -1,7 +1,5 @@
 """Records of other versions, and files that are none: one sentence, nothing lost, and a new record begins."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a dashboard that opens takes from the record: the past as past, and nothing of another process."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests and applies for the tests of the before/after card."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests, baselines and a state for the tests of the speed-up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

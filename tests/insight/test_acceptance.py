@@ -1,7 +1,5 @@
 """Acceptance: nothing drafted is unknown, rounding above a million is not believed, positions are shares of steps."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.readings import Counters

@@ -1,7 +1,5 @@
 """Which baselines hold for a server, and what they say between and beyond what was recorded."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

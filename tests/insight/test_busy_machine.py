@@ -1,7 +1,5 @@
 """A machine that others keep busy is no fault of speculation: nothing is said, raised or advised while it lasts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

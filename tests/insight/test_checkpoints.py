@@ -1,7 +1,5 @@
 """What taking rejected tokens back costs is told from what the server did, and says from what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The counter log: windows between scrapes, and a restart is a fact, never a negative rate."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """No figure is more than a server can do, however its totals, its slots and its requests fall between the looks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Looking changes nothing: a picture is derived from the state and writes nothing to it, whoever asks for it."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any

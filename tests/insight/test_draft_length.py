@@ -1,7 +1,5 @@
 """Another draft length is judged by replaying what was accepted, within what can be known."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

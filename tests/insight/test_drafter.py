@@ -1,7 +1,5 @@
 """The drafter is judged position by position, against what was published and what it costs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

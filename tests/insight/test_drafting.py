@@ -1,7 +1,5 @@
 """Whether a server really speculates: from its slots, its drafts, its runner's check, its log and its parameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Before and after an apply: which requests count, and what may be said of them."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The row of a server among many has the figures of its dashboard."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The state of the server: the right word for what the endpoints did, and a reason that names the next step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

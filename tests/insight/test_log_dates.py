@@ -1,7 +1,5 @@
 """Requests of a log are dated by the file's own time, those of an idle server too."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The summary of real logs agrees with what plain searching finds in them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

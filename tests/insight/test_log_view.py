@@ -1,7 +1,5 @@
 """The live view of a log keeps the verification steps of each slot's current task."""
 
-from __future__ import annotations
-
 from specdash.core.log_facts import LogBatch, ServerEvent, TaskLaunched, Touched, VerificationSteps, WarningTally
 from specdash.insight.log.log_view import LogView, SlotSteps
 from specdash.insight.request import DraftTally

@@ -1,7 +1,5 @@
 """A state that begins with a record: what happened before counts as past, and nothing false follows from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source

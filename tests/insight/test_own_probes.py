@@ -1,7 +1,5 @@
 """The requests with which specdash checks a start and measures a baseline are in none of the counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

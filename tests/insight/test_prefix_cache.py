@@ -1,7 +1,5 @@
 """How much of the prompts came from the cache, from whatever tells it, and the sentence on it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

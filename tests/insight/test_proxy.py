@@ -1,7 +1,5 @@
 """The proxy in the picture: true for whatever the proxy and its events tell, bounded, and never a made-up zero."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Rates: speeds of running requests from slots, of ended ones from counters; idle is unknown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests are put together from facts that interleave, come late, or never come."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

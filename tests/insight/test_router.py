@@ -1,7 +1,5 @@
 """Which of a router's models is watched, and which a request that names none gets."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.readings import (

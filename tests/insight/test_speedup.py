@@ -1,7 +1,5 @@
 """Is speculation paying? What the picture says, and what it does not dare to say."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

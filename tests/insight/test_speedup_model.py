@@ -1,7 +1,5 @@
 """The arithmetic of the speed-up holds whatever the requests did."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

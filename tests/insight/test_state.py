@@ -1,7 +1,5 @@
 """The state of a target: whatever the readings say, the picture is true, complete, and can be printed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Warning classes are counted, rated per minute and dated, however many lines come."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Whether speculation pays, in words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A state that has read a recorded log, or counters, for the tests of the views of speculation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

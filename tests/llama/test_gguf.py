@@ -1,7 +1,5 @@
 """GGUF facts, and the errors a user gets for a file that is none, or is not whole."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Headers that lie: each ends in one clear error, at once, and without taking memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct

@@ -1,7 +1,5 @@
 """Headers of model files that are read once for every state of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

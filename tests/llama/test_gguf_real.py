@@ -1,7 +1,5 @@
 """What is said of a file against the real llama-server and its libraries."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from collections import Counter
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from specdash.backend.demo import TARGET_MODEL, bundled_model
 from specdash.llama.gguf import FILE_TYPES, REMOVED_TYPES, TENSOR_TYPES, GgufError, read_facts, read_one_file
 from specdash.llama.memory import ModelLoad, fit_context, slots_of, together
 from specdash.llama.model_facts import DIFFUSION, HYBRID, KNOWN, RECURRENT, STATE_ROLLBACK, describe
@@ -76,10 +73,8 @@ def test_tensor_types_are_those_of_the_library() -> None:
 MODELS: dict[str, Callable[[Path], Path]] = {
     "llama": lambda path: tiny.write_llama(path, layers=3),
     "mamba": tiny.write_mamba,
-    "lfm2": tiny.write_lfm2,
     "heads": lambda path: tiny.write_qwen35(path, heads_too=True),
     "gemma3": files.write_gemma3,
-    "demo": lambda _: bundled_model(TARGET_MODEL),
 }
 
 
@@ -94,7 +89,7 @@ def test_what_is_said_of_a_model_is_what_the_server_says(name: str, tmp_path: Pa
     assert found.chat_template == bool(answers["/props"]["chat_template"])
 
 
-@pytest.mark.parametrize("number", [0, 1, 7, 15, 31, 38])
+@pytest.mark.parametrize("number", [1, 15, 38])
 def test_a_file_type_is_what_the_server_calls_it(number: int, tmp_path: Path) -> None:
     path = tiny.write_llama(tmp_path / "m.gguf")
     data = bytearray(path.read_bytes())
@@ -111,13 +106,9 @@ def test_a_file_type_is_what_the_server_calls_it(number: int, tmp_path: Path) ->
 
 REFUSED: dict[str, Callable[[Path], Path]] = {
     "a projector": files.write_projector,
-    "an adapter": files.write_adapter,
-    "an importance matrix": files.write_imatrix,
     "a control vector": files.write_control_vector,
-    "a vocabulary": files.write_vocabulary,
     "a draft alone": tiny.write_dspark,
-    "an EAGLE-3 head alone": tiny.write_eagle3,
-    "an architecture of nobody": lambda path: files.write_model(path, architecture="llama9"),
+    "an unknown architecture": lambda path: files.write_model(path, architecture="llama9"),
 }
 
 
@@ -175,8 +166,8 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_the_server_refuses_every_file_that_is_called_damaged(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["cut", "a gap before a tensor"])
+def test_the_server_refuses_a_file_that_is_called_damaged(name: str, tmp_path: Path) -> None:
     path = _changed(tiny.write_llama(tmp_path / "m.gguf"), DAMAGED[name])
     outcome = try_out({**COMMON, "LLAMA_ARG_MODEL": str(path)}, tmp_path)
     assert not outcome.started, outcome.log[-1500:]
@@ -217,8 +208,11 @@ def test_the_library_refuses_the_very_headers_that_are_refused_here(tmp_path: Pa
     seed = files.write_model(tmp_path / "seed.gguf", values=values).read_bytes()
     end, random, path = seed.rindex(b"blk.0.attn_q.weight") + 70, Random(7), tmp_path / "mutated.gguf"
     agreed: Counter[bool] = Counter()
-    for _ in range(4000):
-        path.write_bytes(_mutated(seed, end, random))
+    damaged = [
+        _changed(tiny.write_llama(path), change).read_bytes() for name, change in DAMAGED.items() if name != "cut"
+    ]
+    for data in (*damaged, *(_mutated(seed, end, random) for _ in range(4000))):
+        path.write_bytes(data)
         handle = library.gguf_init_from_file(str(path).encode(), _Parameters(True, None))
         if handle:
             library.gguf_free(handle)

@@ -1,7 +1,5 @@
 """Vocabularies of a model and its draft, and models in several files. test_agreement asks the real server the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """GET /health becomes ok, loading or error; a success that is not llama-server's is none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -4,8 +4,6 @@
 regular expressions, which shares nothing with the grammar.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The table of line classes: complete, unambiguous, and found again behind every prefix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bytes in, facts out: behind any prefix, in any pieces, with any junk between the lines."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A log line that is made anew says what llama-server says, and never what others wrote."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Warning lines tell which slots and tasks they are about: all of a few, some of a storm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The memory estimate as arithmetic: what moves to the GPU, what grows with what. test_memory_real has the truth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The memory estimate against what the real llama-server says it allocates."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from specdash.backend.auto import loads
-from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.backend.settings import settings_from_env
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import MemoryEstimate, together
@@ -25,7 +22,6 @@ ROUNDING = 0.006
 """The log has two decimals."""
 
 CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
-    "one slot": ("llama", None, "none", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
     "three slots, rounded up": ("llama", None, "none", {"N_PARALLEL": "3", "CTX_SIZE": "5000"}),
     "automatic slots": ("llama", None, "none", {"N_PARALLEL": "-1", "CTX_SIZE": "8192"}),
     "context as trained, for each slot": ("llama", None, "none", {"N_PARALLEL": "2", "CTX_SIZE": "0", "FIT": "on"}),
@@ -38,15 +34,10 @@ CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
     "recurrent": ("mamba", None, "ngram-mod", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
     "hybrid with rollback": ("lfm2", "eagle3", "draft-eagle3", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
     "prediction layers": ("qwen35", None, "draft-mtp", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
-    "prediction layers unused": ("qwen35", None, "none", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
     "block draft": ("llama", "dflash", "draft-dflash", {"N_PARALLEL": "1", "CTX_SIZE": "4096"}),
     "without flash attention": (
         *("llama", None, "none"),
         {"N_PARALLEL": "1", "CTX_SIZE": "16384", "FLASH_ATTN": "off"},
-    ),
-    "quantised caches of four slots": (
-        *("llama", None, "none"),
-        {"N_PARALLEL": "4", "CTX_SIZE": "8192", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"},
     ),
     "caches of 32-bit floats": (
         *("wide", None, "none"),
@@ -57,14 +48,12 @@ CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
         {"N_PARALLEL": "4", "CTX_SIZE": "8192", "CACHE_TYPE_K": "q8_0", "CACHE_TYPE_V": "q8_0"},
     ),
     "sliding windows": ("gemma3", None, "none", {"N_PARALLEL": "4", "CTX_SIZE": "16384"}),
-    "sliding windows over one cache": ("gemma3", None, "none", {"N_PARALLEL": "-1", "CTX_SIZE": "8192"}),
     "sliding windows at full length": (
         "gemma3",
         None,
         "none",
         {"N_PARALLEL": "2", "CTX_SIZE": "8192", "SWA_FULL": "1"},
     ),
-    "logits of long drafts": ("words", None, "ngram-mod", {"N_PARALLEL": "4", "CTX_SIZE": "4096"}),
     "logits of a draft that is verified": (
         *("words", "words-draft", "draft-simple"),
         {"N_PARALLEL": "2", "CTX_SIZE": "4096", "SPEC_DRAFT_N_MAX": "16"},
@@ -83,7 +72,6 @@ CASES: dict[str, tuple[str, str | None, str, dict[str, str]]] = {
         "none",
         {"N_PARALLEL": "1", "CTX_SIZE": "4096", "UBATCH": "2048"},
     ),
-    "the demo's models": ("demo", "demo-draft", "draft-simple", {"N_PARALLEL": "2", "CTX_SIZE": "4096"}),
 }
 
 
@@ -100,8 +88,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "eagle3": tiny.write_eagle3(folder / "eagle3.gguf"),
         "gemma3": write_gemma3(folder / "gemma3.gguf"),
         "wide": write_wide(folder / "wide.gguf"),
-        "demo": bundled_model(TARGET_MODEL),
-        "demo-draft": bundled_model(DRAFT_MODEL),
         **_of_many_words(folder),
     }
 

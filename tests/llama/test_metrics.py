@@ -1,7 +1,5 @@
 """GET /metrics becomes typed counters: every name llama-server prints, and nothing that it does not."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from dataclasses import asdict

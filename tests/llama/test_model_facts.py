@@ -1,7 +1,5 @@
 """What a GGUF file is: against the gguf package, and as an operator would ask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

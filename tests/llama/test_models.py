@@ -1,7 +1,5 @@
 """GET /models: a router's models and their states."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GET /props becomes typed properties, of which a server may leave out any."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

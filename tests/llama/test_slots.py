@@ -1,7 +1,5 @@
 """GET /slots becomes typed slots, whatever the build leaves out or writes differently."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from pathlib import Path

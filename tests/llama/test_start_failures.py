@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - lines as the servers wrote them
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,11 +1,9 @@
 """The transport speaks as much HTTP/1.1 as servers and reverse proxies use for a GET, and believes nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -14,9 +12,6 @@ from hypothesis import strategies as st
 from specdash.core.readings import Failure, FailureKind
 from specdash.llama.client import MAX_BODY_BYTES, HttpAnswer, Transport
 from support.fault_server import FaultServer, floods, hangs, says, writes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Base or instruct: what the file tells, and nothing that it does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

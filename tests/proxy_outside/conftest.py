@@ -1,17 +1,12 @@
 """One scripted upstream for each module, proxies with different settings in front of it, and the ways to ask them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import Way
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 QUICK = {"PROXY_PING_INTERVAL": 0.1, "PROXY_COMMIT_DELAY": 0.3, "PROXY_READ_TIMEOUT": 20}
 

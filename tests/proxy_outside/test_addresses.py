@@ -1,22 +1,16 @@
 """Where the upstream is, clients are never told; the log is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.backend.launch import free_port
-from support.proxy_process import running_proxy
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import chat, turn
 from support.upstream_script import Drop, Script, says
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 FAULTS = {
     "refused": None,

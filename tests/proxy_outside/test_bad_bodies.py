@@ -1,18 +1,14 @@
 """Any body at all: never a 500, always an envelope, and a refused one never reaches the upstream."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import TOOLS, told, turn
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 VALUES = st.recursive(

@@ -1,15 +1,16 @@
 """Clients as HTTP allows them, and as it does not: raw bytes on real sockets, before any key is looked at."""
 
-from __future__ import annotations
-
 import contextlib
 import json
+import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.proxy_process import running_proxy
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import chat, turn
 from support.raw_client import (
     CHAT,
@@ -21,14 +22,6 @@ from support.raw_client import (
     read_answer,
     refused,
 )
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 BOUNDS = {
     "PROXY_API_KEY": "right",

@@ -1,22 +1,17 @@
 """The corpus of hostile and of broken answers, through the real proxy in each mode; docs/proxy.md has the rates."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.fault_upstream import FaultUpstream
 from support.proxy_corpus import Transcript, change, escape, transcripts
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import Way
 from support.upstream_script import with_
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 DOCS = Path(__file__).parents[2] / "docs" / "proxy.md"
 HEALTHY, BROKEN = transcripts("healthy"), transcripts("broken")

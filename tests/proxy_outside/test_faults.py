@@ -1,8 +1,8 @@
 """Faults of the upstream, and bad requests: what the client is told, in the envelope of the API."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +26,6 @@ from support.upstream_script import (
     stops,
     unauthorised,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def failed(seen: Told) -> dict[str, Any]:

@@ -1,24 +1,19 @@
 """Guardrails at work, from outside: what a bad answer becomes, and that a good one stays what it is."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.anthropic_stream import checked
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import TOOLS, Told, Way, told, turn
 from support.upstream_script import Drop, Endless, Hang, Script, answers, calls, says, stops, thinks, tool_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.fault_upstream import FaultUpstream
 
 GOOD = tool_turn("read_file", {"path": "a.py"})
 HERMES = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a.py"}}\n</tool_call>'
@@ -183,14 +178,6 @@ def test_a_finished_agent_is_left_alone(way: Way, upstream: FaultUpstream, text:
     upstream.otherwise = answers(text)
     seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
     assert (seen.text, seen.calls) == (text, [])
-    assert len(upstream.chats) == 1
-
-
-def test_a_final_answer_in_a_tool_loop_is_final(way: Way, upstream: FaultUpstream) -> None:
-    upstream.otherwise = answers("Done. All tests pass now, and `<tool_call>` is no longer printed.")
-    seen = way.ask(turn(tools=TOOLS, messages=tool_loop()))
-    assert seen.message is not None
-    assert seen.message["stop_reason"] == "end_turn"
     assert len(upstream.chats) == 1
 
 

@@ -1,8 +1,6 @@
 """What a client of the Messages API sees on a healthy upstream, whichever way it asks."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -10,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.anthropic_stream import checked, final_message
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, Way, chat, told, turn
 from support.upstream_script import Pause, Script, answers, calls, says, stops, thinks, tool_turn, with_
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 UNICODE = 'naïve 日本語 🙂 \u2028 \t"quoted" \\ end'
 
@@ -56,22 +52,6 @@ def test_a_tool_call_keeps_its_input_whatever_the_fragments(way: Way, upstream: 
         assert seen.calls == [("read_file", arguments)]
         assert seen.message is not None
         assert seen.message["stop_reason"] == "tool_use"
-
-
-def test_text_before_a_tool_call_stays_before_it(way: Way, upstream: FaultUpstream) -> None:
-    upstream.scripts = [Script((*says("Let me ", "look."), *calls("read_file", {"path": "a"}), *stops("tool_calls")))]
-    seen = way.ask(turn(tools=TOOLS))
-    assert [block["type"] for block in seen.content] == ["text", "tool_use"]
-    assert seen.text == "Let me look."
-
-
-def test_parallel_calls_are_blocks_of_their_own(way: Way, upstream: FaultUpstream) -> None:
-    both = (*calls("read_file", {"path": "a"}), *calls("get_weather", {"city": "Bonn"}, index=1))
-    upstream.scripts = [Script((*both, *stops("tool_calls")))]
-    seen = way.ask(turn(tools=TOOLS))
-    assert seen.calls == [("read_file", {"path": "a"}), ("get_weather", {"city": "Bonn"})]
-    ids = [block["id"] for block in seen.content]
-    assert len(set(ids)) == 2
 
 
 def test_interleaved_fragments_of_parallel_calls_are_sorted_out(way: Way, upstream: FaultUpstream) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.backend.launch import free_port
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import OPENAI_TOOLS, TOOLS, RawClient
 from support.small_server import small_server
@@ -22,16 +24,11 @@ from support.upstream_script import (
     says,
     stops,
     thinks,
-    tool_turn,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     import anthropic
     import openai
-
-    from support.fault_upstream import FaultUpstream
 
 Plain = list[tuple[str, Any]]
 pytestmark = pytest.mark.slow
@@ -145,7 +142,6 @@ def everywhere(plain: ProxyProcess, strict: ProxyProcess, prompt: str, fields: d
 
 SCRIPTED: dict[str, tuple[Script, dict[str, Any]]] = {
     "text": (answers("Hello ", "naïve 日本語 🙂", "!"), {}),
-    "tool call": (tool_turn("read_file", {"path": "dir/ü.py", "limit": 3}), {"tools": TOOLS}),
     "text and tool call": (
         Script((*says("Let me ", "look."), *calls("read_file", {"path": "a"}), *stops("tool_calls"))),
         {"tools": TOOLS},
@@ -252,7 +248,6 @@ def real_strict(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "text": ("Write the function def add(a, b): add two numbers", {}),
     "tool call": ("Read the file a.py", {"tools": TOOLS}),
-    "another tool call": ("What is the weather in Paris?", {"tools": TOOLS}),
     "cut by length": ("Write a long story about numbers", {"max_tokens": 20}),
 }
 

@@ -1,20 +1,15 @@
 """Fifty sessions at once: nothing of one appears in another."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest  # noqa: F401
+
+from support.fault_upstream import FaultUpstream
 from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import TOOLS, Told, told, turn
 from support.upstream_script import Pause, Script, calls, says, stops
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest  # noqa: F401
-
-    from support.fault_upstream import FaultUpstream
 
 SESSIONS = 50
 TURNS = 4

@@ -1,7 +1,5 @@
 """The reader that judges streams refuses what a strict client would choke on, and takes what the API sends."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,22 +1,18 @@
 """The official TypeScript SDK accumulates the same final message, streamed and not, plain and strict."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess
 from support.proxy_ways import TOOLS, turn
 from support.upstream_script import Drop, Script, answers, calls, overflow, says, stops, thinks
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent / "typescript"
@@ -68,13 +64,6 @@ def ask(sdk: Path, proxy: ProxyProcess, *bodies: dict[str, Any]) -> list[dict[st
     return results
 
 
-@pytest.fixture(params=["plain", "strict"])
-def any_proxy(request: pytest.FixtureRequest, upstream: FaultUpstream) -> ProxyProcess:
-    del upstream
-    found: ProxyProcess = request.getfixturevalue(request.param)
-    return found
-
-
 ARGUMENTS = {"path": "dir/ü 日.py", "limit": 3}
 SCRIPTED: dict[str, tuple[Script, dict[str, Any], list[Any]]] = {
     "text": (answers("Hello ", "naïve 日本語 🙂"), {}, [["text", "Hello naïve 日本語 🙂"]]),
@@ -96,12 +85,14 @@ SCRIPTED: dict[str, tuple[Script, dict[str, Any], list[Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(SCRIPTED))
-def test_it_accumulates_what_the_upstream_said(
-    sdk: Path, any_proxy: ProxyProcess, upstream: FaultUpstream, name: str
+@pytest.mark.parametrize(
+    ("proxy", "name"), [*(("plain", name) for name in SCRIPTED), ("strict", "text and parallel calls")]
+)
+def test_it_accumulates_what_the_upstream_sent(
+    sdk: Path, request: pytest.FixtureRequest, upstream: FaultUpstream, proxy: str, name: str
 ) -> None:
     upstream.otherwise, fields, content = SCRIPTED[name]
-    whole, streamed = ask(sdk, any_proxy, turn(**fields))
+    whole, streamed = ask(sdk, request.getfixturevalue(proxy), turn(**fields))
     assert whole["content"] == content
     assert streamed["content"] == content
     assert streamed["blocks"] == [block[0] for block in content]
@@ -109,11 +100,11 @@ def test_it_accumulates_what_the_upstream_said(
     assert streamed["usage"] == whole["usage"]
 
 
-def test_it_gets_typed_errors(sdk: Path, any_proxy: ProxyProcess, upstream: FaultUpstream) -> None:
+def test_it_gets_typed_errors(sdk: Path, plain: ProxyProcess, upstream: FaultUpstream) -> None:
     upstream.otherwise = overflow(9000, 8192)
-    for seen in ask(sdk, any_proxy, turn(tools=TOOLS)):
+    for seen in ask(sdk, plain, turn(tools=TOOLS)):
         assert (seen["error"], seen["status"]) == ("BadRequestError", 400)
         assert "prompt is too long: 9000 tokens > 8192 maximum" in seen["message"]
     upstream.otherwise = Script((*says("Hello"), Drop()))
-    for seen in ask(sdk, any_proxy, turn(tools=TOOLS)):
+    for seen in ask(sdk, plain, turn(tools=TOOLS)):
         assert "error" in seen

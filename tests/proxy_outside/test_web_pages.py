@@ -1,9 +1,7 @@
 """What a page of any site can make a browser ask: by its own name, by a name of another (DNS rebinding), and how."""
 
-from __future__ import annotations
-
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -12,15 +10,10 @@ from starlette.requests import Request
 
 from specdash.proxy.http.access import check_host, check_origin, host_of
 from specdash.proxy.http.responses import ApiError
-from support.proxy_process import running_proxy
+from support.fault_upstream import FaultUpstream
+from support.proxy_process import ProxyProcess, running_proxy
 from support.proxy_ways import chat, turn
 from support.raw_client import CHAT, MESSAGES, post, raw, refused, split
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_process import ProxyProcess
 
 GETS = ("/", "/health", "/metrics", "/v1/context", "/v1/models", "/v1/models/claude-x", "/admin/state", "/nope")
 POSTS = (MESSAGES, f"{MESSAGES}/count_tokens", f"/anthropic{MESSAGES}", CHAT, "/chat/completions", "/admin/hold")
@@ -48,21 +41,24 @@ def envelope_of(path: str) -> str:
     return CHAT if path.endswith("chat/completions") else MESSAGES
 
 
-@pytest.mark.parametrize("path", [*GETS, *POSTS])
+STRANGERS = [
+    ("host: evil.example",),
+    ("host: evil.example:4000",),
+    ("host: localhost.evil.example",),
+    ("host: 127.0.0.1.nip.io",),
+    ("host: 93.184.216.34",),
+    ("host: localhost", "origin: http://evil.example"),
+    ("host: localhost", "origin: null"),
+    ("host: localhost", "origin: http://localhost:3000"),
+    ("host: evil.example", "origin: http://evil.example"),
+    ("host: localhost:80", "origin: http://localhost"),
+]
+"""Header lines of a page of another site; the first stands for all where every path is tried."""
+
+
 @pytest.mark.parametrize(
-    "lines",
-    [
-        ("host: evil.example",),
-        ("host: evil.example:4000",),
-        ("host: localhost.evil.example",),
-        ("host: 127.0.0.1.nip.io",),
-        ("host: 93.184.216.34",),
-        ("host: localhost", "origin: http://evil.example"),
-        ("host: localhost", "origin: null"),
-        ("host: localhost", "origin: http://localhost:3000"),
-        ("host: evil.example", "origin: http://evil.example"),
-        ("host: localhost:80", "origin: http://localhost"),
-    ],
+    ("path", "lines"),
+    [*((path, STRANGERS[0]) for path in (*GETS, *POSTS)), *(("/health", lines) for lines in STRANGERS[1:])],
 )
 def test_pages_of_others_are_refused_everywhere(proxy: ProxyProcess, path: str, lines: tuple[str, ...]) -> None:
     method = "POST" if path in POSTS else "GET"

@@ -3,8 +3,6 @@
 Source: docs.anthropic.com, "Streaming Messages"; what the official SDKs refuse or misread is refused here too.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

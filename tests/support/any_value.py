@@ -1,7 +1,5 @@
 """Values of any type that its hints allow, as hypothesis draws them."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import sys

@@ -1,7 +1,5 @@
 """Questions to a server, asked without specdash."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
 from typing import Any

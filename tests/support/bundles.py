@@ -1,20 +1,16 @@
 """Looking into an incident bundle, down to the last compressed page of its database."""
 
-from __future__ import annotations
-
 import io
 import json
 import sqlite3
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from specdash.core.sources import encode
 from specdash.history.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def members(archive: Path | bytes) -> dict[str, bytes]:

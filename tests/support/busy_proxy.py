@@ -1,19 +1,14 @@
 """A server and its proxy at their busiest, made up second by second: readings as the collectors publish them."""
 
-from __future__ import annotations
-
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specdash.core.log_facts import LogBatch
 from specdash.core.proxy_events import SESSIONS_SHOWN, ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView
 from specdash.core.readings import Counters, Health, HealthStatus, Host, Reading, Slot, Slots, Source
 from specdash.llama.log.parser import LogParser
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from specdash.core.log_facts import LogBatch
 
 SLOTS = 8
 CONTEXT = 131072

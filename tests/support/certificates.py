@@ -1,15 +1,10 @@
 """Self-signed certificates, made by openssl."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def openssl(*arguments: str) -> None:

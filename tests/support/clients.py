@@ -1,14 +1,10 @@
 """Clients that ask through the proxy of a rig without pause, while its backend is changed under them."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
+from support.deployment import Rig
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from support.deployment import Rig
 
 
 class Clients:

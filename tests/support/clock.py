@@ -1,7 +1,5 @@
 """A clock that the test moves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Readings as hypothesis draws them: every source, every kind of failure, real log lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import strategies as st

@@ -1,16 +1,12 @@
 """What the real `pynvml` opens, with the structures of C: a scripted driver in place of libnvidia-ml.so.1."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import pynvml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 OK = 0
 

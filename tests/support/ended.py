@@ -1,17 +1,12 @@
 """Processes that have ended."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from specdash.system.processes import is_alive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

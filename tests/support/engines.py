@@ -1,7 +1,5 @@
 """The real engines under test, and a way to run `specdash backend run` on one."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -10,20 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.core.records import RunRecord
+from specdash.core.records import RunRecord, StartCheck
 from support.asking import ask, complete
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from specdash.core.records import StartCheck
 
 START_S = 30.0
 

@@ -1,19 +1,12 @@
 """A server that answers HTTP as it is told, to the byte, and injects the faults of real servers and networks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
-from support.scripted_server import ThreadedServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from support.scripted_server import Behaviour, Call
+from support.scripted_server import Behaviour, Call, ThreadedServer
 
 
 def answer(status: int, body: bytes, *headers: str) -> bytes:

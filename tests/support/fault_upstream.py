@@ -6,18 +6,12 @@ records what came, and when the other side went away.
 Formats are those of llama.cpp b11549: `prompt_progress` and `timings` on the chunks, a usage chunk, `[DONE]`.
 """
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from support.scripted_server import DEADLINE_S, ThreadedServer
+from support.scripted_server import DEADLINE_S, Behaviour, Call, ThreadedServer
 from support.upstream_script import Script, answers, error, gives, loading, unauthorised
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from support.scripted_server import Behaviour, Call
 
 CHAT = "/v1/chat/completions"
 HELLO = answers("Hello")

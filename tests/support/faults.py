@@ -1,7 +1,5 @@
 """A real llama-server that tests may break in every way that happens at night, and the state that watches it."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os
@@ -12,28 +10,25 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import pytest
 
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.collect.hub import Hub
+from specdash.core.records import Alert
 from specdash.core.target import Target
+from specdash.insight.picture import Picture
+from specdash.insight.rules.catalogue import Rule
 from specdash.insight.state import TargetState
 from support.asking import ask, complete, healthy, read
 from support.engines import llama_server_binary
 from support.fault_server import FaultServer, free_port
+from support.scripted_server import Behaviour
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from specdash.core.records import Alert
-    from specdash.insight.picture import Picture
-    from specdash.insight.rules.catalogue import Rule
-    from support.scripted_server import Behaviour
 
 START_S = 30.0
 PATIENCE_S = 30.0

@@ -1,7 +1,5 @@
 """A stand-in for the `pynvml` module: GPUs that can be broken, since no healthy driver gives faults."""
 
-from __future__ import annotations
-
 from types import FunctionType, SimpleNamespace
 from typing import Any
 

@@ -1,16 +1,11 @@
 """Runs of specdash without the price of their imports: forked from a process that has them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from multiprocessing.context import ForkServerProcess
-    from pathlib import Path
+from collections.abc import Mapping, Sequence
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["specdash.cli.main", "specdash.cli.proxy", "specdash.proxy.http.server"])

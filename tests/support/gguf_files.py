@@ -1,20 +1,16 @@
 """GGUF files of every kind, written with the gguf package: small, and most of them no engine would run."""
 
-from __future__ import annotations
-
 import struct
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 
 from support.tiny_models.automaton import TOKENS, WIDTH, Model, feed_forward_block, successors
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    Shapes = Mapping[str, tuple[int, tuple[int, ...]]]
+Shapes = Mapping[str, tuple[int, tuple[int, ...]]]
 
 CHAT_TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 

@@ -1,7 +1,5 @@
 """A program in llama-server's place that tells of itself what a given build does: for builds that cannot be had."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

@@ -1,18 +1,12 @@
 """Conversations for tests of request guardrails: exchanges by hand, and whole histories as hypothesis draws them."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
-from specdash.proxy.translate.parse import Message, MessagesRequest, Tool
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from specdash.proxy.translate.parse import Block
+from specdash.proxy.translate.parse import Block, Message, MessagesRequest, Tool
 
 Call = tuple[str, dict[str, Any]]
 

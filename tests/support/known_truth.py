@@ -9,16 +9,13 @@ accepted and never counted, and so gains one token more.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from support.tiny_models import successors
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    Drafter = Callable[[Sequence[int]], Sequence[int]]
-    """Drafts from the tokens so far, of which the last one is sampled and not decoded yet."""
+Drafter = Callable[[Sequence[int]], Sequence[int]]
+"""Drafts from the tokens so far, of which the last one is sampled and not decoded yet."""
 
 NGRAM_SIZE = 12
 """Default of `--spec-ngram-simple-size-n`."""

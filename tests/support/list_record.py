@@ -1,19 +1,12 @@
 """A record in memory, with the methods of `history.store.Store` that replay reads: for tests of replay alone."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from specdash.core.readings import Source
-from specdash.core.records import Transition
+from specdash.core.readings import Reading, Source
+from specdash.core.records import Alert, AlertEvent, TimelineEvent, Transition
+from specdash.insight.charts import Metric
 from specdash.insight.derive import of_alert
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from specdash.core.readings import Reading
-    from specdash.core.records import Alert, AlertEvent, TimelineEvent
-    from specdash.insight.charts import Metric
 
 STILL = (Source.PROPS, Source.APPLIES, Source.BASELINES)
 

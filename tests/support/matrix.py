@@ -4,21 +4,15 @@ What fits follows from what a model gives and what a type needs, as the catalogu
 which nobody has said here what it drafts fails `test_every_type_is_in_the_matrix`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from specdash.core.speculation import SPEC_TYPES, MemoryKind, Rollback, SpecType, rollback
 from support import known_truth as truth
 from support import tiny_models as tiny
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from support.known_truth import Counts, Drafter
+from support.known_truth import Counts, Drafter
 
 WRONG_EVERY = 8
 """All drafts have the same words wrong, so that all types must be counted alike."""

@@ -1,14 +1,10 @@
 """Bodies of Messages requests: one that uses everything, and strategies for valid conversations and for any JSON."""
 
-from __future__ import annotations
-
 import copy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import strategies as st
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Json = Any
 

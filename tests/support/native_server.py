@@ -1,22 +1,18 @@
 """The real llama-server with `LLAMA_ARG_*` variables alone: what llama.cpp itself makes of settings."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import subprocess
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from specdash.backend.launch import free_port
 from support.asking import ask, complete, healthy
 from support.engines import llama_server_binary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 _START_S = 30.0
 _PROMPT = "the speculative decoder drafts several tokens with a"

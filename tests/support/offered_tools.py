@@ -1,7 +1,5 @@
 """The tools that tests of answers offer, shaped like those of a coding agent."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from specdash.proxy.answer.blocks import ToolCall

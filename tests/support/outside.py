@@ -4,8 +4,6 @@
 diff then shows; what is taken away breaks somebody's script.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib
@@ -14,16 +12,14 @@ import json
 import os
 import subprocess
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specdash.cli.commands import COMMANDS
 from specdash.cli.main import CommandParser, main
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 _KINDS = {bool: "boolean", int: "number", float: "number", str: "string"}
 

@@ -1,18 +1,12 @@
 """An answer's pieces through one filter, as a turn feeds them."""
 
-from __future__ import annotations
-
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 from specdash.proxy.answer.assembler import AnswerAssembler
-from specdash.proxy.answer.blocks import END, MessageBuilder, Text
+from specdash.proxy.answer.blocks import END, MessageBuilder, Piece, Text
 from specdash.proxy.answer.filters import Attempt
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
-
-    from specdash.proxy.answer.blocks import Piece
 
 
 def texts(*pieces: str) -> list[Piece]:

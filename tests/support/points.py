@@ -5,15 +5,14 @@ home: `kill NAME` ends it there, once; `pause NAME` makes it wait there until th
 is: the points are calls of its functions, and the renames of env files that audit events announce.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.backend import repair, transaction
 from specdash.backend.env_store import Backups
@@ -24,11 +23,6 @@ from specdash.core.changes import STEPS, ApplyStep
 from support.waiting import until
 
 WITH_POINTS = os.pathsep.join(map(str, (Path(__file__).parent / "with_points", Path(__file__).parents[1])))
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 POINT, REACHED = ".point", ".point-reached"
 FORWARD = (
     *(f"{step}:before" for step in STEPS),

@@ -1,11 +1,10 @@
 """The proxy's application on a real socket, inside the loop of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import httpx
 import uvicorn
@@ -13,13 +12,8 @@ from uvicorn.server import ServerState
 
 from specdash.proxy.http.app import Proxy, asgi
 from specdash.proxy.settings import ProxySettings, settings_from_env
-from support.scripted_server import ScriptedServer
+from support.scripted_server import Behaviour, ScriptedServer
 from support.waiting import until_async
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from support.scripted_server import Behaviour
 
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that speak plain HTTP: reading the authorities' certificates costs each 40 ms."""

@@ -11,20 +11,15 @@ cut         the rest is left out
 sentence    a sentence instead of nothing
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from support.proxy_ways import turn
+from support.fault_upstream import FaultUpstream
+from support.proxy_ways import Told, Way, turn
 from support.upstream_script import Act, Script, calls, says, stops, thinks
-
-if TYPE_CHECKING:
-    from support.fault_upstream import FaultUpstream
-    from support.proxy_ways import Told, Way
 
 FOLDER = Path(__file__).parents[1] / "data" / "proxy_corpus"
 TOOLS: list[dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))

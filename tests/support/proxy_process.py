@@ -1,16 +1,15 @@
 """`specdash proxy run` in a process of its own, and what can be seen of it from outside."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
 import os
 import signal
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -21,9 +20,6 @@ from specdash.core.paths import proxy_records_dir
 from support import forked
 from support.engines import write_env
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 START_S = 30.0
 STOP_S = 40.0

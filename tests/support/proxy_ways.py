@@ -1,20 +1,15 @@
 """The ways a client can ask for one turn, and one form of answer for all of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from support.anthropic_stream import checked
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from support.proxy_process import Answer, ProxyProcess
+from support.proxy_process import Answer, ProxyProcess
 
 READ_FILE = {
     "name": "read_file",

@@ -1,7 +1,5 @@
 """A program on a bare pseudo-terminal: what it writes, keys in one write, and a terminal that goes away."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re
@@ -11,11 +9,9 @@ import struct
 import subprocess
 import termios
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from typing import Self
 
 _NOT_OF_TERMINAL = ("COLUMNS", "LINES", "TMUX")
 _CONTROL = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[()][0-9A-B]|\x1b[=>78]")

@@ -1,17 +1,13 @@
 """Raw bytes to a proxy, and its answers as they come."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from support.proxy_process import ProxyProcess
+from support.proxy_process import ProxyProcess
 
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
 DEADLINE_S = 15.0

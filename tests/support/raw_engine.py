@@ -1,7 +1,5 @@
 """A real engine with settings that nobody checked: what llama.cpp itself makes of them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,21 +7,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from specdash.backend.embedded import ASSIGNMENTS_VARIABLE
 from specdash.backend.launch import free_port
 from specdash.core.parameter_catalogue import BY_NAME
+from specdash.core.parameters import Scalar
 from support.asking import ask, complete, healthy
 from support.engines import llama_server_binary
 from support.native_server import wait_up
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from specdash.core.parameters import Scalar
 
 _START_S = 30.0
 _PROMPT = "the speculative decoder drafts several tokens with a"

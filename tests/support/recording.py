@@ -1,25 +1,21 @@
 """Recorders for tests: quick ones in this process, and real processes that are killed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 import specdash.history.recorder as module
 from specdash.core import paths
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.target import Target
 from specdash.history.recorder import Recorder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    import pytest
 
 TARGET = Target("http://127.0.0.1:8080")
 URL = TARGET.url

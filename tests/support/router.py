@@ -1,13 +1,13 @@
 """A real llama-server in router mode, with small models of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,10 +16,6 @@ from support.asking import ask
 from support.engines import llama_server_binary
 from support.tiny_models import write_llama
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _START_S = 30.0
 

@@ -4,17 +4,13 @@ What it generates is an automaton: each token has one successor. After a tied to
 likely, up to 0.02 nats; a server with `flips` takes that one, as another batch shape would.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.fault_upstream import CHAT, FaultUpstream
+from support.scripted_server import Call
 from support.upstream_script import Script, error, gives, says, stops, with_
-
-if TYPE_CHECKING:
-    from support.scripted_server import Call
 
 VOCABULARY = 500
 TIE_GAP = 0.02

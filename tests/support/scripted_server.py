@@ -13,14 +13,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from support.waiting import until_async
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SSE = "text/event-stream"
 JSON = "application/json"

@@ -1,16 +1,11 @@
 """Tiny models whose text depends on what the plain ones ignore: on rounding, and on what they remember of a text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import numpy as np
 
 from support.tiny_models import FIRST_WORD, SENTENCE, TOKEN_KINDS, TOKENS, WIDTH
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOGIT = 20.0
 NOISE = 0.5

@@ -4,18 +4,13 @@ Run as a program: `python small_server.py PORT [ATTRIBUTE=VALUE …]` sets attri
 its standard input ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODELS = Path(__file__).resolve().parents[2] / "src" / "specdash" / "backend" / "models"
 START_S = 60.0

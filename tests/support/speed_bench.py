@@ -1,14 +1,10 @@
 """What llama.cpp's speed-bench (tools/server/bench/speed-bench, PR #23869) makes of requests, one after the other."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """A real sshd on loopback, for this user alone: its own host key, one authorised key, nothing of the machine's own."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os
@@ -9,17 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from support.fault_server import free_port
 from support.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REQUIRED = "SPECDASH_REQUIRE_SSHD"
 

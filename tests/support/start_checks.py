@@ -1,14 +1,9 @@
 """Settings of backends whose start is looked at."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 from support.engines import llama_server_binary
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 
 def behind_our_back(directory: Path, *words: str) -> dict[str, str]:

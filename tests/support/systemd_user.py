@@ -5,22 +5,17 @@ holds the directory that says so. Its sockets are in a directory that both sides
 outside with `environment`. There is no journald: units write to files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SYSTEMD = "/usr/lib/systemd/systemd"
 _START_S = 20.0

@@ -1,20 +1,16 @@
 """A real terminal for tests: a tmux server of its own, with keys in and the screen out."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 POLL_S = 0.1
 _REPORTING = 'status=$1; shift; "$@"; echo $? > "$status"'

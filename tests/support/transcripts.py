@@ -4,22 +4,18 @@ The words are those of the tiny models' sentence. `write_reader` writes a model 
 that a prefix of 100 KB is some 17,000 tokens: two processor cores can replay that.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from support.tiny_models.automaton import SENTENCE, TOKENS
 from support.tiny_models.variants import write_variant
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    Record = dict[str, Any]
+Record = dict[str, Any]
 
 TOOLS = ("Read", "Grep", "Bash")
 

@@ -1,10 +1,9 @@
 """A bed, a measurement and a record of a tuning run, scripted: speeds by point, and faults where a test wants them."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.bench.load.samples import BenchSample, BootFailedError, EngineAddress
 from specdash.tune.model.problem import (
@@ -20,12 +19,7 @@ from specdash.tune.model.problem import (
 )
 from specdash.tune.run.loop import Loop, LoopParts, Texts
 from specdash.tune.run.measuring import MeasuredBoot, Surroundings
-from specdash.tune.run.status import RunPlan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead
+from specdash.tune.run.status import Boot, CurrentStep, RunEnd, RunHead, RunPlan
 
 START = Point(("draft-simple",), n_max=3, p_min=0.0)
 FAST = Point(("draft-simple",), n_max=6, p_min=0.0)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from support.scripted_server import SSE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from support.scripted_server import Behaviour, Call
+from support.scripted_server import SSE, Behaviour, Call
 
 JSON_TYPE = "application/json; charset=utf-8"
 MOMENT_S = 0.002

@@ -1,13 +1,8 @@
 """Waiting for what happens elsewhere: in another thread, in another process, or in another task."""
 
-from __future__ import annotations
-
 import asyncio
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 
 def until(

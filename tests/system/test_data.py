@@ -77,16 +77,3 @@ def test_the_first_instances_are_as_the_later_ones() -> None:
     assert [(one.total, one.late, one.tags) for one in made] == [(8, 1.5, [])] * 30
     assert [one.last for one in made] == list(range(30))
     assert len({id(one.tags) for one in made}) == 30
-
-
-def test_nothing_is_compiled_for_a_class_of_which_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[str] = []
-    monkeypatch.setattr("specdash.system.data.exec", lambda text, _: compiled.append(text), raising=False)
-
-    @dataclass(frozen=True, slots=True)
-    class Once:
-        x: int
-
-    assert [item.name for item in dataclasses.fields(Once)] == ["x"]
-    assert Once(1).x == 1
-    assert not compiled

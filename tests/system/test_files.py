@@ -1,7 +1,5 @@
 """Writing whole files: what a killed writer leaves is gone with the next one, what a living writer is at stays."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

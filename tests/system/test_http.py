@@ -1,16 +1,15 @@
 """Questions to real sockets: whatever comes, or does not, ends in time in an answer or an `OSError`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,12 +18,7 @@ from hypothesis import strategies as st
 from specdash.system import http
 from support.certificates import make_certificate
 from support.fault_server import FaultServer, floods, free_port, full_backlog, hangs, resets, says, writes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from support.scripted_server import Behaviour
+from support.scripted_server import Behaviour
 
 STREAM = b'data: {"a":1}\r\n\r\nevent: x\ndata:{"b":2}\n\n: a comment\nerror: {"c":3}\n\ndata: [DONE]\n\n'
 EVENTS = [b'{"a":1}', b'{"b":2}', b'{"error":{"c":3}}', b"[DONE]"]

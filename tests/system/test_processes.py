@@ -1,7 +1,5 @@
 """Whether a process lives: told of real processes that run, are stopped, have ended, and have not been reaped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

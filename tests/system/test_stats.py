@@ -1,7 +1,5 @@
 """Quantiles, means and intervals: the arithmetic that reports, cards and the tuner stand on."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """One spelling each for numbers, shares, times, sizes, moments and tables; what is unknown is never a zero."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

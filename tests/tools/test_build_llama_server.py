@@ -1,7 +1,5 @@
 """`tools/build_llama_server.sh` around its build, with programs in the place of CMake and ninja."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tarfile

@@ -1,7 +1,5 @@
 """The second look of `.ci/run` at marked tests that failed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

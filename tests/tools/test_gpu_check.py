@@ -1,7 +1,5 @@
 """`tools/gpu_check.py` without a GPU: every step on the tests' llama-server, and one document of them all."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

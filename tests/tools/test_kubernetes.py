@@ -4,8 +4,6 @@ No cluster is at hand. The schemas of Kubernetes are held against it where `kube
 builds it where there is one, and the programs are the real ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import os

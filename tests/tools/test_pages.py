@@ -1,7 +1,5 @@
 """The generated pages of docs/ are what the catalogues say, whole and current."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

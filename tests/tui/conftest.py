@@ -1,7 +1,5 @@
 """Keys are waited for no longer than they take."""
 
-from __future__ import annotations
-
 import pytest
 
 from tui.waiting import idle

@@ -1,7 +1,5 @@
 """What was drawn, as plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from textual.geometry import Region

@@ -1,7 +1,5 @@
 """A dashboard driven by keys, its time standing still, and what it shows and says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Alerts, events and speed-ups for screens: what is wrong, what was, and whether speculation pays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord

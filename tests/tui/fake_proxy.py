@@ -1,7 +1,5 @@
 """Proxies for screens: one at work, one that is held, one that is gone, a UAP proxy, and a hostile one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specdash.core.proxy_events import (

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501  the sample log lines are as long as the server prints them
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A tuner's console for screens: made-up runs at one moment, and no process behind them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Views of the speculation screen for tests: every way to speculate, and the ways in which it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specdash.core.readings import Source

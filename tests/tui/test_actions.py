@@ -1,7 +1,5 @@
 """The action registry and everything that is made from it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import given

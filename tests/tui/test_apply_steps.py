@@ -1,7 +1,5 @@
 """The steps of an apply on its screen."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.changes import ApplyProgress, ApplyStep, StepState

@@ -1,7 +1,5 @@
 """The banner, the timeline and the speed-up: they fit, are told apart without colour, and take no room for nothing."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Applies on charts: at the right column, told apart, and never over a value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

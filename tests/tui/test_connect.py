@@ -1,7 +1,5 @@
 """First contact: no server is found, or several are."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.collect.targets import TargetLook

@@ -1,7 +1,5 @@
 """The before/after card: everything that matters fits from 76 columns on, and nothing is said by colour alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

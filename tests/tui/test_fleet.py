@@ -1,12 +1,11 @@
 """The rows of many servers: sorted, filtered, opened."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from textual import events
 from textual.pilot import Pilot
 
 from specdash.core.readings import ReadingStatus
@@ -131,6 +130,14 @@ async def test_the_filter_lets_through_what_has_the_words_and_escape_takes_one_t
         assert pilot.app.is_running
         await pilot.press("escape")
     assert pilot.app.return_value is None
+
+
+async def test_keys_typed_right_behind_the_one_that_opens_the_filter_belong_to_it() -> None:
+    choice = FleetChoice()
+    async with running(FleetApp(lambda _: ROWS, choice)) as pilot:
+        for key in ("slash", *"gpu2", "enter"):
+            pilot.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: choice.words == "gpu2")
 
 
 async def test_columns_of_gpus_are_there_where_anything_is_known_of_one() -> None:

@@ -1,7 +1,5 @@
 """Before the first paint the screen loads nothing that collects, judges or tunes, and no chart library."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The incidents screen, driven by keys: what is wrong, what to do, go there, take the fix, write the bundle."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any, ClassVar

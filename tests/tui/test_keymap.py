@@ -1,7 +1,5 @@
 """The user's keys: they do what the table's did, and everything that names a key names them."""
 
-from __future__ import annotations
-
 import pytest
 
 from specdash.core.config import Resolved

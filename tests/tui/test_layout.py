@@ -1,7 +1,5 @@
 """Where panels go."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The log's tail in memory."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What a click does: the way to a panel, a row or an action beside its key."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import pytest

@@ -1,7 +1,5 @@
 """What single panels say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Charts, bars and text in exactly the cells they are given."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """The one field in which anything is typed, on a real terminal: keys that arrive together are taken in their order."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,29 +1,23 @@
 """How the screen looks, held as pictures. After a wanted change: `pytest tests/tui --snapshot-update`, and look at
 them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pytest_textual_snapshot import SVGImageExtension  # type: ignore[import-untyped]
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
 
+from specdash.tui.app import Dashboard
 from specdash.tui.widgets.alerts import AlertDetail
 from tui.driven import SIZES, dashboard, edit, ended, press
 from tui.fake_alerts import SPECS
 from tui.fake_console import FakeConsole
 from tui.fake_tuner import FakeTuner
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
-
-    from syrupy.assertion import SnapshotAssertion
-    from textual.pilot import Pilot
-
-    from specdash.tui.app import Dashboard
-
-    Looks = Callable[..., Awaitable[None]]
+Looks = Callable[..., Awaitable[None]]
 
 SMALL, MIDDLE, LARGE = SIZES
 

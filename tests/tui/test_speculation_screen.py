@@ -1,7 +1,5 @@
 """The speculation screen, driven by keys: does it speculate, with what, how well; and slots changed only when armed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

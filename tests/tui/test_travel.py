@@ -1,7 +1,5 @@
 """Time travel, by keys: from live into the record and back, and a dashboard that is only a replay."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """While settings are tried on the server, every screen says so in one line, and nothing of it looks like an outage."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What is pending, what is shown of it, and when it is forgotten."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The tune screen, driven by keys: read-only until armed, checked while it is edited, applied step by step."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The tuner's screen on a real service: it sees a run of the command line, and starts one that outlives it; stopping
 either leaves the service as it was."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """`y` copies what the cursor is on, by OSC 52, and never a secret."""
 
-from __future__ import annotations
-
 import pytest
 
 from tui.driven import dashboard, press, said

@@ -1,7 +1,5 @@
 """Waiting for what a dashboard does besides drawing."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

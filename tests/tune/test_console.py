@@ -1,8 +1,6 @@
 """Runs of the tuner as children: planned, begun, watched and stopped from afar. The child is a stand-in for `specdash
 tune` that writes what a real one would."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

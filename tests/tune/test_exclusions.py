@@ -1,7 +1,5 @@
 """Points that a limit rules out are named and marked wherever their speeds are shown."""
 
-from __future__ import annotations
-
 from specdash.cli.bench.tune import boot_line
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.tui.widgets.tuner.tuner_boots import chart_lines, dots_of

@@ -1,7 +1,5 @@
 """Prompts that do not fit into a slot are known before anything is restarted, counted by the server that runs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

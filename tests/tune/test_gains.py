@@ -1,7 +1,5 @@
 """Boots against the start: paired by prompt, and no surer than prompts and boots allow."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

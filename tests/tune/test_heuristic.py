@@ -1,7 +1,5 @@
 """UAP's formula and its circular simulation, to the last digit of the program they come from."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Points as settings of an env file, and settings as points."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

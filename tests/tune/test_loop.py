@@ -1,7 +1,5 @@
 """A tuning run on a scripted bed: what it finds, what it survives, and that the bed is always restored."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import time

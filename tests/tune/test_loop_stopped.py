@@ -1,7 +1,5 @@
 """A stop that is asked for at any line of a run: nothing is begun after it, and the original is put back."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import signal

@@ -1,7 +1,5 @@
 """One boot measured on servers: what counts, who disturbs, and what a run would cost."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

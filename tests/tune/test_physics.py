@@ -1,7 +1,5 @@
 """What the text model makes of counters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.tuner_lab.grid import both, mtp, ngram, points

@@ -1,7 +1,5 @@
 """The files of a run: written whole, read by others while they are written, and believed only as far as they can be."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run writes about itself, and when it may be taken up again."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from pathlib import Path

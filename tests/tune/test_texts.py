@@ -1,7 +1,5 @@
 """Comparing the texts of a chosen point with those without drafts, on scripted servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

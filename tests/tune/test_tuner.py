@@ -1,7 +1,5 @@
 """The tuner, on simulated machines and on made-up boots."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The harness: what it sums up and refuses, and the tuner beside random search."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine simulator: one seed is one environment, and what it counts adds up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.tuner_lab.grid import (

@@ -1,7 +1,7 @@
 """Measures decode without speculation on a running server: per context length and concurrency, one short run each.
 
 A prompt of just that many tokens is put into as many slots first; then all of them generate at the same time, from a
-prompt that is cached, so that nobody's prefill stands in another's decode. The speed of one request is its own
+prompt that is cached, so that no one's prefill stands in another's decode. The speed of one request is its own
 `timings`: tokens after the first over the time since the first. A server that speculates is measured by
 `backend.baseline`.
 """
@@ -60,7 +60,7 @@ def measure(
             try:
                 _run(server, cell, effort, pool, values, told)
             except BaseException:
-                # Else the pool would wait for answers that nobody wants any more.
+                # Else the pool would wait for answers that no one wants any more.
                 server.close()
                 raise
             finally:
@@ -73,7 +73,7 @@ def measure(
                         BaselineStep(cell, number + 1, len(cells), (done + work[number]) / sum(work), None, baseline)
                     )
     finally:
-        # Cut short, nobody waits for answers that nobody wants any more: they end with the connection, or the engine.
+        # Cut short, no one waits for answers that no one wants any more: they end with the connection, or the engine.
         pool.shutdown(wait=False, cancel_futures=True)
     return report
 

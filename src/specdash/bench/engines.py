@@ -67,7 +67,7 @@ def plan_beside(
 
 
 def on_free_port(plan: LaunchPlan, who: str) -> LaunchPlan:
-    """The plan on a port that nobody has now."""
+    """The plan on a port that no one has now."""
     from specdash.backend.launch import free_port
 
     return replace(plan, settings=plan.settings.with_value("port", free_port("127.0.0.1"), who, ", a free port"))
@@ -223,7 +223,7 @@ class InPlace:
         return self._place()
 
     def switch_back(self) -> ApplyRecord | None:
-        """Undo what was applied; None when there is nothing to undo. The record tells how that ended."""
+        """Undo what was applied; None when there is nothing to undo. The record says how that ended."""
         from specdash.control.change import Apply
         from specdash.control.plan import plan_rollback
 

@@ -108,7 +108,7 @@ class Results:
             self.trouble = self.trouble or NotWrittenError(files.not_written(path, error))
 
     def write(self, name: str, text: str) -> None:
-        """A whole file, the old version or the new one whatever happens."""
+        """A whole file, the old version or the new one no matter what happens."""
         path = self.directory / name
         try:
             files.replace(path, text.encode())

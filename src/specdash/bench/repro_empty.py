@@ -297,7 +297,7 @@ class ReproRun:
 
     def plan(self) -> ReproPlan:
         """Which calls fit, and how to say them. Raises `InputError` when fewer than two fit or for a refused key,
-        `UnreachableError` when nobody answers, `RefusedError` while it loads or for a router of which no model is
+        `UnreachableError` when no one answers, `RefusedError` while it loads or for a router of which no model is
         named."""
         context = self._context()
         looks = ServerQuestions(self.place)

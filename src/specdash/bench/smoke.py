@@ -486,7 +486,7 @@ class Smoke:
         self._chat = ChatClient(self.url, self.key, silence_s=limit_s, limit_s=limit_s, keep_text=True)
 
     def run(self) -> None:
-        """Send everything. Raises `UnreachableError` when nobody answers at the beginning, `InputError` for a model or
+        """Send everything. Raises `UnreachableError` when no one answers at the beginning, `InputError` for a model or
         key that the server does not take; whatever happens later is for the checks to say."""
         self._first_look()
         effort = self.effort
@@ -633,7 +633,7 @@ class Smoke:
         if completion.error is None or now != Instance():
             self.looks.append(InstanceLook(now, completion.tokens if completion.error is None else 0))
         if not self.told.types:
-            # Types are told once a slot has served, and a router's model may be loaded only now.
+            # Types are reported once a slot has served, and a router's model may be loaded only now.
             seen = self._speculation()
             self.told = seen if self.told.drafting is None else replace(self.told, types=seen.types)
 

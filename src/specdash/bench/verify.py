@@ -26,7 +26,7 @@ FOLLOWED = 12
 Continue = Callable[[tuple[int, ...], int], tuple[int, ...]]
 """The baseline's tokens after the prompt and a prefix, so many."""
 Weigh = Callable[[tuple[int, ...], int, int], "Weights"]
-"""What a server thinks of two tokens after the prompt and a prefix, read anew as one prompt."""
+"""What a server thinks of two tokens after the prompt and a prefix, read again as one prompt."""
 
 
 class VerifySide(StrEnum):
@@ -60,7 +60,7 @@ _SHAKEN = (Agreement.BATCH_SHAPE, Agreement.UNDECIDED)
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Log probabilities (nats) of two tokens at one place; None: not among the many most likely ones. `first` is the
-    token the server takes there when it reads the text anew."""
+    token the server takes there when it reads the text again."""
 
     expected: float | None
     got: float | None
@@ -74,7 +74,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
-    """One greedy answer: token ids, and what the server tells of drafts and of the cache."""
+    """One greedy answer: token ids, and what the server reports of drafts and the cache."""
 
     tokens: tuple[int, ...]
     drafted: int = 0

@@ -82,7 +82,7 @@ class VerifyServer:
     _cancel: Cancel = field(init=False, repr=False, default_factory=Cancel)
 
     def __post_init__(self) -> None:
-        """Raises `UnreachableError` when nobody answers, `SpecdashError` when it is no llama-server of today."""
+        """Raises `UnreachableError` when no one answers, `SpecdashError` when it is no llama-server of today."""
         self._client = BlockingClient(self.url, self.key, cancel=self._cancel)
         props = self._client.props()
         if props.role == "router":
@@ -144,7 +144,7 @@ class VerifyServer:
         )
 
     def weights(self, text: Sequence[int], expected: int, got: int) -> Weights:
-        """What it thinks of two tokens after the text, which it reads anew as one prompt. Draftless by nature."""
+        """What it thinks of two tokens after the text, which it reads again as one prompt. Draftless by nature."""
         told = self._complete(text, 1, n_probs=LIKELY)
         places = told.get("completion_probabilities")
         place = mapping(places[0]) if isinstance(places, list) and places else {}
@@ -178,7 +178,7 @@ def together(server: VerifyServer, prompts: Sequence[Sequence[int]], tokens: int
                 failed.result()
         return [future.result() for future in waiting]
     except BaseException:
-        # Nobody waits for answers that nobody wants any more.
+        # No one waits for answers that no one wants any more.
         server.close()
         raise
     finally:

@@ -1,4 +1,4 @@
-"""Moves a replay in a thread of its own, so that whoever presses keys never waits for the disk."""
+"""Moves a replay in a thread of its own, so that anyone who presses keys never waits for the disk."""
 
 from __future__ import annotations
 
@@ -165,6 +165,6 @@ class Player:
             self.version += 1
 
     def _wait(self, seen: int, seconds: float | None) -> None:
-        """Until somebody tells something new, or for so long."""
+        """Until there is something new, or for so long."""
         with self._change:
             self._change.wait_for(lambda: self.version != seen, seconds)

@@ -60,7 +60,7 @@ class Leadership:
         if self._descriptor is not None:
             if _same_file(self._descriptor, self._path):
                 return True
-            # Somebody removed the lock's file: another process may hold a new one.
+            # Someone removed the lock's file: another process may hold a new one.
             self.give_back()
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
@@ -107,7 +107,7 @@ STEP_S: Final = 0.25
 CLOSE_S: Final = 2.0
 """How long `close` waits."""
 BEGAN: Final = "began"
-"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads anew."""
+"""The `ref` of the event by which a recorder says that it begins: what it reads from files, it reads again."""
 WENT_ON, ENDED, LOST, CLOCK, MOVED, FAULT = "went on", "ended", "lost", "clock", "moved", "fault"
 FAULTY: Final = "recording has a fault"
 _SAME_S: Final = 1e-3

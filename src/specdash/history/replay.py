@@ -310,7 +310,7 @@ _REMEMBERED = (EventKind.STATE, EventKind.RESTART)
 _BEGINNING_S = 5.0
 """A record that begins so soon after its recorder begins with what was read first."""
 _SILENT_S = 600.0
-"""An alert whose end nobody recorded was over so long after it was last seen."""
+"""An alert whose end no one recorded was over so long after it was last seen."""
 
 
 def open_session(

@@ -116,7 +116,7 @@ def _for_reading(path: Path) -> sqlite3.Connection:
         connection.close()
         if path.with_name(path.name + "-wal").exists():
             raise
-        # A copy in a directory that may not be written to: nobody else writes it either.
+        # A copy in a directory that may not be written to: no one else writes it either.
         connection = _open(f"{address}?immutable=1")
     return connection
 

@@ -121,5 +121,5 @@ class _Recalled:
 
 
 def _began(value: object) -> float:
-    """When the process that a reading tells of began; 0 for one that tells of none."""
+    """When the process that a reading reports began; 0 for one that reports none."""
     return value.started_wall or 0.0 if isinstance(value, ProcessTree) else 0.0

@@ -193,7 +193,7 @@ def _is_usable(path: Path) -> bool:
 
 # What of a reading may be kept: nothing that a prompt, an answer or a tool call could be in, and no secret.
 #
-# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made anew (see `llama.log.safe`);
+# Log lines are kept of the warning and life-cycle classes alone, a few per batch, made again (see `llama.log.safe`);
 # what other lines say is in the facts. Lines that no table knows are not kept at all.
 
 LINES_KEPT: Final = 8

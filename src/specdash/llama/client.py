@@ -244,7 +244,7 @@ async def _resolve(host: str) -> list[str]:
         try:
             loop.call_soon_threadsafe(settle, addresses, failure)
         except RuntimeError:
-            # The loop has ended in the meantime; nobody waits any more.
+            # The loop has ended in the meantime; no one waits any more.
             return
 
     threading.Thread(target=look_up, name="specdash-resolve", daemon=True).start()
@@ -524,7 +524,7 @@ class LlamaClient:
 
     def look_at(self, model: str | None) -> None:
         """Ask about this model of a router from now on; None: about the server itself."""
-        # Without autoload=false a router loads the model because somebody looked.
+        # Without autoload=false a router loads the model because someone looked.
         self._query = "?" + urlencode({"model": model, "autoload": "false"}) if model else ""
 
     async def health(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Health | Failure:

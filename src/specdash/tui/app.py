@@ -143,7 +143,7 @@ class Dashboard(App[None]):
         return PALETTES[self.theme]
 
     def on_key(self, event: events.Key) -> None:
-        """Whoever presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
+        """Anyone who presses keys is there: an armed dashboard stays so. Keys typed right behind the one that opens a
         prompt belong to the prompt."""
         self.access.arming.touch(self._clock())
         prompt = self.shown.prompt
@@ -151,7 +151,7 @@ class Dashboard(App[None]):
             event.prevent_default()
 
     def on_click(self) -> None:
-        """Whoever clicks is there, too."""
+        """Anyone who clicks is there, too."""
         self.access.arming.touch(self._clock())
 
     def get_default_screen(self) -> OverviewScreen:

@@ -1,4 +1,4 @@
-"""Whether the dashboard may change anything: read-only until armed, and read-only again when nobody uses it."""
+"""Whether the dashboard may change anything: read-only until armed, and read-only again when no one uses it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Arming:
         return self.until is not None
 
     def touch(self, now: float) -> None:
-        """Somebody is there: begin the idle time anew."""
+        """Someone is there: begin the idle time again."""
         if self.armed(now):
             self.until = now + self.idle_s
 

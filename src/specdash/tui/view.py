@@ -76,7 +76,7 @@ class View:
 
     @property
     def is_tried(self) -> bool:
-        """Whether settings are tried on the server now, so that what they do to it is nobody's fault."""
+        """Whether settings are tried on the server now, so that what they do to it is no one's fault."""
         trial = self.picture.trial
         return trial is not None and trial.alive
 

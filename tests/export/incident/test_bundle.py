@@ -1,7 +1,5 @@
 """A bundle: whole or not there, every part in it or listed as missing, and a summary that can be pasted."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

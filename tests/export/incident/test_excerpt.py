@@ -1,7 +1,5 @@
 """The log around warnings: bounded, dated, and of the span alone."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

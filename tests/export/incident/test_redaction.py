@@ -1,7 +1,5 @@
 """The one table of secrets, and the one pass that takes them out."""
 
-from __future__ import annotations
-
 import json
 import string
 

@@ -1,7 +1,5 @@
 """Values keep their types and figures, and lose what others wrote."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import asdict

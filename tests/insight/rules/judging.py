@@ -1,7 +1,5 @@
 """Scenes for tests: a state fed with readings at given times, and rules made of a script."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where the rules of the proxy begin; and they agree with what proxy and profiles say. Real proxies: tests/e2e."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whatever is read, in whatever order: no rule fails, and the same readings make the same alerts."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Availability rules on readings: what makes each hold, and what looks like it and does not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

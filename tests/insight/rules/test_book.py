@@ -1,7 +1,5 @@
 """Alerts come when a symptom has lasted, stay through flicker and silence, and go when it is gone."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

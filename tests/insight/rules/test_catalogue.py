@@ -1,7 +1,5 @@
 """The catalogue of rules: complete, consistent, documented, and changeable by a user's file without surprises."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The likely cause: what explains the rest, over others too, and never a notice alone."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

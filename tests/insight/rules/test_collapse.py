@@ -1,7 +1,5 @@
 """Acceptance is compared with earlier requests of the same kind: a collapse is found, another mix of work is none."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

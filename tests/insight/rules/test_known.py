@@ -1,7 +1,5 @@
 """What rules read from a server's command line and its totals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Rules that read the server's own log: clients that leave, and answers that repeat themselves."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

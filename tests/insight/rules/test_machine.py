@@ -3,8 +3,6 @@
 NVML's faults are injected where the driver is called, /proc is a file of the test, disks are real file systems.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

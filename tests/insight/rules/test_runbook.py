@@ -1,7 +1,5 @@
 """Runbooks with what is known in place of their placeholders, wherever they are shown."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

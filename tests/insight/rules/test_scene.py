@@ -1,7 +1,5 @@
 """The past that rules look at: an hour, finer where it is young, small where nothing changes, and true about growth."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hypothesis import given

@@ -3,8 +3,6 @@
 What a real server can be made to do is in tests/e2e/test_speculation_rules.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """While settings are tried on the server, what the trial does to it raises nothing; real faults do, and afterwards
 everything is judged again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 from typing import Any

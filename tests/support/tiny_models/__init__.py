@@ -5,18 +5,13 @@ it to one successor: the model is a token automaton that recites a sentence for 
 memory is allocated and updated. A draft has some wrong successors, which fixes what share of its drafts is accepted.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.tiny_models.automaton import CONTEXT, FIRST_WORD, SENTENCE, TOKEN_KINDS, TOKENS, WIDTH, successors
 from support.tiny_models.drafts import write_dflash, write_dspark, write_eagle3
 from support.tiny_models.hybrids import write_lfm2, write_qwen35
 from support.tiny_models.plain import write_llama, write_mamba
 from support.tiny_models.variants import write_variant
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "CONTEXT",

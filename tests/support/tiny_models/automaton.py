@@ -5,17 +5,12 @@ it to one successor: the model is a token automaton that recites a sentence for 
 memory is allocated and updated. A draft has some wrong successors, which fixes what share of its drafts is accepted.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
 _TEXT = (
     "the speculative decoder drafts several tokens with a small model and verifies them in one batch by means of "

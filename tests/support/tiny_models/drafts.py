@@ -5,11 +5,10 @@ attention that looks at the current token, DSpark by its Markov head, DFlash by 
 block that looks back at the block's first token.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from support.tiny_models.automaton import (
     FIRST_WORD,
@@ -23,11 +22,6 @@ from support.tiny_models.automaton import (
     head,
     successors,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 MASK = 3
 HEADS = 4

@@ -1,15 +1,10 @@
 """Tiny models with a KV cache in some layers and a recurrent state in others."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from support.tiny_models.automaton import TOKENS, WIDTH, Model, feed_forward_block, head, successors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_lfm2(path: Path, *, layers: int = 3, wrong_every: int = 0) -> Path:

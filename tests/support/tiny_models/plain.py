@@ -1,17 +1,11 @@
 """Tiny models with one kind of memory: a KV cache, or a recurrent state."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from support.tiny_models.automaton import TOKENS, WIDTH, Model, successors
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 
 def write_llama(path: Path, *, layers: int = 1, wrong_every: int = 0, table: NDArray[np.int64] | None = None) -> Path:

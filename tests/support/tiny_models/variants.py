@@ -1,16 +1,11 @@
 """Tiny models for vocabularies, contexts and head sizes of all kinds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import gguf
 import numpy as np
 
 from support.tiny_models.automaton import CONTEXT, TOKEN_KINDS, TOKENS, WIDTH
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write_variant(

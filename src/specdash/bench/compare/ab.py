@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 LEAST_GAIN = 0.02
 ALPHA = 0.05
 MOST_ROUNDS = 200
-"""More are not worth naming: nobody waits for them."""
+"""More are not worth naming: no one waits for them."""
 
 
 class ComparisonVerdict(StrEnum):
@@ -360,7 +360,7 @@ class AbReport:
 
     @property
     def not_apart(self) -> tuple[str, ...]:
-        """Those that the winner cannot be told apart from, the reference never among them."""
+        """Those that the winner cannot be distinguished from, the reference never among them."""
         best = self.winner
         if best is None:
             return ()
@@ -574,7 +574,7 @@ def _side(candidate: Candidate, booted: Sequence[BootMeasurement]) -> AbSide:
 
 
 def _drift(booted: Sequence[BootMeasurement], reference: str) -> str | None:
-    """A reference that got slower or faster all the time: the order cancels that, but somebody should know."""
+    """A reference that got slower or faster all the time: the order cancels that, but someone should know."""
     rates = rates_of(booted, reference)
     if len(rates) < 4:
         return None

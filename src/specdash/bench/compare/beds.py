@@ -161,7 +161,7 @@ class ServiceBed:
         return record, apply
 
     def _judge(self, record: ApplyRecord, apply: Apply) -> None:
-        """Raise what an apply that did not go well means, or that somebody asked for the end meanwhile."""
+        """Raise what an apply that did not go well means, or that someone asked for the end meanwhile."""
         if record.outcome is ApplyOutcome.ROLLBACK_FAILED:
             raise NotRestoredError(record.reason)
         if apply.cancelled:
@@ -244,7 +244,7 @@ class OwnBed:
                 log.unlink(missing_ok=True)
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
-        """Nobody watches an engine of our own."""
+        """No one watches an engine of our own."""
 
     def restore(self) -> None:
         """Nothing was changed."""
@@ -271,7 +271,7 @@ class OwnBed:
 
 
 class _FromInsideError(SpecdashError):
-    """Carries an error of whoever uses the place past `own_engine`."""
+    """Carries an error of anyone who uses the place past `own_engine`."""
 
     def __init__(self, error: SpecdashError) -> None:
         super().__init__(str(error))

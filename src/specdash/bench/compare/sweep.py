@@ -1,4 +1,4 @@
-"""A grid of settings, each booted once or a few times, as a report: the best five, and what cannot be told apart.
+"""A grid of settings, each booted once or a few times, as a report: the best five, and what cannot be distinguished.
 
 The best of many single boots is flattered: the luckiest boot wins. So intervals come from how much boots of equal
 settings differ, which the reference shows by being booted again and again in between, and the verdict is the set of all

@@ -189,7 +189,7 @@ def _checked(values: dict[str, str], where: str) -> dict[str, str]:
 def engine_arguments(
     values: Mapping[str, str], candidate: Candidate, env: Mapping[str, str] = os.environ
 ) -> tuple[str, ...] | None:
-    """What the engine is told with this configuration; None where it cannot be planned."""
+    """What the engine gets with this configuration; None where it cannot be planned."""
     from specdash.backend import binary
 
     try:

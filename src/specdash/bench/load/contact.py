@@ -55,7 +55,7 @@ class ServerDescription:
 def look(place: EngineAddress) -> tuple[EngineAddress, ServerDescription]:
     """The engine, and the place with the model that is to be asked.
 
-    A router must be told which model unless just one is in memory. Raises `UnreachableError` when nobody answers,
+    A router must be told which model unless just one is in memory. Raises `UnreachableError` when no one answers,
     `InputError` for a model that is not there or a key that is not taken, `SpecdashError` for what is no llama-server.
     """
     reply = _asked(place, "/v1/models")

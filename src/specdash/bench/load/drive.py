@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # Steps and acceptance per position of single requests, from what /metrics counted between them.
 #
 # The counters move when a request ends. What they moved by is the request's only if it agrees with what the request
-# says of itself; where others use the server at the same time, it does not, and nothing is told.
+# says of itself; where others use the server at the same time, it does not, and nothing is reported.
 
 _ANSWER_S = 5.0
 _PATIENCE_S = 0.5
@@ -164,7 +164,7 @@ class DraftTime:
         self.why = ""
 
     def seconds(self, drafted: int) -> float | None:
-        """Since it began, in which `drafted` tokens were drafted; None when the log tells of others, or nothing."""
+        """Since it began, in which `drafted` tokens were drafted; None when the log reports others, or nothing."""
         if not drafted:
             return 0.0
         latest = self._once_drafted(drafted)
@@ -277,7 +277,7 @@ def measure(
     """Ask every prompt `options.runs` times, in an order drawn from the seed.
 
     `on_sample` is called in the caller's thread as soon as a request has ended. Failed requests are samples, too; a
-    failed warm-up raises `SpecdashError` (`UnreachableError` when nobody answers), as nothing could be measured. Raises
+    failed warm-up raises `SpecdashError` (`UnreachableError` when no one answers), as nothing could be measured. Raises
     `InputError` without prompts, and `Interrupted` with what there is by then at Ctrl-C or when `stop` is set.
     """
     if not prompts:
@@ -471,7 +471,7 @@ def sample_of(heard: ChatAnswer, job: Job, intended_s: float) -> BenchSample:
         prompt_ms=_milliseconds(timings.get("prompt_ms")),
         predicted_tokens=heard.predicted_tokens,
         predicted_ms=_milliseconds(timings.get("predicted_ms")),
-        # Left out when nothing was drafted; without timings nobody knows.
+        # Left out when nothing was drafted; without timings no one knows.
         drafted=int(timings.get("draft_n") or 0) if timings else None,
         accepted=int(timings.get("draft_n_accepted") or 0) if timings else None,
         finish=heard.finish,

@@ -32,7 +32,7 @@ class TurnSeen:
 
 
 def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: float) -> TurnSeen:
-    """Stream one turn to its end; `silence_s` bounds each wait for data. Whatever goes wrong is told in `error`."""
+    """Stream one turn to its end; `silence_s` bounds each wait for data. Whatever goes wrong is reported in `error`."""
     started = time.perf_counter()
     try:
         with http.opened(

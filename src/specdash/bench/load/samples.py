@@ -141,7 +141,7 @@ class TrialBed(Protocol):
         """The boots to come are the one of this number, of so many; None: not counted. For whoever watches."""
 
     def restore(self) -> None:
-        """Everything as it was before the first boot, whatever happened; may be called twice."""
+        """Everything as it was before the first boot, no matter what happened; may be called twice."""
 
 
 # What is asked when: the order of prompts, the times they are due, and the body of each request.

@@ -108,7 +108,7 @@ class Replayer:
     def run(self) -> None:
         """Make all calls.
 
-        Raises `InputError` when none fits, `UnreachableError` when nobody answers, `SpecdashError` when the first
+        Raises `InputError` when none fits, `UnreachableError` when no one answers, `SpecdashError` when the first
         request fails.
         """
         self.flat = not self._looks.takes_tools(self.transcript.tools)
@@ -174,7 +174,7 @@ class Replayer:
         return exceeds
 
     def _tokens(self, call: TranscriptCall, room: int) -> int:
-        """Of the call's prompt; a bound where that is enough to tell, or nobody tells more."""
+        """Of the call's prompt; a bound where that is enough to tell, or no more is known."""
         if call.chars > room * _MOST_BYTES_A_TOKEN:
             return call.chars // _MOST_BYTES_A_TOKEN
         body = self._body(call, WARM)

@@ -692,7 +692,7 @@ class Assembly:
         return self.tip is not None and any(turn.role == "assistant" for turn in self.tip.up())
 
     def _conversation(self, messages: list[Any], tools: tuple[Message, ...] | None, number: int) -> None:
-        """One list of messages, which begins anew."""
+        """One list of messages, which begins again."""
         with self._one(f"line {number}"):
             self._is(OPENAI)
         if self.format != OPENAI:

@@ -1,1 +1,1 @@
-"""Full pages: the overview, the help page, and the page that tells how to connect."""
+"""Full pages: the overview, the help page, and the page that says how to connect."""

@@ -166,7 +166,7 @@ class DashboardScreen(Screen[None], inherit_bindings=False):
         return ""
 
     def action_yank(self) -> None:
-        """Copy what the cursor is on, by OSC 52: over ssh too, to the clipboard of whoever sits at the terminal."""
+        """Copy what the cursor is on, by OSC 52: over ssh too, to the clipboard of anyone who sits at the terminal."""
         if text := self.copied:
             self.app.copy_to_clipboard(text)
             self.notify(f"copied: {clean(text, 60)}", timeout=3, markup=False)

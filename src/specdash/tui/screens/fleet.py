@@ -362,8 +362,13 @@ class FleetApp(SmallApp[FleetRow]):
         self.set_interval(REFRESH_S, self._tick)
 
     def on_resize(self) -> None:
-        """Lay out anew."""
+        """Lay out again."""
         self.call_after_refresh(self._page.redraw)
+
+    def on_key(self, event: events.Key) -> None:
+        """Keys typed right behind the one that opens the filter belong to the filter."""
+        if self._prompt is not None and self._prompt is self.focused and self._prompt.pass_on(event):
+            event.prevent_default()
 
     def _tick(self) -> None:
         self._page.take(self._rows(frozenset(self._page.names_drawn)))

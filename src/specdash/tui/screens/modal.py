@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Painter(Protocol):
-    """Whoever says how a page is drawn: the dashboard, or a program of one page."""
+    """What decides how a page is drawn: the dashboard, or a program of one page."""
 
     @property
     def palette(self) -> Palette:

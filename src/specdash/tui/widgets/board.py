@@ -70,7 +70,7 @@ class SlotsPanel(Panel):
         return ((f"{waiting:.0f} waiting", "warn bold"),) if waiting else ()
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
-        """The slots that fit; a last line tells how many do not."""
+        """The slots that fit; a last line says how many do not."""
         slots = view.picture.backend.slots
         if slots is None:
             return message(view.why(Source.SLOTS, "no slot data yet"), width, height)
@@ -528,7 +528,7 @@ class Board(PlacedBoard):
         self.sync()
 
     def sync(self) -> None:
-        """Lay out anew, displaying exactly the panels that have a place."""
+        """Lay out again, displaying exactly the panels that have a place."""
         self._display()
         self.refresh(layout=True)
 

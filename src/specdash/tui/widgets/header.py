@@ -107,7 +107,7 @@ def banner_lines(view: View, width: int, *, on_incidents: bool = False) -> list[
 # The line below the header while settings are tried on the server: whose restarts these are, on every screen.
 
 AWAY = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.RESTARTED)
-"""How a server looks that is started anew."""
+"""How a server looks that is started again."""
 _MEANING = "restarts and failed starts are its own"
 
 

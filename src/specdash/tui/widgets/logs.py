@@ -128,7 +128,7 @@ class LogPanel(Panel):
             self.match = self.match - dropped if self.match >= dropped else None
 
     def forget(self) -> None:
-        """Another past is looked at: begin anew with its lines."""
+        """Another past is looked at: begin again with its lines."""
         self.buffer.clear()
         self.bottom = self.match = None
         self._newest = 0

@@ -249,7 +249,7 @@ def table(columns: Sequence[Column[RowT]], rows: Sequence[RowT], width: int, *, 
     return lines
 
 
-# A table of which one row is selected; the selection keeps to its row, whatever comes above it.
+# A table of which one row is selected; the selection keeps to its row, no matter what comes above it.
 
 
 EntryT = TypeVar("EntryT")
@@ -397,7 +397,7 @@ class TextPart(TitledPanel):
         return 7
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
-        """The lines from `top` on; the last one tells how many more there are."""
+        """The lines from `top` on; the last one says how many more there are."""
         lines = self.content(view, width, height)
         self.top = max(min(self.top, len(lines) - height), 0)
         below = len(lines) - self.top - height
@@ -497,7 +497,7 @@ class PlacedBoard(Widget):
         yield from self.parts
 
     def place_again(self) -> None:
-        """Lay out anew: `places` has changed."""
+        """Lay out again: `places` has changed."""
         # A widget forgets where it put its children only when one of them asks.
         self.parts[0].refresh(layout=True)
 
@@ -526,7 +526,7 @@ class FoldingBoard(PlacedBoard):
         panel.focus()
 
     def sync(self) -> None:
-        """Display exactly the panels that have a place; lay out anew where one changed."""
+        """Display exactly the panels that have a place; lay out again where one changed."""
         places = self.places(*self.size)
         if places == self._shown:
             return

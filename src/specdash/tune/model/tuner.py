@@ -112,7 +112,7 @@ class Settings:
     """Likewise of the start: one of them is a fresh baseline at the end."""
     plain: float = 4.0
     """A gap of so many times what boots make of nothing needs no second boot of the point. A fresh one of the start is
-    always made: what its only boot lost to somebody else's work looks like a gain of every other point."""
+    always made: what its only boot lost to someone else's work looks like a gain of every other point."""
     hopeless: float = 3.0
     """Standard deviations by which a point must be worse than the best one to be left out for good."""
     enough: float = 1e-6
@@ -244,7 +244,7 @@ class SpecTuner:
         return None
 
     def _plain_engine(self, surface: Surface) -> NextBoot | None:
-        """No run ends with boots to spare before the engine without drafts was measured: it is what nobody doubts."""
+        """No run ends with boots to spare before the engine without drafts was measured: it is what no one doubts."""
         for place, point in enumerate(self.field.points):
             if not point.types and place not in self._failed and place not in surface.booted:
                 return NextBoot(point, Stage.EXPLORE, _WHY_OFF)

@@ -1,6 +1,6 @@
 """Drives a tuner on a bed: boots what it asks for, measures, tells it, and at the end leaves the bed as it was.
 
-A boot that fails is a result with its reason. A boot during which somebody else used the engine or the machine is
+A boot that fails is a result with its reason. A boot during which someone else used the engine or the machine is
 discarded and done again. Everything is on the disk (`tune.status`) before the tuner hears of it, so that a run that is
 killed goes on where it was: what was measured is told again, and the same tuner asks the same.
 """
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from specdash.tune.run.status import RunPlan, Settings
 
     PromptRunner = Callable[[EngineAddress, Callable[[int, int], None]], MeasuredBoot]
-    """Asks an engine all prompts, and tells how many of how many are done."""
+    """Asks an engine all prompts, and says how many of how many are done."""
 
 
-# What a run of the tuner works with: a bed, a measurement, a record, and whoever wants to be told.
+# What a run of the tuner works with: a bed, a measurement, a record, and what observes the run.
 
 REPEATS = 2
 """How often a disturbed boot is done again before it is taken as it is."""
@@ -94,7 +94,7 @@ class Texts:
 class LoopParts:
     """What a loop works with.
 
-    `configure` gives the settings of a point. `before_boot` waits for a moment at which a restart harms nobody; it may
+    `configure` gives the settings of a point. `before_boot` waits for a moment at which a restart harms no one; it may
     raise KeyboardInterrupt. `verify` compares the texts of a point with those without drafts; None: not to be done.
     `users` counts the requests that wait at the proxies, from a thread of its own; None: not to be done.
     """
@@ -172,7 +172,7 @@ class Loop:
     """Set when the run is to end: it begins nothing else, and puts the original back."""
     command: str = "specdash tune"
     report: str = ""
-    """Path of the report, for whoever reads the run's end."""
+    """Path of the report, for anyone who reads the run's end."""
     boots: list[Boot] = field(default_factory=list)
     norm: StartFigures = field(default_factory=StartFigures)
     _began: float = field(default_factory=time.monotonic)
@@ -376,7 +376,7 @@ class Loop:
                     self._tell(TuneStep.RESTORE)
                 self.gear.bed.restore()
             except KeyboardInterrupt:
-                # Whoever is impatient gets the original back all the same.
+                # Anyone who is impatient gets the original back all the same.
                 continue
             except SpecdashError as error:
                 return error

@@ -49,7 +49,7 @@ BUSY_CORES = 0.3
 BUSY_SHARE = 0.1
 """Others may use so many cores, or this share of all, whichever is more."""
 BUSY_GPU = 0.2
-"""Utilisation of a GPU on which our engine does nothing, from which somebody else does."""
+"""Utilisation of a GPU on which our engine does nothing, from which someone else does."""
 
 
 def allowed_cores(cores: int | None = None) -> float:
@@ -64,7 +64,7 @@ class Surroundings:
     others_cores: float | None = None
     """CPU cores that neither the engine nor we used, on average."""
     foreign_tokens: int | None = None
-    """Tokens that the engine generated for somebody else."""
+    """Tokens that the engine generated for someone else."""
     gpu_before: float | None = None
     """Utilisation of the busiest GPU, 0 to 1, before we asked anything."""
     memory_free_bytes: int | None = None
@@ -75,7 +75,7 @@ class Surroundings:
     clock_mhz: int | None = None
 
     def disturbance(self, cores: int | None = None) -> str:
-        """Who else used the engine or the machine, in words; empty when nobody did."""
+        """Who else used the engine or the machine, in words; empty when no one did."""
         allowed = allowed_cores(cores)
         if self.foreign_tokens:
             return f"the engine generated {self.foreign_tokens} tokens for somebody else"

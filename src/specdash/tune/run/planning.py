@@ -112,7 +112,7 @@ def _from_transcript(path: str, tokens: int, room: int | None) -> BootPrompts:
 # characters, on the safe side.
 
 CHARACTERS_A_TOKEN = 3
-"""Of a prompt that nobody can count: most have more."""
+"""Of a prompt that no one can count: most have more."""
 _MOST_NAMED = 3
 
 

@@ -212,7 +212,7 @@ class Ending(StrEnum):
 
     FINISHED = "finished"
     STOPPED = "stopped"
-    """Somebody ended it; the original was put back."""
+    """Someone ended it; the original was put back."""
     FAILED = "failed"
 
 

@@ -63,7 +63,7 @@ class ProxySessionsTable(RowsPanel[SessionView]):
         return tuple(spans)
 
     def rows(self, view: View) -> Sequence[SessionView]:
-        """All that the proxy tells of."""
+        """All that the proxy reports."""
         live = view.picture.proxy.live
         return live.sessions if live is not None else ()
 
@@ -83,7 +83,7 @@ class ProxySessionsTable(RowsPanel[SessionView]):
     def columns(self, view: View) -> Sequence[Column[SessionView]]:
         """What each session shows."""
         columns = session_columns(view.picture.wall, self.size.width)
-        # Nobody tells of running requests: the column would show zeros that nobody counted.
+        # No one reports running requests: the column would show zeros that no one counted.
         told = view.picture.proxy.tells_running
         return columns if told else [column for column in columns if column.heading != RUNNING]
 
@@ -167,7 +167,7 @@ class ProxyRequestsTable(RowsPanel["Request"]):
         return requests_of(view.picture.proxy, self.only)
 
     def key(self, row: Request) -> str:
-        """Its request id, which a request keeps when it ends; where nobody told it, itself."""
+        """Its request id, which a request keeps when it ends; where it is unknown, itself."""
         return row.request_id or str(id(row))
 
     def nothing(self, view: View) -> str:
@@ -258,7 +258,7 @@ def request_columns(width: int) -> tuple[Column[Request], ...]:
 
 _BAR = 10
 _WORDY = 150
-"""Cells of a table from which actions are told in full."""
+"""Cells of a table from which actions are reported in full."""
 RECENT_S = 60.0
 """Age of a session's last turn up to which its state is news."""
 _SPARKS = ((112, 60), (82, 30), (54, 20), (42, 12), (0, 10))
@@ -291,7 +291,7 @@ class GuardrailsTable(RowsPanel[GuardrailCount]):
         return row.guardrail
 
     def nothing(self, view: View) -> str:
-        """None acted, or nobody tells."""
+        """None acted, or it is unknown."""
         proxy = view.picture.proxy
         if proxy.counts_guardrails:
             return "none triggered"

@@ -174,7 +174,7 @@ class CheckpointsPanel(TextPart):
         return 8 if view.picture.views.checkpoints.rollback is Rollback.CHECKPOINT else 4
 
     def content(self, view: View, width: int, height: int) -> list[Line]:
-        """What is known beyond the title; nothing for an attention model whose checkpoints nobody saw."""
+        """What is known beyond the title; nothing for an attention model whose checkpoints no one saw."""
         checkpoints = view.picture.views.checkpoints
         has_counts = any(map(_seen, (checkpoints.context, checkpoints.speculative)))
         if checkpoints.rollback is not Rollback.CHECKPOINT and not has_counts and not checkpoints.full_reprocessed:

@@ -85,7 +85,7 @@ def _tokens(picture: PrefixCachePicture, width: int) -> Line:
 def _first_token(picture: PrefixCachePicture, window_s: float, width: int) -> Line:
     """Warm against cold, and what that came to."""
     spans: Line = (
-        # Without the proxy nobody saw the first token arrive: it is the time that the server took for the prompt.
+        # Without the proxy no one saw the first token arrive: it is the time that the server took for the prompt.
         (f"{'prompt time' if picture.ttft_basis == 'prompt' else 'first token':<{_LABEL}}", "dim"),
         ("warm ", "dim"),
         (seconds(picture.ttft_warm_s), "text bold" if picture.ttft_warm_s is not None else "dim"),
@@ -268,7 +268,7 @@ class CachedRequestsTable(RowsPanel[ServedRequest]):
     def columns(self, view: View) -> Sequence[Column[ServedRequest]]:
         """What each request shows."""
         has_sessions = any(row.session for row in self.rows(view))
-        # Without the proxy nobody saw the first token arrive.
+        # Without the proxy no one saw the first token arrive.
         first = "read in" if view.picture.views.prefix_cache.ttft_basis == "prompt" else "ttft"
         wide = min(max(self.size.width - _OTHERS, _BAR), _BAR_MOST)
         slowest = max((row.ttft_s or 0.0 for row in self.rows(view)), default=0.0)
