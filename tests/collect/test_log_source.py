@@ -1,5 +1,6 @@
 """A log that a program keeps: journalctl's, docker's and podman's, by programs that print what the real ones did."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,15 +10,19 @@ from typing import Protocol
 
 import pytest
 
+from specdash.cli.main import main
 from specdash.collect.checkup import check_log
 from specdash.collect.log_source import ProgramLines, command_of, lines_of, past, place_of_process
 from specdash.collect.logs import LogCollector
 from specdash.collect.tail import LogTail
+from specdash.core.errors import ExitCode
 from specdash.core.log_facts import LogBatch
 from specdash.core.log_places import check_place, program_and_name
 from specdash.core.readings import Reading
+from support.terminal import Terminal
 from support.waiting import until
 
+LOGS = Path(__file__).parents[1] / "data" / "logs"
 PLACES = ("journal:llama-server.service", "docker:llama", "podman:llama")
 COMPLAINTS = {
     "docker": (1, "Error response from daemon: No such container: llama"),
@@ -144,7 +149,7 @@ def test_a_file_is_followed_as_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["journal:", "docker:a b", "podman:-f", "journal:../x"])
 def test_a_name_that_no_unit_or_container_has_is_refused(place: str) -> None:
-    with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME or podman:NAME"):
+    with pytest.raises(ValueError, match="must be a file, journal:UNIT, docker:NAME, podman:NAME, or - "):
         check_place(place)
 
 
@@ -178,3 +183,50 @@ def test_standard_error_that_is_a_file_is_the_log(tmp_path: Path) -> None:
             assert place_of_process(process.pid) == str(tmp_path / "log")
         finally:
             process.kill()
+
+
+def test_all_that_a_program_keeps_is_parsed(
+    program: Program, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program("docker:llama", f"cat {LOGS / 'draft_simple_lv4.log'} >&2")
+    assert main(["parse-log", "docker:llama", "--json"]) == ExitCode.OK
+    assert json.loads(capfd.readouterr().out)["requests"]
+    assert (tmp_path / "asked").read_text(encoding="utf-8") == "logs llama\n"
+    status, complaint = COMPLAINTS["docker"]
+    program("docker:llama", f"echo '{complaint}' >&2; exit {status}")
+    assert main(["parse-log", "docker:llama"]) == ExitCode.BAD_INPUT
+    assert complaint in capfd.readouterr().err
+
+
+def test_standard_input_is_a_log_for_one_look(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "specdash", "snapshot", "--url", "http://127.0.0.1:1", "--log", "-", "--json"]
+    with (LOGS / "draft_simple_lv4.log").open("rb") as file:
+        data = file.read()
+    done = subprocess.run(words, input=data, stdout=subprocess.PIPE, timeout=60, check=False)
+    log = json.loads(done.stdout)["log"]
+    assert log["lines"] == len(data.splitlines())
+    assert "the program that wrote the log has ended" in log["reason"]
+
+
+@pytest.mark.tmux
+def test_standard_input_is_a_log_while_the_keys_come_from_the_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes((LOGS / "draft_simple_lv4.log").read_bytes())
+    dashboard = f"{sys.executable} -m specdash --url http://127.0.0.1:1 --log -"
+    with Terminal(["sh", "-c", f"tail -n +1 -f {log} | {dashboard}"], columns=120, rows=36) as terminal:
+        terminal.wait_for("DOWN")
+        with log.open("a", encoding="utf-8") as file:
+            file.write("0.30.000.000 I srv          init: one line more\n")
+        terminal.wait_for("one line more", within_s=30)
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
+
+
+def test_a_terminal_as_the_log_is_refused_with_an_example(capfd: pytest.CaptureFixture[str]) -> None:
+    outer, inner = os.openpty()
+    words = [sys.executable, "-m", "specdash", "--log", "-"]
+    done = subprocess.run(words, stdin=inner, capture_output=True, text=True, timeout=60, check=False)
+    os.close(outer)
+    os.close(inner)
+    assert done.returncode == ExitCode.USAGE
+    assert "| specdash --log -" in done.stderr

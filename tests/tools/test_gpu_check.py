@@ -11,8 +11,8 @@ from support.engines import llama_server_binary
 
 TOOL = Path(__file__).parents[2] / "tools" / "gpu_check.py"
 STEPS = [
-    "the machine", "write the model", "backend run", "doctor", "bench live", "snapshot", "verify", "backend run", "apply",
-    "rollback",
+    "the machine", "write the model", "backend run", "doctor", "bench live", "snapshot", "verify", "backend run",
+    "apply", "rollback",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""`specdash parse-log`: says everything that a llama-server log file can tell."""
+"""`specdash parse-log`: everything that a llama-server log shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import gc
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 from specdash.core.errors import ExitCode, InputError
+from specdash.core.log_places import PLACES, program_and_name
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +22,7 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the log of a llama-server, of any build; - reads standard input")
+    parser.add_argument("file", metavar="LOG", help=f"the log of a llama-server: {PLACES}")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object (docs/parse-log.md)")
 
 
@@ -57,6 +58,15 @@ def _read(name: str) -> LogSummary:
     import lzma
     import zlib
 
+    if program_and_name(name) is not None:
+        from tempfile import TemporaryFile
+
+        from specdash.collect.log_source import print_whole
+
+        with TemporaryFile() as file:
+            print_whole(name, file)
+            file.seek(0)
+            return _summarise(file)
     try:
         if name == "-":
             return _summarise(_unpacked(cast("BufferedReader", sys.stdin.buffer), name))
@@ -84,7 +94,7 @@ def _unpacked(file: BufferedReader, name: str) -> BinaryIO:
     return cast("BinaryIO", opened)
 
 
-def _summarise(file: BinaryIO) -> LogSummary:
+def _summarise(file: IO[bytes]) -> LogSummary:
     from specdash.insight.log.log_summary import LogSummary
     from specdash.llama.log.parser import LogParser
 

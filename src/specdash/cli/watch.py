@@ -23,6 +23,7 @@ from specdash.cli.options import (
 from specdash.cli.record.record import recorder_for
 from specdash.cli.signals import stopped_by_signals
 from specdash.cli.terminal_app import need_terminal, run_app
+from specdash.collect.log_source import keep_standard_input
 from specdash.core import paths
 from specdash.core.config import (
     APPLY_SETTINGS,
@@ -35,6 +36,7 @@ from specdash.core.config import (
     TARGET_SETTINGS,
 )
 from specdash.core.errors import ExitCode, SpecdashError, UsageError
+from specdash.core.log_places import STANDARD_INPUT
 
 if TYPE_CHECKING:
     import argparse
@@ -81,9 +83,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Open the dashboard; without a server, the page that says how to connect."""
+    settings = resolved_settings(args)
+    if settings["log"].value == STANDARD_INPUT:
+        _read_keys_from_the_terminal()
     need_terminal("watch", "use `specdash snapshot` in scripts")
     with stopped_by_signals():
-        return _watch(resolved_settings(args))
+        return _watch(settings)
+
+
+def _read_keys_from_the_terminal() -> None:
+    if os.isatty(0):
+        example = "`llama-server … 2>&1 | specdash --log -`"
+        raise UsageError(f"--log - reads the server's log from standard input: pipe it in, as in {example}")
+    with suppress(OSError):
+        keep_standard_input()
 
 
 def _watch(settings: Mapping[str, Resolved]) -> int:

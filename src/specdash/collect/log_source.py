@@ -1,4 +1,4 @@
-"""A log as lines that grow: of a file, or of the program that keeps it (journalctl, docker, podman)."""
+"""A log as lines that grow: of a file, standard input, or the program that keeps it (journalctl, docker, podman)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from specdash.collect.tail import BACKFILL_BYTES, WHOLE_BELOW_BYTES, LogTail, TailChunk
-from specdash.core.log_places import program_and_name
+from specdash.core.errors import InputError
+from specdash.core.log_places import STANDARD_INPUT, program_and_name
 from specdash.core.readings import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}
 
 
 class LogLines(Protocol):
-    """What `LogTail` and `ProgramLines` offer."""
+    """What `LogTail`, `ProgramLines` and `InputLines` offer."""
 
     def read(self, limit: int = ...) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
@@ -52,31 +53,39 @@ def lines_of(
     backlog_lines: int = BACKLOG_LINES,
 ) -> LogLines:
     """The lines at a place of `core.log_places`, with those of the past that are still worth reading."""
+    if place == STANDARD_INPUT:
+        return InputLines()
     if program_and_name(place) is not None:
         return ProgramLines(place, backlog_lines)
     return LogTail(place, whole_below=whole_below, backfill=backfill)
 
 
-def command_of(place: str, lines: int, *, since: float | None = None, follow: bool = True) -> list[str]:
-    """The command that prints a log that a program keeps: its last lines, or those since a Unix time.
+def command_of(place: str, lines: int | None, *, since: float | None = None, follow: bool = True) -> list[str]:
+    """The command that prints a log that a program keeps: its last lines, those since a Unix time, or (None) all.
 
     Raises ValueError for a file."""
     found = program_and_name(place)
     if found is None:
         raise ValueError(f"{place}: is a file")
     program, name = found
-    following = ["-f"] if follow else []
     if program == "journal":
         # Both, so that a unit is found whether it is one of the system's or of the user's.
-        units = ["--unit", name, "--user-unit", name]
-        past = ["-n", str(lines)] if since is None else ["--since", f"@{since:.3f}"]
-        return ["journalctl", *units, "-o", "cat", "-q", *past, *following]
-    past = ["--tail", str(lines)] if since is None else ["--since", f"{since:.3f}"]
-    return [program, "logs", *past, *following, name]
+        command, newest, began = ["journalctl", "--unit", name, "--user-unit", name, "-o", "cat", "-q"], "-n", "@"
+    else:
+        command, newest, began = [program, "logs"], "--tail", ""
+    if since is not None:
+        command += ["--since", f"{began}{since:.3f}"]
+    elif lines is not None:
+        command += [newest, str(lines)]
+    command += ["-f"] if follow else []
+    return command if program == "journal" else [*command, name]
 
 
 def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
     """What is there now, in pieces; one with a failure where it cannot be read."""
+    if place == STANDARD_INPUT:
+        yield TailChunk(failure=_failure("standard input", "is read once, by the dashboard"))
+        return
     if program_and_name(place) is not None:
         yield _printed(place, lines)
         return
@@ -89,6 +98,19 @@ def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
             yield chunk
     finally:
         tail.close()
+
+
+def print_whole(place: str, into: IO[bytes]) -> None:
+    """Write all that a program keeps of a log into a file. Raises `InputError` with the program's complaint."""
+    command = command_of(place, None, follow=False)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT, check=False)
+    except OSError as error:
+        raise InputError(f"{place}: {_not_started(command[0], error)}") from None
+    if done.returncode:
+        into.seek(max(0, into.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
+        words = _last_line(into.read()) or f"{command[0]} ended with status {done.returncode}"
+        raise InputError(f"{place}: {words}")
 
 
 def _printed(place: str, lines: int) -> TailChunk:
@@ -123,6 +145,53 @@ def place_of_process(pid: int, proc: Path = Path("/proc")) -> str | None:
     if str(target).startswith("socket:") and unit:
         return f"journal:{unit[-1]}"
     return None
+
+
+def keep_standard_input() -> None:
+    """Keep the standard input for the log `-`, and put the terminal in its place, where keys are read.
+
+    Raises OSError where the process has no terminal."""
+    global _input
+    terminal = os.open("/dev/tty", os.O_RDWR)
+    _input = os.dup(0)
+    os.dup2(terminal, 0)
+    os.close(terminal)
+
+
+_input = 0
+
+
+class InputLines:
+    """What another program writes to our standard input."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.dup(_input)
+        os.set_blocking(self._descriptor, False)
+        self._written_at: float | None = None
+
+    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
+        """What is new, at most `limit` bytes; never waits."""
+        try:
+            data = os.read(self._descriptor, limit)
+        except BlockingIOError:
+            return TailChunk()
+        except OSError as error:
+            return TailChunk(failure=_failure("standard input", error.strerror or str(error)))
+        if not data:
+            return TailChunk(failure=_failure("standard input", "the program that wrote the log has ended"))
+        self._written_at = time.time()
+        return TailChunk(data, more=True)
+
+    def follow(self, path: str) -> None:
+        """It stays the same."""
+
+    def written_at(self) -> float | None:
+        """Unix time at which something was read last, None before."""
+        return self._written_at
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
 
 
 class ProgramLines:

@@ -1,4 +1,5 @@
-"""Where a log can be read: a file, or a program that keeps it, as `journal:UNIT`, `docker:NAME` or `podman:NAME`."""
+"""Where a log can be read: a file, a program that keeps it (`journal:UNIT`, `docker:NAME`, `podman:NAME`), or standard
+input (`-`)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import re
 
 PROGRAMS = ("journal", "docker", "podman")
 _NAME = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9:_.@\\-]*")
-PLACES = "a file, journal:UNIT, docker:NAME or podman:NAME"
+STANDARD_INPUT = "-"
+PLACES = "a file, journal:UNIT, docker:NAME, podman:NAME, or - for standard input"
 PATTERN = f"^(?!({'|'.join(PROGRAMS)}):)|^({'|'.join(PROGRAMS)}):{_NAME.pattern}$"
 """Of a JSON Schema."""
 
