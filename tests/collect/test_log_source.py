@@ -198,14 +198,11 @@ def test_all_that_a_program_keeps_is_parsed(
     assert complaint in capfd.readouterr().err
 
 
-def test_standard_input_is_a_log_for_one_look(tmp_path: Path) -> None:
+def test_standard_input_is_a_log_for_one_look() -> None:
     words = [sys.executable, "-m", "specdash", "snapshot", "--url", "http://127.0.0.1:1", "--log", "-", "--json"]
-    with (LOGS / "draft_simple_lv4.log").open("rb") as file:
-        data = file.read()
+    data = (LOGS / "draft_simple_lv4.log").read_bytes()
     done = subprocess.run(words, input=data, stdout=subprocess.PIPE, timeout=60, check=False)
-    log = json.loads(done.stdout)["log"]
-    assert log["lines"] == len(data.splitlines())
-    assert "the program that wrote the log has ended" in log["reason"]
+    assert json.loads(done.stdout)["log"]["lines"] == len(data.splitlines())
 
 
 @pytest.mark.tmux
