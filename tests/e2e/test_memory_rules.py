@@ -177,7 +177,10 @@ def test_a_storm_of_find_slot(tmp_path: Path) -> None:
         alert = seen.until_alert("find_slot_storm")
         assert alert.severity is AlertSeverity.WARNING
         name = "find_slot_non_consecutive"
-        counted = lambda: sum(row.count for row in seen.picture().log.warnings if row.warning == name)  # noqa: E731
+
+        def counted() -> int:
+            return sum(row.count for row in seen.picture().log.warnings if row.warning == name)
+
         until(lambda: counted() >= 200_000, why=lambda: f"{counted()} of them counted")
         (storm,) = (row for row in seen.picture().log.warnings if row.warning == name)
         assert storm.count == 200_000
