@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 NONE = "none"
 """The device name that means the CPU."""
-_TIMEOUT_S = 20.0
 _GOOD_FOR_S = 30.0
 _TITLE = "Available devices:"
 _DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
@@ -92,12 +91,12 @@ def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[D
 
 
 def _ask_binary(engine: Engine, env: Mapping[str, str]) -> tuple[Device, ...] | None:
-    answer = ask([engine.path, "--list-devices"], probe_environment(engine.loader, env), _TIMEOUT_S)
+    answer = ask([engine.path, "--list-devices"], probe_environment(engine.loader, env))
     return parse_devices(answer.text) if answer.problem is None and answer.code == 0 else None
 
 
 def _ask_package(env: Mapping[str, str]) -> tuple[Device, ...] | None:
-    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--devices"], env, _TIMEOUT_S)
+    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--devices"], env)
     if answer.problem is not None or answer.code != 0:
         return None
     try:
@@ -152,7 +151,7 @@ def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
     with _lock:
         kept = _orders.get(key)
     if kept is None:
-        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], env, _TIMEOUT_S)
+        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], env)
         kept = tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
         with _lock:
             if kept:

@@ -35,7 +35,6 @@ from specdash.system.processes import began
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.binary import Capabilities
     from specdash.backend.settings import DraftDetector
     from specdash.core.errors import Finding
     from specdash.core.records import StartCheck
@@ -102,8 +101,6 @@ class LaunchPlan:
     env_file: str | None = None
     inherited: tuple[str, ...] = ()
     """Keys of the caller's environment that were kept away from the server."""
-    capabilities: Capabilities | None = None
-    """What the engine can do; None: everything, under today's names."""
     findings: tuple[Finding, ...] = ()
     """What is to be known about the settings, errors first."""
     env_digest: str | None = None
@@ -116,7 +113,7 @@ class LaunchPlan:
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings, self.capabilities))
+        return (self.engine.path, *binary.arguments(self.settings, self.engine.can))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
@@ -127,7 +124,7 @@ class LaunchPlan:
         if self.settings.rollback_mode is not None:
             own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
         if self.engine.kind == PACKAGE:
-            return {**kept, **own, **embedded.environment(self.settings, self.capabilities)}
+            return {**kept, **own, **embedded.environment(self.settings, self.engine.can)}
         return {**kept, **own, **binary.environment(self.settings)}
 
     @property
@@ -141,8 +138,8 @@ class LaunchPlan:
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(assignment.text for assignment in embedded.assignments(self.settings, self.capabilities))
-        return tuple(binary.arguments(self.settings, self.capabilities))
+            return tuple(assignment.text for assignment in embedded.fit(self.settings, self.engine.can).assignments)
+        return tuple(binary.arguments(self.settings, self.engine.can))
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -190,15 +187,13 @@ class LaunchPlan:
         if name is None:
             return None
         flags = BY_NAME[name].flags
-        if self.capabilities is None or self.engine.kind == PACKAGE:
-            return flags[0]
-        return self.capabilities.first(flags)
+        return flags[0] if self.engine.kind == PACKAGE else self.engine.can.first(flags)
 
     def _in_force(self, name: str) -> str | None:
         """The value of a parameter: what was set, else the default this engine states, else today's."""
         assigned = self.settings.parameters.get(name)
         flag = self._flag(name)
-        stated = self.capabilities.stated_default(flag) if self.capabilities is not None and flag is not None else None
+        stated = self.engine.can.stated_default(flag) if flag is not None else None
         parameter = BY_NAME[name]
         if assigned is None and stated is not None:
             with contextlib.suppress(InputError):
@@ -306,7 +301,7 @@ def make_plan(
         settings = settings.with_value("port", free_port(settings.host), settings.parameters["port"].source, FREE_PORT)
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
-    return LaunchPlan(settings, found.engine, place, capabilities=found.capabilities, findings=findings)
+    return LaunchPlan(settings, found.engine, place, findings=findings)
 
 
 def check_port(settings: BackendSettings) -> None:

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path  # noqa: TC003 - a field type
 from typing import TYPE_CHECKING
 
-from specdash.backend import auto, capabilities
+from specdash.backend import auto
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
 from specdash.backend.engines import Engine, find_engine
 from specdash.backend.rules import error, in_order, warning
@@ -29,7 +29,6 @@ from specdash.system.processes import family
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from specdash.backend.binary import Capabilities
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
     from specdash.core.readings import Gpus
@@ -95,7 +94,6 @@ class Plan:
     unread: bool = False
     """Whether the settings cannot be read at all, so that there is nothing more to judge."""
     engine: Engine | None = None
-    capabilities: Capabilities | None = None
     model: GgufFacts | None = None
     draft: GgufFacts | None = None
     gpus: tuple[UsedGpu, ...] = ()
@@ -201,7 +199,6 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     found = replace(
         reader.plan(settings),
         engine=engine,
-        capabilities=reader.capabilities,
         failure=failure,
         model=model,
         draft=draft,
@@ -236,7 +233,6 @@ class _Reader:
         self.env |= {key: base[key] for key in MACHINE_KEYS if key not in self.env and base.get(key)}
         self.dropped: set[str] = set()
         self.problems: list[Finding] = []
-        self.capabilities: Capabilities | None = None
 
     def plan(self, settings: BackendSettings) -> Plan:
         return Plan(
@@ -310,14 +306,12 @@ class _Reader:
             return None, None
         base = self.circumstances.base
         try:
-            engine = find_engine(settings, base)
-            self.capabilities = capabilities.probe(engine, base)
+            return find_engine(settings, base), None
         except (SpecdashError, ValueError, OSError) as raised:
             failure = raised if isinstance(raised, SpecdashError) else InputError(str(raised))
             problem = failure.problem
             self.problems.append(error("engine", problem.what, problem.key, problem.fix))
             return None, failure
-        return engine, None
 
     def gguf(self, settings: BackendSettings, name: str) -> GgufFacts | None:
         """The facts of a model file of the settings."""

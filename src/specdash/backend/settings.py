@@ -368,7 +368,7 @@ class _SettingsReader:
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
-            found += [("0", no) for key in parameter.native_keys if (no := _negated(key)) in self.env]
+            found += [("0", no) for key in parameter.native_keys if (no := negated(key)) in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"
@@ -542,7 +542,7 @@ class _SettingsReader:
     def _others(self) -> tuple[dict[str, str], dict[str, str]]:
         native: dict[str, str] = {}
         environment: dict[str, str] = {}
-        negations = {_negated(key) for key in BY_KEY if key.startswith("LLAMA_ARG_")}
+        negations = {negated(key) for key in BY_KEY if key.startswith("LLAMA_ARG_")}
         for key, value in self.env.items():
             if key in BY_KEY or key in negations:
                 continue
@@ -552,7 +552,8 @@ class _SettingsReader:
         return native, environment
 
 
-def _negated(key: str) -> str:
+def negated(key: str) -> str:
+    """The variable that switches the same off."""
     return key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 

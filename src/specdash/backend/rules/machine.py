@@ -46,13 +46,13 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only"
 
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
-    yield from lacking(plan.settings, plan.capabilities) if plan.capabilities is not None else ()
+    yield from lacking(plan.settings, plan.engine.can) if plan.engine is not None else ()
 
 
 def devices(plan: Plan) -> Iterator[Finding]:
     """Devices that the settings name and the engine does not offer. It is asked only where they name any."""
     engine, settings = plan.engine, plan.settings
-    if engine is None or plan.capabilities is None:
+    if engine is None:
         return
     named = {name: value for name in ("device", "spec-draft-device") if (value := _set(plan, name)) is not None}
     named = {name: value for name, value in named.items() if value.value != NONE}
