@@ -99,8 +99,8 @@ def test_a_build_from_before_todays_flags_is_refused_in_one_sentence_and_gets_no
     env = {"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_EXTRA_ARGS": "--nonsense"}
     assert lines(KNOWN[OLD], "error", **env) == [
         (
-            f"LLAMA_BIN: llama-server {OLD} has no --spec-type draft-simple: specdash runs builds with today's flags, and "
-            "watches others; use a newer llama.cpp"
+            f"LLAMA_BIN: llama-server {OLD} has no --spec-type draft-simple: specdash runs builds with today's flags, "
+            "and watches others; use a newer llama.cpp"
         )
     ]
     assert binary.arguments(settings(), KNOWN[OLD]) == []
@@ -179,16 +179,16 @@ _NEWER = "remove it, or use a newer llama.cpp"
             WHEEL,
             {"LLAMA_EXTRA_ARGS": "--spec-draft-cpu-mask ff"},
             (
-                "LLAMA_EXTRA_ARGS --spec-draft-cpu-mask ff: xllamacpp has no such parameter; remove it, or set LLAMA_BIN "
-                "to a llama-server binary (LLAMA_ENGINE=llama-server)"
+                "LLAMA_EXTRA_ARGS --spec-draft-cpu-mask ff: xllamacpp has no such parameter; remove it, or set "
+                "LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
             ),
         ),
         (
             WHEEL,
             {"LLAMA_DEVICE": "CUDA1"},
             (
-                "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first GPU, "
-                "-1: the CPU), or LLAMA_BIN to a llama-server"
+                "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first "
+                "GPU, -1: the CPU), or LLAMA_BIN to a llama-server"
             ),
         ),
     ],

@@ -215,7 +215,7 @@ def test_the_installed_package_tells_what_it_was_built_for() -> None:
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
     engine = known.engine(llama_server_binary())
-    found = devices._ask_binary(engine, {})
+    found = devices._listed(engine.kind, engine.path, (), 0)
     assert found is not None
     assert bool(found) == (build_of(engine).cuda is True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend import binary, embedded
 from specdash.backend.engines import PACKAGE, find_engine
-from specdash.backend.settings import MACHINE_KEYS, negated, settings_from_env
+from specdash.backend.settings import engine_settings, negated, settings_from_env
 from specdash.core.changes import Role
 from specdash.core.env_edit import listed_values, parameter_of, takes_several
 from specdash.core.errors import InputError, Severity, SpecdashError
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The spec types and `LLAMA_ARG_*` variables in the help of the engine that a backend env chooses; none where it
     cannot be asked."""
-    chosen = {key: base[key] for key in MACHINE_KEYS if base.get(key)}
-    chosen |= {key: text for key, text in env.items() if key in MACHINE_KEYS or not key.startswith("LLAMA_")}
     try:
-        can = find_engine(settings_from_env({**chosen, "LLAMA_MODEL": "model.gguf"}), base).can
+        can = find_engine(engine_settings(env, base), base).can
     except (SpecdashError, ValueError, OSError):
         return frozenset()
     return can.variables | frozenset(can.spec_types) | frozenset(map(negated, can.variables))

@@ -27,7 +27,7 @@ from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
 from specdash.core.records import RunRecord
-from specdash.core.speculation import KNOBS, spec_type
+from specdash.core.speculation import spec_type
 from specdash.system import files
 from specdash.system.data import dataclass
 from specdash.system.processes import began
@@ -35,7 +35,6 @@ from specdash.system.processes import began
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.settings import DraftDetector
     from specdash.core.errors import Finding
     from specdash.core.records import StartCheck
 
@@ -177,22 +176,10 @@ class LaunchPlan:
         shown = [(name, text) for name, text in values.items() if text is not None]
         return (("spec-type", ",".join(settings.spec_types)), *shown)
 
-    @property
-    def knobs(self) -> tuple[tuple[str, str, str | None], ...]:
-        """For each `LLAMA_DRAFT_*` knob and each spec type in the chain: the key, the type, and the flag it moves."""
-        types = [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
-        return tuple((key, kind.name, self._flag(kind.knob(key))) for kind in types for key in KNOBS)
-
-    def _flag(self, name: str | None) -> str | None:
-        if name is None:
-            return None
-        flags = BY_NAME[name].flags
-        return flags[0] if self.engine.kind == PACKAGE else self.engine.can.first(flags)
-
     def _in_force(self, name: str) -> str | None:
         """The value of a parameter: what was set, else the default this engine states, else today's."""
         assigned = self.settings.parameters.get(name)
-        flag = self._flag(name)
+        flag = self.engine.can.first(BY_NAME[name].flags)
         stated = self.engine.can.stated_default(flag) if flag is not None else None
         parameter = BY_NAME[name]
         if assigned is None and stated is not None:
@@ -253,15 +240,10 @@ def plan_from_file(
     )
 
 
-def settings_of(
-    env: Mapping[str, str], base: Mapping[str, str], detect: DraftDetector | None = None
-) -> BackendSettings:
+def settings_of(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
     return auto.read_settings(
-        env,
-        detect=detect or auto.detect,
-        look=auto.look,
-        on_gpu=lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True)),
+        env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True))
     )
 
 

@@ -20,7 +20,7 @@ from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, Problem, ProblemKind, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
-from specdash.core.speculation import SpecType, detected_type, spec_type
+from specdash.core.speculation import SpecType, spec_type
 from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
 from specdash.llama.model_facts import refusal_of
 from specdash.system.data import dataclass
@@ -117,7 +117,6 @@ class Plan:
             out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
             out += proxy.pair(self.settings, other, self.circumstances) if other is not None else ()
-        out += machine.disks(self.circumstances, self.settings.log_file, "LLAMA_LOG_FILE")
         return in_order(out, {**(self.circumstances.other or {}), **self.values})
 
     # How the settings are written, for messages.
@@ -258,7 +257,7 @@ class _Reader:
         seen: list[str | None] = []
         while True:
             try:
-                settings = auto.read_settings(self.env, detect=_detect, look=auto.look, on_gpu=self._on_gpu)
+                settings = auto.read_settings(self.env, self._on_gpu)
                 break
             except InputError as raised:
                 if not self._left_out(raised.problem, seen):
@@ -332,12 +331,3 @@ class _Reader:
             return facts
         self.problems.append(error("file-kind", f"{key}={path}: {refused.what}", key, refused.fix))
         return None
-
-
-def _detect(path: str) -> SpecType | None:
-    try:
-        facts = cached_facts(path)
-    except GgufError:
-        # The file has a finding of its own: that it names no type is not the trouble.
-        return spec_type("draft-simple")
-    return detected_type(facts.draft_architecture, facts.nextn_layers)

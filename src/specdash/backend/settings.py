@@ -308,6 +308,13 @@ def settings_from_env(
     return _SettingsReader(env, detect, choice).settings()
 
 
+def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
+    """Of a backend env only what says which engine runs, and where it finds its libraries and devices."""
+    chosen = {key: base[key] for key in MACHINE_KEYS if base.get(key)}
+    chosen |= {key: text for key, text in env.items() if text and (key in MACHINE_KEYS or not key.startswith("LLAMA_"))}
+    return settings_from_env({**chosen, "LLAMA_MODEL": "model.gguf"})
+
+
 class _SettingsReader:
     def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
