@@ -25,6 +25,10 @@ _MANAGER = (
 
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
+_MEMORY = (
+    "`specdash up --model FILE` writes an env file with LLAMA_CTX_SIZE=auto, and `specdash preflight --env-file F` "
+    "says of any env file what it takes in memory and which context fits"
+)
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
@@ -58,6 +62,13 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
     ("fleet", "--server"): _FLEET_HISTORY,
+    **{
+        ("gguf", option): _MEMORY
+        for option in (
+            *("--fit", "--free-mib", "--gpu", "--cpu", "--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v"),
+            *("--gpu-layers", "--ubatch-size", "--env-file"),
+        )
+    },
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
