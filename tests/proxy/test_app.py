@@ -85,14 +85,6 @@ class TestRoutes:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("path", ["/v1/messages", "/anthropic/v1/messages?beta=true", "/v1/messages/count_tokens"])
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}", b'{"messages":3}'])
-    async def test_bad_bodies_never_reach_the_upstream(self, path: str, body: bytes) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, server):
-            answer = await proxy.client.post(path, content=body)
-            assert_envelope(answer, 400, "invalid_request_error")
-            assert [call for call in server.calls if call.path.startswith("/v1/chat")] == []
-
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
     async def test_a_body_that_is_too_large_is_refused_by_its_length(self, path: str) -> None:
         async with proxied(ANSWERS, ROUTES, PROXY_MAX_BODY_MIB="1") as (proxy, server):
