@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.answer.blocks import END, SseWriter, Usage
 from specdash.proxy.answer.filters import Attempt, filtered, stop_reason_of
-from specdash.proxy.http.responses import ApiError
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import MessagesRequest
+from specdash.proxy.upstream.upstream import stream_error
 from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: 
 
     asyncio.run(run())
     if answer.error is not None:
-        writer.error(ApiError(500, answer.error[1]).envelope("req_1"))
+        writer.error(stream_error(answer.error).envelope("req_1"))
     else:
         cut = stop_reason_of(answer.finish_reason, False, attempt.stop_text)
         writer.finish(
