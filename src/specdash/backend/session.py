@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import queue
 import select
@@ -16,10 +17,12 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
+from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import (
     check_port,
     clear_stale_socket,
@@ -33,15 +36,16 @@ from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
 from specdash.backend.transaction import RunnerStoppedError
+from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
-from specdash.core.paths import run_records_dir
+from specdash.core.masking import without_secrets
+from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
 from specdash.system.files import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import FrameType
 
     from specdash.backend.launch import LaunchPlan
@@ -116,6 +120,8 @@ class BackendSession:
         self.asked_again = False
         self.fallback: LaunchPlan | None = None
         """The last good plan, until the engine of a reload has answered."""
+        self.unproven = True
+        """The engine was started by an env file, not by a change, and has not answered yet."""
         self.changing = 0
         """Changes under way: 0 or 1."""
         self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
@@ -209,13 +215,13 @@ class BackendSession:
                 os.read(wake, 512)
             self._signals()
             self._take_orders()
-        if self.next is None and self.fallback is not None and self.first_signal is None:
+        if self.next is None and self.unproven and self.first_signal is None:
             how = describe_exit(self._clear_away())
-            self._say(
-                f"warning: the engine of the edited env file ended with {how}: {'; '.join(self.tail.errors())}; the "
-                f"last good settings run again (env {short(self.fallback.env_digest)}), the file was left as it is"
-            )
-            self.next = self.fallback
+            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.tail.errors())}")
+            with contextlib.suppress(SpecdashError):
+                self.next = self._last_good(error)
+                self._take_log(self.next)
+                self.say_refused(self.next)
         if self.next is None:
             return False
         try:
@@ -228,6 +234,23 @@ class BackendSession:
             order.done.set()
             return self._successor(wake)
         return True
+
+    def _last_good(self, error: SpecdashError) -> LaunchPlan:
+        """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
+        good, self.fallback, self.unproven = self.fallback, None, False
+        if good is None:
+            data = last_good(self.plan.env_file, self.plan.env_digest)
+            if data is None:
+                raise error
+            good = self.replan(self.plan, data)
+        return refused(good, error)
+
+    def say_refused(self, plan: LaunchPlan) -> None:
+        """Say that the last good version of the env file runs, and why."""
+        self._say(
+            f"warning: {plan.env_file} as it was edited does not start: {plan.refused}; the last good settings run "
+            f"again (env {short(plan.env_digest)}), the file was left as it is"
+        )
 
     def _take_orders(self) -> None:
         """Do what a change has asked for, once no reload is under way."""
@@ -250,7 +273,7 @@ class BackendSession:
                 order.error = error
                 order.done.set()
                 continue
-            self._swap, self.next, self.fallback = order, order.plan, None
+            self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
             order.stopped_at = time.monotonic()
             if self.engine_now.ended is None:
                 self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
@@ -308,7 +331,7 @@ class BackendSession:
         while self.watch is not None and (check := self.watch.take()) is not None:
             if not check.pending and check.probe_tokens != 0:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
-                self.fallback = None
+                self._proven()
             self._write_record(check)
             if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.shown:
                 self.verdict = self.shown = line(check)
@@ -320,6 +343,18 @@ class BackendSession:
         if self.watch is not None and self.watch.done and self.verdict is None:
             self.watch = None
             self.tail.starting = False
+
+    def _proven(self) -> None:
+        """The engine has answered: what it was started by is the last good version of the env file from now on."""
+        unproven, self.fallback, self.unproven = self.unproven, None, False
+        if self.plan.env_file is None or not unproven:
+            return
+        try:
+            snapshot = read_env(Path(self.plan.env_file))
+            if snapshot.digest == self.plan.env_digest:
+                Backups(backups_dir()).keep_good(Role.BACKEND, snapshot.path, snapshot.data)
+        except SpecdashError as error:
+            self.fault(f"the settings that run now cannot be kept as the last good ones: {error}")
 
     def _write_record(self, check: StartCheck) -> None:
         self.engine_now.check = check
@@ -418,11 +453,15 @@ class BackendSession:
             self._take_log(plan)
         except SpecdashError as error:
             self._say(f"reload refused (env {short(made.digest)}): {error}")
+            self.plan = self.engine_now.plan = refused(self.plan, error)
+            if self.engine_now.check is not None:
+                self._write_record(self.engine_now.check)
             return
         for warning in plan.warnings:
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
         self.next = plan
         self.fallback = self.plan if self.engine_now.check is not None else self.fallback
+        self.unproven = True
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
     def _take_log(self, plan: LaunchPlan) -> None:
@@ -438,8 +477,6 @@ class BackendSession:
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
         clear_stale_socket(plan.settings)
-        if plan is self.fallback:
-            self.fallback = None
         self.child = Child.start(plan.argv, plan.environment())
         self.plan, self.next = plan, None
         self.tail = Tail()
@@ -587,7 +624,6 @@ def run(
     with the last errors of its log when it fails.
     """
     check_port(plan.settings)
-    check(plan)
     clear_stale_socket(plan.settings)
     kept = LogFile(plan.log, plan.settings.log_max_mib)
     try:
@@ -605,6 +641,8 @@ def run(
     session = BackendSession(plan, child, kept, next_plan, received if received is not None else [], control.path)
     if control.problem:
         session.fault(control.problem)
+    if plan.refused:
+        session.say_refused(plan)
     if repaired is not None:
         threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
     control.serve(session, plan.env_file)
@@ -637,6 +675,37 @@ def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) ->
     # The default log is named after the port, and so goes on too.
     kept = plan.log if log or settings.log_file else current.log
     return dataclasses.replace(plan, settings=settings, log=kept)
+
+
+def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
+    """What `make` plans of the env file, or of its last good version where that cannot be run as it was edited.
+
+    Raises what speaks against the file where no other version of it has served.
+    """
+    try:
+        plan = make(None)
+        check_port(plan.settings)
+    except SpecdashError as error:
+        file = env_file or str(backend_env_file())
+        good = last_good(file, file_digest(file))
+        if good is not None:
+            with contextlib.suppress(SpecdashError):
+                return refused(make(good), error)
+        raise
+    return plan
+
+
+def last_good(env_file: str | None, digest: str | None) -> bytes | None:
+    """The version of the env file that served last, where that is another one than that of `digest`."""
+    if env_file is None or digest is None:
+        return None
+    data = Backups(backups_dir()).good(Role.BACKEND, Path(env_file))
+    return None if data is None or hashlib.sha256(data).hexdigest() == digest else data
+
+
+def refused(plan: LaunchPlan, error: SpecdashError) -> LaunchPlan:
+    """The plan that runs although the env file holds another version, with what speaks against that one."""
+    return dataclasses.replace(plan, refused=without_secrets(str(error)))
 
 
 def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:

@@ -220,11 +220,22 @@ class Transaction:
             with self.steps.step(ApplyStep.RECORD):
                 self._note(step=ApplyStep.RECORD)
                 self.steps.keep()
+                self._keep_good()
                 return Outcome(self._conclude(ApplyOutcome.APPLIED), changed=True, slower=self._slower)
         except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
             return self._undo(error)
         finally:
             self._resume_proxies()
+
+    def _keep_good(self) -> None:
+        """What was verified is what the next start of the runner falls back to."""
+        edit = self.journal.edit(Role.BACKEND)
+        if edit is None or self._planned is None or self.journal.trial:
+            return
+        try:
+            Backups(backups_dir(self._env)).keep_good(edit.role, Path(edit.env_file), edit.new)
+        except NotWrittenError as error:
+            self._warn(str(error))
 
     @property
     def _changes(self) -> tuple[Any, ...]:

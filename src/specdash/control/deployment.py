@@ -93,6 +93,15 @@ class Service:
         ]
         return max(found, key=lambda record: record.pid_started, default=None)
 
+    def refusal(self) -> str:
+        """Why its env file, as it was edited, is not what runs; empty where it is."""
+        from specdash.backend.launch import file_digest
+
+        record = self.record()
+        if record is None or not record.refused or record.env_digest == file_digest(str(self.env_file)):
+            return ""
+        return f"{self.env_file} as it was edited is not in force, the last good settings run: {record.refused}"
+
     def manager(self) -> str:
         """What runs it; empty where it does not run."""
         pid = self.status().pid
