@@ -35,7 +35,7 @@ from specdash.backend.launch import (
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
-from specdash.backend.transaction import RunnerStoppedError
+from specdash.backend.steps import RunnerStoppedError
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
@@ -148,7 +148,11 @@ class BackendSession:
         self._order(None)
 
     def swap(self, plan: LaunchPlan) -> tuple[RunningChild, float]:
-        """Stop the engine and start the one of `plan`; see `transaction.Runner`."""
+        """Stop the engine and start the one of `plan`; it, and the moment at which the old one was stopped.
+
+        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
+        the runner itself ends.
+        """
         order = _Swap(plan)
         self._order(order)
         while not order.done.wait(_PLAN_POLL_S * 5):
@@ -524,7 +528,7 @@ class BackendSession:
 
 
 class RunningChild:
-    """One process of the engine, for a change; see `transaction.RunningEngine`."""
+    """One process of the engine. `began` is a monotonic moment, `check` what the look at its start has shown so far."""
 
     def __init__(self, pid: int, plan: LaunchPlan, began: float, tail: Tail) -> None:
         self.pid = pid

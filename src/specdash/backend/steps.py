@@ -42,6 +42,10 @@ class CancelledApplyError(SpecdashError):
     exit_code = ExitCode.INTERRUPTED
 
 
+class RunnerStoppedError(SpecdashError):
+    """The runner was asked to end while the change was under way."""
+
+
 class Steps:
     """The steps of one apply. `seconds` holds how long each took; `current` the one that runs, or failed."""
 
