@@ -56,7 +56,6 @@ def test_there_is_nothing_to_say_of_nobody(pid: int) -> None:
     assert not processes.same_process(pid, 1.0)
     assert processes.start_ticks(pid) is processes.age_s(pid) is processes.parent(pid) is None
     assert processes.name_of(pid) is None
-    assert processes.caught_signals(pid) is None
     assert processes.family(pid) == []
 
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,7 +115,8 @@ class BackendSession:
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
-        self.planning: _Planning | None = None
+        self.planning: tuple[str | None, Future[LaunchPlan]] | None = None
+        """Digest of the env file, and the plan of it in the making."""
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
         self.asked_again = False
@@ -155,14 +157,11 @@ class BackendSession:
         """
         order = _Swap(plan)
         self._order(order)
-        while not order.done.wait(_PLAN_POLL_S * 5):
-            if self._ended.is_set():
-                break
-        if order.error is not None:
-            raise order.error
-        if order.started is None:
+        while not self._ended.is_set() and not wait([order.started], _PLAN_POLL_S * 5).done:
+            pass
+        if not order.started.done():
             raise RunnerStoppedError("the runner was stopped")
-        return order.started, order.stopped_at
+        return order.started.result(), order.stopped_at
 
     @property
     def stopping(self) -> bool:
@@ -234,8 +233,7 @@ class BackendSession:
             if (order := self._swap) is None:
                 raise
             self._swap = self.next = None
-            order.error = error
-            order.done.set()
+            order.started.set_exception(error)
             return self._successor(wake)
         return True
 
@@ -274,8 +272,7 @@ class BackendSession:
             try:
                 self._take_log(order.plan)
             except SpecdashError as error:
-                order.error = error
-                order.done.set()
+                order.started.set_exception(error)
                 continue
             self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
             order.stopped_at = time.monotonic()
@@ -300,7 +297,7 @@ class BackendSession:
             raise ValueError("the child was started without a pipe for its output")
         pipe = output.fileno()
         os.set_blocking(pipe, False)
-        watched = [pipe, wake, *([self.child.pidfd] if self.child.pidfd is not None else [])]
+        watched = [pipe, wake, self.child.pidfd]
         while True:
             slow = [self.echo.descriptor] if self.echo.pending and not self.echo.gone else []
             readable = select.select(watched, slow, [], self._wait())[0]
@@ -378,14 +375,12 @@ class BackendSession:
             self.echo.feed(f"specdash: warning: {text}\n".encode())
 
     def _wait(self) -> float:
-        wait = _IDLE_S if self.serves or self.next is not None else _PROBE_S
-        if self.watch is not None:
-            wait = min(wait, _PLAN_POLL_S)
-        if self.planning is not None:
-            wait = min(wait, _PLAN_POLL_S)
+        seconds = _IDLE_S if self.serves or self.next is not None else _PROBE_S
+        if self.watch is not None or self.planning is not None:
+            seconds = min(seconds, _PLAN_POLL_S)
         if self.deadline is not None:
-            wait = min(wait, max(0.0, self.deadline - time.monotonic()))
-        return wait
+            seconds = min(seconds, max(0.0, self.deadline - time.monotonic()))
+        return seconds
 
     def _copy(self, output: int) -> bool:
         try:
@@ -442,21 +437,37 @@ class BackendSession:
         if self.planning is not None or self.next is not None or self.changing:
             self.asked_again = True
         elif self.serves or file_digest(self.plan.env_file) != self.plan.env_digest:
-            self.planning = _Planning(self.replan, self.plan)
+            self._begin_to_plan()
+
+    def _begin_to_plan(self) -> None:
+        """Plan the env file in a thread that is not waited for at the end."""
+        made: Future[LaunchPlan] = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(self.replan(self.plan, None))
+            except SpecdashError as error:
+                made.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
+                made.set_exception(SpecdashError(f"unexpected {type(error).__name__}: {error}"))
+
+        self.planning = file_digest(self.plan.env_file), made
+        threading.Thread(target=work, name="swap-plan", daemon=True).start()
 
     def _plan_is_made(self) -> None:
-        if self.planning is None or not self.planning.done:
+        if self.planning is None or not self.planning[1].done():
             return
-        made, self.planning = self.planning, None
+        (digest, made), self.planning = self.planning, None
+        digest = made.result().env_digest if made.exception() is None else digest
         again, self.asked_again = self.asked_again, False
-        if again and file_digest(self.plan.env_file) != made.digest:
-            self.planning = _Planning(self.replan, self.plan)
+        if again and file_digest(self.plan.env_file) != digest:
+            self._begin_to_plan()
             return
         try:
             plan = made.result()
             self._take_log(plan)
         except SpecdashError as error:
-            self._say(f"reload refused (env {short(made.digest)}): {error}")
+            self._say(f"reload refused (env {short(digest)}): {error}")
             self.plan = self.engine_now.plan = refused(self.plan, error)
             if self.engine_now.check is not None:
                 self._write_record(self.engine_now.check)
@@ -488,8 +499,7 @@ class BackendSession:
         self.signals_sent, self.deadline = 0, None
         self._cut_watch = False
         if self._swap is not None:
-            self._swap.started = self.engine_now
-            self._swap.done.set()
+            self._swap.started.set_result(self.engine_now)
             self._swap = None
         if self.asked_again and not self.changing:
             self.asked_again = False
@@ -555,44 +565,7 @@ class _Swap:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.stopped_at = 0.0
-        self.started: RunningChild | None = None
-        self.error: SpecdashError | None = None
-        self.done = threading.Event()
-
-
-class _Planning:
-    """A plan in the making, in a thread that is not waited for at the end."""
-
-    def __init__(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
-        self._read = file_digest(current.env_file)
-        self._plan: LaunchPlan | None = None
-        self._error: SpecdashError | None = None
-        self._thread = threading.Thread(target=self._work, args=(replan, current), name="swap-plan", daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether there is a result."""
-        return not self._thread.is_alive()
-
-    @property
-    def digest(self) -> str | None:
-        """That of the env file that was planned."""
-        return self._plan.env_digest if self._plan is not None else self._read
-
-    def result(self) -> LaunchPlan:
-        """The plan. Raises `SpecdashError` when none could be made."""
-        if self._plan is None:
-            raise self._error or SpecdashError("the plan was not made")
-        return self._plan
-
-    def _work(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
-        try:
-            self._plan = replan(current, None)
-        except SpecdashError as error:
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
-            self._error = SpecdashError(f"unexpected {type(error).__name__}: {error}")
+        self.started: Future[RunningChild] = Future()
 
 
 def short(digest: str | None) -> str:

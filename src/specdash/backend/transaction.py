@@ -36,11 +36,10 @@ from specdash.backend.steps import (
     Steps,
     about_speculation,
     check_speculation,
+    explained,
     last_line,
-    last_lines,
     probe,
     speculative,
-    telling,
 )
 from specdash.collect.discover import place, recorded_key
 from specdash.collect.run_records import live_proxies, started_last
@@ -846,11 +845,6 @@ def _state_words(found: Health | None) -> str:
     if found is None:
         return "no answer yet"
     return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
-
-
-def explained(lines: list[str]) -> tuple[str, ...]:
-    """The lines that say why, else the last ones."""
-    return telling(lines) or last_lines(lines)
 
 
 def because(lines: tuple[str, ...]) -> str:
