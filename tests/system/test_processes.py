@@ -75,14 +75,6 @@ def test_a_family_is_a_process_and_all_that_it_started() -> None:
         process.communicate(b"\n", timeout=20)
 
 
-def test_the_handled_signals_are_a_mask() -> None:
-    before = signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
-    try:
-        assert (processes.caught_signals(os.getpid()) or 0) >> (signal.SIGUSR2 - 1) & 1
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-
-
 def test_a_listening_socket_is_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert processes.listening_pid(server.getsockname()[1]) == os.getpid()

@@ -152,7 +152,7 @@ def _sweep(directory: Path) -> None:
 
 
 class _Running(threading.Thread):
-    """One change under way, in its thread. `last` is its latest report."""
+    """One change under way, in its thread."""
 
     def __init__(
         self,
@@ -164,13 +164,11 @@ class _Running(threading.Thread):
     ) -> None:
         super().__init__(name="change", daemon=True)
         self.words = f"{wanted.kind} {describe(tuple(change for edit in wanted.edits for change in edit.changes))}"
-        self.steps = Steps(self._report)
+        self.steps = Steps(listen)
         self.outcome: Outcome | None = None
         self.error: SpecdashError | None = None
-        self.last: ApplyProgress | None = None
         self._session = session
         self._transaction = Transaction(wanted, session, self.steps, env, lock=lock)
-        self._listen = listen
 
     def run(self) -> None:
         """The change, from the lock to the record."""
@@ -183,10 +181,6 @@ class _Running(threading.Thread):
             self.error = SpecdashError(f"unexpected {type(error).__name__}: {error}")
         finally:
             self._session.end_change()
-
-    def _report(self, progress: ApplyProgress) -> None:
-        self.last = progress
-        self._listen(progress)
 
 
 class _Client:
@@ -244,10 +238,7 @@ class _Client:
             "env_file": self._runner.env_file,
             "env_digest": session.engine.plan.env_digest,
             "url": session.engine.plan.settings.url,
-            "engine_pid": session.engine.pid,
-            "ended": session.engine.ended,
             "change": under_way.words if under_way is not None else None,
-            "progress": asdict(under_way.last) if under_way is not None and under_way.last is not None else None,
             "trial": self._runner.trial.what if self._runner.trial is not None else None,
         }
 

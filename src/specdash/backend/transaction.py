@@ -404,7 +404,7 @@ class Transaction:
                     check_port(engine.plan.settings)
                 except PortInUseError as error:
                     raise StepFailedError(str(error), lines) from None
-                raise StepFailedError(f"the engine ended with {engine.ended}{because(lines)}", lines)
+                raise _failure(f"the engine ended with {engine.ended}", lines)
             answers = found is not None and found.status is HealthStatus.OK
             settings = engine.plan.settings
             if answers and (settings.host.endswith(".sock") or owns_port(engine.pid, settings.port) is not False):
@@ -480,7 +480,7 @@ class Transaction:
             if gone or time.monotonic() > deadline:
                 lines = explained([line for line in _log_lines(record.log) if line not in seen])
                 what = "ended" if gone else f"did not take its settings over within {limit:g} s"
-                raise StepFailedError(f"the proxy {what}{because(lines)}", lines)
+                raise _failure(f"the proxy {what}", lines)
             self.steps.wait(_POLL_S)
         return "restarted, no connection refused" if edit.needs_restart else "took it over, no stream dropped"
 
@@ -575,8 +575,7 @@ class Transaction:
                 left = began + period - now
                 well = True
                 if proxy is not None and not same_process(proxy.pid, proxy.pid_started):
-                    lines = explained(_log_lines(proxy.log))
-                    raise StepFailedError(f"the proxy ended{because(lines)}", lines)
+                    raise _failure("the proxy ended", explained(_log_lines(proxy.log)))
                 if engine is not None:
                     well = self._engine_stands(engine)
                     well_at = now if well else well_at
@@ -841,15 +840,15 @@ def owns_port(pid: int, port: int) -> bool | None:
     return None if hidden else False
 
 
+def _failure(what: str, lines: tuple[str, ...]) -> StepFailedError:
+    """The failure, with the last of its lines as the cause."""
+    return StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
+
+
 def _state_words(found: Health | None) -> str:
     if found is None:
         return "no answer yet"
     return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
-
-
-def because(lines: tuple[str, ...]) -> str:
-    """The last line as a cause, to be appended to a sentence."""
-    return f": {lines[-1]}" if lines else ""
 
 
 def _log_lines(path: str | None) -> list[str]:
