@@ -121,7 +121,7 @@ def _put_back(journal: Journal, env: Mapping[str, str]) -> list[str]:
             continue
         if edit.role is Role.PROXY and (restored or Role.PROXY in journal.touched):
             _signal_proxy(edit, env)
-    reason = f"specdash was killed at step {journal.failed_step or journal.step}"
+    reason = journal.reason or f"specdash was killed at step {journal.failed_step or journal.step}"
     if problems:
         reason = " ".join((f"{reason}; and it could not be undone:", *problems))
     record = replace(
@@ -129,7 +129,7 @@ def _put_back(journal: Journal, env: Mapping[str, str]) -> list[str]:
         number=journal.number if all(record.number != journal.number for record in known) else next_number(known),
         kind=ApplyKind.RECOVER,
         failed_step=journal.failed_step or journal.step,
-        reason=journal.reason or reason,
+        reason=reason,
         warnings=tuple(warnings),
     )
     with contextlib.suppress(SpecdashError):

@@ -648,7 +648,8 @@ class Transaction:
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         if problems:
             reason = " ".join((f"{reason}; and it could not be undone:", *problems))
-        record = self._conclude(outcome, reason=reason, failed_step=failed, keep_journal=unwritten)
+            self.journal = replace(self.journal, reason=self._scrub(reason))
+        record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
         return Outcome(record, known, changed)
 
@@ -746,26 +747,20 @@ class Transaction:
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
         taken = read_records(applies_file(self._env))
-        self.journal = replace(self.journal, number=next_number(taken))
-        record = self._record(ApplyOutcome.REFUSED, reason=str(error), failed_step=self.steps.current)
-        record = replace(record, backups={}, digests={}, url=None)
+        self.journal = replace(
+            self.journal, number=next_number(taken), failed_step=self.steps.current, reason=self._scrub(str(error))
+        )
+        record = replace(self._record(ApplyOutcome.REFUSED), backups={}, digests={}, url=None)
         # Where the disk is what stands in the way, `error` says so already.
         with contextlib.suppress(NotWrittenError):
             append_record(applies_file(self._env), record)
         return Outcome(record, error)
 
-    def _conclude(
-        self,
-        outcome: ApplyOutcome,
-        *,
-        reason: str = "",
-        failed_step: ApplyStep | None = None,
-        keep_journal: bool = False,
-    ) -> ApplyRecord:
+    def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
         """Append the record and remove the journal. A record that cannot be written becomes a warning: what it says
         was done either way."""
         self._resume_proxies()
-        record = self._record(outcome, reason=reason, failed_step=failed_step)
+        record = self._record(outcome)
         try:
             append_record(applies_file(self._env), record)
         except NotWrittenError as error:
@@ -779,12 +774,9 @@ class Transaction:
                 self._file.remove()
         return record
 
-    def _record(self, outcome: ApplyOutcome, *, reason: str = "", failed_step: ApplyStep | None = None) -> ApplyRecord:
+    def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
         return replace(
             self.journal.record(outcome),
-            failed_step=failed_step,
-            reason=self._scrub(reason),
-            log_lines=self.journal.log_lines if failed_step is not None else (),
             warnings=tuple(self._warnings),
             downtime_s=None if self.down_s is None else round(self.down_s, 4),
             longest_stall_s=None if self.longest_stall_s is None else round(self.longest_stall_s, 3),
