@@ -104,6 +104,8 @@ class LaunchPlan:
     """What is to be known about the settings, errors first."""
     env_digest: str | None = None
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
+    refused: str = ""
+    """Why it is not the plan of the env file as that is now, where the last good version runs instead."""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The env that was planned, key to value. Holds secrets."""
 
@@ -337,6 +339,7 @@ def write_run_record(
         runner_pid=os.getpid(),
         control=control,
         env_digest=plan.env_digest,
+        refused=plan.refused or None,
         start_check=start_check,
     )
     # What a runner left that was killed while it wrote: nobody writes a note of its name again.

@@ -124,6 +124,8 @@ class Console:
             except SpecdashError as error:
                 problems.append(str(error))
                 continue
+            if refusal := service.refusal():
+                problems.append(refusal)
             last_good = self._last_good(role)
             found.append(ServiceView(role, service.manager(), status, values, last_good))
         return ServicesView(tuple(found), tuple(problems))

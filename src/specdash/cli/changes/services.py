@@ -208,7 +208,8 @@ def _status(args: argparse.Namespace) -> int:
         {
             **json_of(row, "role name manager env_file"),
             "env_file_exists": row.env_file is not None and row.env_file.is_file(),
-            **json_of(row.status, "state pid since restarts exit_code detail"),
+            **json_of(row.status, "state pid since restarts exit_code"),
+            "detail": row.status.detail or (Service(row.role, row.env_file).refusal() if row.env_file else ""),
         }
         for row in rows
     ]
