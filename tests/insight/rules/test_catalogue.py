@@ -1,15 +1,12 @@
 """The catalogue of rules: complete, consistent, documented, and changeable by a user's file without surprises."""
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
 from specdash.core.errors import InputError
 from specdash.core.records import AlertSeverity
 from specdash.insight.charts import Metric
 from specdash.insight.rules import catalogue
-from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, tables_of, with_user_limits
+from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, with_user_limits
 
 RULES = {rule.spec.id: rule for rule in shipped()}
 
@@ -22,19 +19,21 @@ def test_every_rule_has_a_name_of_its_own() -> None:
     assert len(RULES) == len(shipped())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_is_read_as_the_toml_it_is_and_without_its_reader(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = Path(catalogue.__file__).with_name(f"{family}.toml").read_text(encoding="utf-8")
-    expected = tomllib.loads(text)
-    monkeypatch.setattr(tomllib, "loads", None)
-    assert tables_of(text) == expected
+def test_a_runbook_is_the_docstring_of_its_rule() -> None:
+    book = catalogue.runbook_of(
+        """What it means, over
+    two lines.
 
+    - first -x {pid}    (with its spaces)
+    - a second
+      that goes on
 
-@pytest.mark.parametrize("text", ["[a]\nx = 1_000 # so\n", "[a]\nx = [\n 1,\n]\n", "[a]\nx = 'y'\n"])
-def test_any_other_toml_is_read_as_well(text: str) -> None:
-    assert tables_of(text) == tomllib.loads(text)
+    What helps.
+    """
+    )
+    assert book.meaning == "What it means, over two lines."
+    assert book.checks == ("first -x {pid}    (with its spaces)", "a second that goes on")
+    assert book.remedy == "What helps."
 
 
 @pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)

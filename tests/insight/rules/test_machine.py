@@ -1,4 +1,4 @@
-"""Every rule of machine.toml, raised and not raised: the real collectors, on broken drivers, kernels and disks.
+"""Every rule of machine.py, raised and not raised: the real collectors, on broken drivers, kernels and disks.
 
 NVML's faults are injected where the driver is called, /proc is a file of the test, disks are real file systems.
 """

@@ -1,4 +1,4 @@
-"""What clients get, through the proxy: pure rules, described in answers.toml."""
+"""What clients get, through the proxy: pure rules."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome, RequestPhase, UpstreamStatus
-from specdash.core.readings import FailureKind, ReadingStatus
+from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import BackendState
+from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import acted, events_of, must_see, sessions_of, turns_of
 from specdash.system.stats import median
 from specdash.system.text import UNKNOWN, duration, number, ordinal, percent, plain
@@ -34,8 +35,23 @@ SERVER_ERROR = 500
 _GONE_STATES = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
 
+@rule(
+    "Empty answers",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # One in twenty ends agents' work noticeably; what a retry mended only costs time, so it takes one in five.
+    limits={"window_s": 300, "shown": 2, "shown_share": 0.05, "found": 5, "found_share": 0.2},
+)
 def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Answers with nothing in them, or with nothing but reasoning."""
+    """Clients get answers without text or tool call, or with reasoning alone. Agents stop on these, or ask again.
+
+    - the proxy screen's guardrails: empty_response, reasoning_fallback
+    - the chat template: does it close the reasoning block?
+    - max_tokens of the clients: does reasoning use it up?
+
+    Reasoning alone: switch thinking off for these turns or let the fallback show it. Nothing at all: another chat
+    template, or a build without the fault.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     reasoning = acted(scene, Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, window)
@@ -65,8 +81,24 @@ def _is_silent(event: RequestEvent) -> bool:
     return event.outcome is RequestOutcome.OK and not event.tool_calls and event.completion_tokens == 0
 
 
+@rule(
+    "Many malformed tool calls",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    explains=("contamination_storm", "malformed_shown"),
+    # Every such turn is made twice: one in five costs a fifth of the server. The demo has none.
+    limits={"window_s": 300, "found": 5, "share": 0.2},
+)
 def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Many turns whose tool calls are malformed, mended by asking again."""
+    """The model writes its tool calls wrong again and again. The proxy asks again and clients notice little, but every
+    such turn costs twice.
+
+    - the chat template and --jinja: does the server parse this model's calls?
+    - the quantisation of weights and KV cache (q4 KV breaks calls first)
+    - which tools: the proxy screen's guardrail actions
+
+    A template that fits the model, a less quantised KV cache, a lower temperature; fewer tools (PROXY_TOOL_NARROWING).
+    """
     window = limits["window_s"]
     events = events_of(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
     found = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
@@ -85,8 +117,23 @@ def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Malformed tool calls reach the client",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # Once happens; twice in five minutes ends two turns.
+    limits={"window_s": 300, "shown": 2, "critical_share": 0.5},
+)
 def malformed_shown(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Malformed tool calls that no retry mended: the client gets an apology, or a call that it refuses."""
+    """No retry gave a good tool call, so that the client got an apology or a call it refuses. Agents end their turn on
+    it.
+
+    - the proxy screen's guardrail actions: malformed_tool exhausted
+    - the server's log: does its tool parser complain?
+
+    The fix holds tool turns back until they are checked, and asks up to three times. When that does not help, the
+    template or the quantisation is at fault.
+    """
     window = limits["window_s"]
     shown = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED, window)
     if shown < limits["shown"]:
@@ -105,8 +152,24 @@ def malformed_shown(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "A session loops",
+    AlertSeverity.WARNING,
+    needs=(Source.PROXY,),
+    # The breaker speaks up at 8 and takes the tools away at 16: whatever is there then was told and went on.
+    # The demo's stuck agent reaches 13 and begins anew.
+    limits={"repeats": 16, "seen_s": 120},
+)
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session repeats the same calls with the same results despite a warning."""
+    """An agent makes the same tool calls with the same results again and again, and telling it did not help: the loop
+    breaker steps in at 8 turns by default, and takes its tools away for a turn at 16.
+
+    - the proxy screen's session: which tools?
+    - the agent itself: what does it want that it cannot have?
+
+    Stop the agent or give it another instruction. The fix is the profile loop-incident, meant for a while: specdash
+    apply --profile loop-incident.
+    """
     for session in _seen_lately(scene, limits["seen_s"]):
         if not session.is_looping or session.loop_repeats < limits["repeats"]:
             continue
@@ -126,8 +189,22 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Most turns are loops",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    explains=("session_looping", "prune_storm"),
+    # The demo's stuck agent makes 15 to 20 % of all turns.
+    limits={"window_s": 300, "told": 20, "share": 0.5},
+)
 def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Most turns are those of loops."""
+    """A large part of all turns repeats tool calls that changed nothing, and takes the slots from those that work.
+
+    - the proxy screen's sessions: which loop?
+    - a tool that fails the same way for all of them (a missing file, no network)?
+
+    Fix the tool that fails, or stop the agents. The fix is the profile loop-incident, meant for a while.
+    """
     window = limits["window_s"]
     looped = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
@@ -144,8 +221,22 @@ def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Sessions are cut back again and again",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # Each cut follows three malformed turns in a row.
+    limits={"window_s": 600, "cut": 3},
+)
 def contamination_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Sessions are cut back after malformed turns again and again."""
+    """Sessions are cut back to their recent turns, because malformed calls in their history made the model write more
+    of them. Each cut loses context and the prompt cache.
+
+    - malformed tool calls: what is wrong with them?
+    - the proxy screen's sessions: which are affected?
+
+    Fix the malformed calls; a session that is affected again and again is better started over.
+    """
     window = limits["window_s"]
     cut = acted(scene, Guardrail.CONTAMINATION, GuardrailAction.APPLIED, window)
     if cut < limits["cut"]:
@@ -162,8 +253,25 @@ def contamination_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Histories do not fit the window",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    explains=("prompt_cache_lost",),
+    # A session above the threshold is cut at each of its turns; half of all turns means that most sessions are.
+    # The demo: 4 to 7 %.
+    limits={"window_s": 300, "cut": 8, "share": 0.5},
+)
 def prune_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Histories are cut to fit the window at most turns."""
+    """Most turns have old messages removed to fit the context window. The model forgets, and where the cut moves the
+    prompt cache is lost.
+
+    - the proxy screen's sessions: context in use
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+
+    A larger context per slot (LLAMA_CTX_SIZE up or LLAMA_PARALLEL down), or agents that compact earlier. The fix cuts
+    deeper and so less often.
+    """
     window = limits["window_s"]
     cut = acted(scene, Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
@@ -184,8 +292,23 @@ def prune_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Context nearly full",
+    AlertSeverity.WARNING,
+    needs=(Source.PROXY,),
+    clear_after_s=0,
+    explains=("prune_storm", "context_overflow", "slot_nearly_full"),
+    # The proxy's levels HIGH and CRITICAL. ELEVATED (0.75) is where pruning begins: usual for agents.
+    limits={"warning": 0.85, "critical": 0.95, "seen_s": 300, "sessions": 5},
+)
 def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session at work uses nearly all of its context window."""
+    """A session is about to fill its context window: its next turns are pruned, cut short or refused.
+
+    - the proxy screen's session: turns left
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+
+    Let the agent compact or start over; give each slot more context where memory allows it.
+    """
     full = [
         session_view
         for session_view in _seen_lately(scene, limits["seen_s"])
@@ -207,8 +330,22 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Prompts do not fit the context",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # Each one is a turn that the client lost.
+    limits={"window_s": 300, "refused": 1},
+)
 def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Prompts that do not fit the window are refused."""
+    """The server refused prompts that are longer than its context, and the proxy could not make them fit.
+
+    - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+    - specdash proxy show: is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
+
+    Tell the agent the real window so that it compacts in time, or give each slot more context.
+    """
     window = limits["window_s"]
     refused = acted(scene, Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, window)
     if refused < limits["refused"]:
@@ -236,8 +373,25 @@ def _seen_lately(scene: RuleScene, seconds: float) -> Sequence[SessionView]:
     return [session for session in proxy.live.sessions if session.active or session.last_seen >= since]
 
 
+@rule(
+    "Clients leave before their answer",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    # People stop agents now and then; every third client and five in five minutes is no person.
+    limits={"window_s": 300, "left": 5, "share": 0.3},
+)
 def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients go away before their answer is complete: by the proxy, or by the server's own log."""
+    """Clients close the connection while their answer is made, as the proxy tells, or the server's own log (cancel
+    task). Leaving after the same time again and again is a timeout of the client; leaving early is a person who stops
+    the agent.
+
+    - compare the median wait with the client's timeout (API_TIMEOUT_MS of Claude Code)
+    - prefill speed and queue: is the first token late?
+    - the proxy screen's finished requests
+
+    Raise the client's timeout, or shorten the wait: a smaller prompt, a prompt cache that hits, fewer requests at a
+    time.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     if turns.left < limits["left"] or turns.share(turns.left) < limits["share"]:
@@ -281,8 +435,25 @@ def _cancelled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Clients get errors",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    explains=("clients_leaving",),
+    # Five, so that one agent's retries of one bad request are no incident. The demo has none.
+    limits={"window_s": 300, "errors": 5, "share": 0.1, "critical_share": 0.5},
+)
 def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients get errors instead of answers."""
+    """Many requests end with an error instead of an answer. Statuses from 500 on are the server's or the proxy's doing;
+    the others are requests that cannot be served as they are, and then this is a notice.
+
+    - the proxy screen's finished requests, for status and error type
+    - specdash services logs proxy
+    - the server's log around the errors
+
+    529 and 504 follow from a server that is down, loading or too slow; 400 from prompts that are too long or malformed;
+    401 from a key.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     rate = turns.share(turns.errors)
@@ -308,8 +479,24 @@ def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Proxy is down",
+    AlertSeverity.CRITICAL,
+    hold_back=False,
+    clear_after_s=0,
+    explains=("upstream_unreachable", "proxy_errors", "clients_leaving"),
+    # A proxy that starts or reloads answers within 5 s; a closed port needs no patience.
+    limits={"silent_s": 6},
+)
 def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nothing answers at the proxy's address."""
+    """Nothing answers at the proxy's address: its process has ended, or it hangs. Agents get no answer at all.
+
+    - specdash services status
+    - specdash services logs proxy
+    - specdash doctor --url {url}
+
+    Start the proxy's service; when it ended by itself, its log's last lines say why.
+    """
     proxy = scene.picture.proxy
     if proxy.url is None or proxy.failure is None:
         return
@@ -325,10 +512,25 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Proxy cannot reach its upstream",
+    AlertSeverity.CRITICAL,
+    trial_s=120,
+    hold_back=False,
+    clear_after_s=0,
+    needs=(Source.PROXY,),
+    explains=("proxy_errors", "clients_leaving", "requests_waiting"),
+    # The proxy looks at its upstream at least once in 60 s while requests come.
+    limits={"errors_s": 60},
+)
 def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The proxy is there, and what stands behind it is not.
+    """The proxy answers, and the server that LLAMA_CPP_BASE names does not: every turn ends with an error.
 
-    The proxy looks at its upstream when requests come. Of one that answers us, with no error since, it tells of old.
+    - specdash proxy show
+    - curl -s {upstream}/health
+    - specdash services status
+
+    When the watched server is up, LLAMA_CPP_BASE names another one: correct it. Else bring the server back.
     """
     proxy, backend = scene.picture.proxy, scene.picture.backend
     live = proxy.live
@@ -353,8 +555,27 @@ def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Proxy is held",
+    AlertSeverity.WARNING,
+    trial_s=300,
+    hold_back=False,
+    clear_after_s=0,
+    needs=(Source.PROXY,),
+    explains=("clients_leaving", "proxy_errors"),
+    # An apply holds for seconds, with a large model for a minute; a hold ends by itself after 120 s by default.
+    limits={"held_s": 60, "critical_s": 120},
+)
 def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The proxy has been held for so long that it may have been forgotten."""
+    """New requests wait at the proxy, because someone or an apply holds it. A hold ends by itself, but a hold that is
+    renewed lasts.
+
+    - specdash proxy state
+    - specdash applies
+    - the tune screen: is an apply running?
+
+    When the hold is no longer needed: specdash proxy resume.
+    """
     proxy = scene.picture.proxy
     live = proxy.live
     if live is None or proxy.status is not ReadingStatus.KNOWN or not live.held or live.held_since is None:
@@ -370,8 +591,25 @@ def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Requests wait for a slot",
+    AlertSeverity.WARNING,
+    clear_after_s=20,
+    chart="requests",
+    explains=("clients_leaving",),
+    # The demo queues for up to 11 s at a time, and for 20 % of the time, on a machine with a load of 10.
+    limits={"window_s": 60, "share": 0.9, "longest_s": 120},
+)
 def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Requests wait for a slot all the time, or one waits for long."""
+    """More requests come than there are slots, so that users wait before their prompt is even looked at; or one request
+    is stuck before its prefill.
+
+    - the slots panel: are all slots at work, and with what?
+    - the proxy screen: which sessions send in parallel?
+
+    More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A request
+    stuck with free slots points to a hung server.
+    """
     window = limits["window_s"]
     known = [
         picture_sample for picture_sample in scene.past.since(scene.now - window) if picture_sample.deferred is not None
@@ -402,8 +640,17 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Some proxy settings are not valid", AlertSeverity.WARNING, hold_back=False, clear_after_s=0, needs=(Source.PROXY,)
+)
 def proxy_settings(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Settings of the proxy that could not be used."""
+    """Some of the proxy's settings cannot be read, and it runs with what held before or with their defaults.
+
+    - specdash proxy show
+    - specdash preflight
+
+    Correct the values in the proxy's env file; SIGHUP or the tune screen applies them.
+    """
     proxy = scene.picture.proxy
     problems = proxy.live.problems if proxy.live is not None and proxy.status is ReadingStatus.KNOWN else ()
     if problems:

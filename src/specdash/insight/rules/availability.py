@@ -1,13 +1,15 @@
-"""Is the server there, and does it work: pure rules, described in availability.toml."""
+"""Is the server there, and does it work: pure rules."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import must_see
 from specdash.insight.rules.scene import KEEP_S, increase
 from specdash.system.text import UNKNOWN, clock, duration, plain
@@ -36,8 +38,39 @@ APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
 
+@rule(
+    "Server is down",
+    AlertSeverity.CRITICAL,
+    trial_s=120,
+    clear_after_s=0,
+    hold_back=False,
+    chart="decode",
+    explains=(
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+        "requests_waiting",
+        "slot_hung",
+        "busy_too_long",
+        "empty_answers",
+        "restarted",
+    ),
+    # While the process that owned the port lives, an apply may be swapping its engine.
+    limits={"swap_s": 0.9},
+)
 def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nothing serves the address."""
+    """Nothing answers at the address: the process has ended, has not started, or the machine cannot be reached. Every
+    client gets errors.
+
+    - specdash services status
+    - specdash services logs backend
+    - dmesg | grep -i -e 'killed process' -e segfault
+    - the log panel's last lines: an assertion, a CUDA error, out of memory?
+
+    Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
+    (out of memory) say why; fix that first, or it ends again. An apply that was under way is undone at the backend's
+    next start.
+    """
     backend = scene.picture.backend
     if backend.state is not BackendState.DOWN or _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
         return
@@ -68,8 +101,56 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
+def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
+    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
+    lasted = scene.picture.wall - alert.since
+    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
+    again = [start for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if start.again]
+    health = _source(scene, Source.HEALTH)
+    if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
+        return ""
+    if any(sample.starved for sample in samples):
+        return "specdash itself got no CPU meanwhile, and the server answers"
+    if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
+        return "the same process answers again: it did not hang, it got no CPU"
+    if lasted < limits["passing_s"]:
+        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
+    return ""
+
+
+@rule(
+    "Server hangs",
+    AlertSeverity.CRITICAL,
+    trial_s=60,
+    clear_after_s=3,
+    hold_back=False,
+    chart="decode",
+    explains=(
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+        "requests_waiting",
+        "slot_hung",
+        "busy_too_long",
+    ),
+    refute=server_hung_refuted,
+    # A server that gets no CPU answers late, and one that answers late does not hang.
+    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30},
+)
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The port takes connections and no answer comes; or the process was stopped by a signal."""
+    """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
+    debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
+    taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
+    refuted, and is no longer a cause of anything.
+
+    - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
+    - kill -CONT {pid}, when it is stopped
+    - dmesg | tail
+    - nvidia-smi, when it hangs too the driver is the cause
+
+    Stopped: kill -CONT {pid}. Otherwise restart it: specdash services restart backend; a process in state D survives
+    kill -9 until its device answers, and may need a reboot.
+    """
     backend = scene.picture.backend
     process = _process(scene)
     if process is not None and process.stopped:
@@ -98,31 +179,35 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
 
 
-def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
-    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
-    lasted = scene.picture.wall - alert.since
-    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
-    again = [start for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if start.again]
-    health = _source(scene, Source.HEALTH)
-    if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
-        return ""
-    if any(sample.starved for sample in samples):
-        return "specdash itself got no CPU meanwhile, and the server answers"
-    if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
-        return "the same process answers again: it did not hang, it got no CPU"
-    if lasted < limits["passing_s"]:
-        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-    return ""
-
-
 def _is_server_starved(scene: RuleScene, limits: Limits, seconds: float) -> bool:
     """Whether the server waited for a CPU for much of this time."""
     samples = scene.past.since(scene.now - seconds - limits["silent_s"])
     return any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples)
 
 
+@rule(
+    "Slot hangs",
+    AlertSeverity.CRITICAL,
+    clear_after_s=0,
+    needs=(Source.SLOTS,),
+    while_idle=False,
+    chart="decode",
+    explains=("clients_leaving", "requests_waiting"),
+    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
+)
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A slot is at work and nothing comes of it."""
+    """A slot is at work and no token comes, while the server answers everything else: the GPU or the inference thread
+    is stuck, or one batch takes very long. Its client waits, and so do all that queue behind it.
+
+    - specdash snapshot: slots and gpu
+    - nvidia-smi    (100 % and no progress: a kernel hangs; 0 %: the process waits)
+    - the server's log: the last lines of that slot and task
+    - top -H -p {pid}
+
+    A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
+    services restart backend. When it happens again with speculation and not without, it is worth a ticket: specdash
+    incident.
+    """
     must_see(scene)
     slots = scene.picture.backend.slots or ()
     for slot in slots:
@@ -147,8 +232,26 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(f"slot {slot.id} is busy and has {what} for {duration(unmoved)}", evidence, f"slot {slot.id}")
 
 
+@rule(
+    "Model is taking too long to load",
+    AlertSeverity.WARNING,
+    clear_after_s=0,
+    hold_back=False,
+    explains=("upstream_unreachable", "proxy_errors", "requests_waiting"),
+    limits={"seconds": 300, "critical_s": 900},
+)
 def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model has been loading for longer than it should take."""
+    """The server is there and still loads its model; until it is done every request gets 503. A big model from a slow
+    or remote disk takes minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
+
+    - specdash services logs backend
+    - iostat -x 2 or vmstat 2: does the disk read? does it swap?
+    - free -g
+    - specdash preflight: does the model fit?
+
+    Wait while the disk reads. A model that does not fit into memory swaps forever: less context, fewer layers, or a
+    smaller quantisation. Raise limits.seconds for a model that takes so long by nature.
+    """
     seen = scene.past.lasting((BackendState.LOADING,))
     if seen is None:
         return
@@ -166,8 +269,34 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"the model has been loading for {duration(loading)}", tuple(evidence), severity=severity)
 
 
+@rule(
+    "Server starts again and again",
+    AlertSeverity.CRITICAL,
+    clear_after_s=30,
+    hold_back=False,
+    explains=(
+        "backend_down",
+        "restarted",
+        "loading_too_long",
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+        "port_closed",
+    ),
+    limits={"starts": 3, "seconds": 600},
+)
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server starts again and again."""
+    """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
+    a certain request, and its manager starts it again. Starts that an apply made do not count.
+
+    - specdash services logs backend
+    - the log's last lines before each start: an assertion, CUDA error, out of memory, a missing file?
+    - dmesg | grep -i -e 'killed process' -e segfault -e xid
+    - specdash applies: what was changed before the first crash?
+
+    Stop it while you look: specdash services stop backend. After a change of settings: specdash rollback. Out of
+    memory: less context or a smaller batch. One request that kills it: specdash incident, for a ticket.
+    """
     lately = scene.past.starts.within(scene.now, limits["seconds"])
     starts = [start for start in lately if not (start.on_trial or _by_apply(scene, start))]
     if len(starts) < limits["starts"]:
@@ -179,8 +308,24 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"it started {len(starts)} times within {duration(limits['seconds'])}", tuple(evidence))
 
 
+@rule(
+    "Server was restarted",
+    AlertSeverity.NOTICE,
+    clear_after_s=0,
+    hold_back=False,
+    chart="requests",
+    limits={"shown_s": 60},
+)
 def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process serves than a moment ago."""
+    """Another process serves than before. Running requests were cut off, the prompt cache is empty, and totals count
+    from zero.
+
+    - specdash applies
+    - specdash services logs backend
+    - journalctl --user -u specdash-backend, when systemd runs it
+
+    Nothing, if it was intended. Otherwise the log's lines before the restart say why the old process ended.
+    """
     starts = [
         start for start in scene.past.starts.within(scene.now, limits["shown_s"]) if start.again and not start.on_trial
     ]
@@ -191,8 +336,25 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{by} at {clock(last.wall)}: {last.why}", (("when", clock(last.wall)), ("sign", last.why)))
 
 
+@rule(
+    "Server busy for a long time",
+    AlertSeverity.WARNING,
+    hold_back=False,
+    chart="decode",
+    explains=("requests_waiting",),
+    limits={"seconds": 60},
+)
 def busy_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It is alive, but metrics or slots have not come for long."""
+    """It is alive, but /metrics or /slots have not answered for long. Builds before b10420 answer them only between two
+    batches, so a long prompt blocks them; on a newer build the inference loop is stuck.
+
+    - specdash snapshot: which build? (engine)
+    - nvidia-smi and top: does it work?
+    - the server's log: does a prompt's progress move?
+
+    A smaller batch (LLAMA_BATCH_SIZE) makes an old build answer sooner, a newer build always does. When nothing moves:
+    specdash services restart backend.
+    """
     must_see(scene)
     lasting = scene.past.lasting((BackendState.BUSY,))
     if lasting is None or lasting < limits["seconds"]:
@@ -215,8 +377,24 @@ def busy_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"/health answers, {names} not in time for {duration(lasting)}", tuple(evidence))
 
 
+@rule(
+    "Something else answers at the server's address",
+    AlertSeverity.CRITICAL,
+    clear_after_s=0,
+    hold_back=False,
+    explains=("backend_down", "server_hung", "upstream_unreachable", "proxy_errors", "clients_leaving", "restarted"),
+)
 def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Something else answers at the address."""
+    """The port is open, and what answers is no llama-server: its process has ended and another program has the port, a
+    reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
+
+    - ss -ltnp | grep :{port}
+    - curl -i {url}/health
+    - specdash services status
+
+    End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. A wrong
+    address: specdash config show says where it comes from.
+    """
     backend = scene.picture.backend
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
@@ -241,8 +419,27 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"what answers at {backend.url} is no llama-server{who}", tuple(evidence))
 
 
+@rule(
+    "Process is alive, its port is closed",
+    AlertSeverity.CRITICAL,
+    trial_s=120,
+    raise_after_s=5,
+    clear_after_s=0,
+    hold_back=False,
+    explains=("backend_down", "upstream_unreachable", "proxy_errors"),
+    limits={"starting_s": 120},
+)
 def port_closed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The process lives and its port takes no connection."""
+    """The server's process runs and takes no connection: it is shutting down and does not end, or has lost its
+    listening socket. Its manager thinks that all is well and does not restart it.
+
+    - ps -o pid,stat,etime,wchan:32,cmd -p {pid}
+    - ss -ltnp | grep :{port}
+    - specdash services logs backend
+
+    specdash services restart backend. A process that does not end at SIGTERM needs kill -9; its memory on the GPU is
+    free only then.
+    """
     process = _process(scene)
     if process is None or _failure(scene, Source.HEALTH) is not FailureKind.REFUSED:
         return
@@ -255,8 +452,17 @@ def port_closed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"process {process.pid} is alive and {had} at {backend.url}", (*evidence, ("address", backend.url)))
 
 
+@rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
 def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server wants another API key than the one it is given."""
+    """The server wants an API key, and it was given none or another one: it may be perfectly well, but nothing beside
+    its health can be seen, and no other check can run. A proxy with the same wrong key fails every request.
+
+    - specdash config show: api_key_env, api_key_file
+    - specdash doctor --url {url}
+    - was the server's key changed (LLAMA_API_KEY) and the clients' not?
+
+    Name the key: --api-key-env NAME or --api-key-file FILE, or api_key_env in config.toml.
+    """
     backend = scene.picture.backend
     if backend.state is not BackendState.UNAUTHORIZED:
         return
@@ -268,8 +474,15 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule("Server reports that it is unhealthy", AlertSeverity.WARNING, raise_after_s=3, clear_after_s=3, hold_back=False)
 def health_error(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It answers, and what it answers is an error."""
+    """The server answers /health with an error of its own instead of ok or loading.
+
+    - curl -i {url}/health
+    - specdash services logs backend
+
+    The error's text says what is wrong; when it stays, restart the server.
+    """
     backend = scene.picture.backend
     health = _source(scene, Source.HEALTH)
     if backend.state is not BackendState.UNKNOWN or health is None or health.status is not ReadingStatus.KNOWN:
@@ -278,13 +491,33 @@ def health_error(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(backend.reason, (("address", backend.url),))
 
 
+@rule("Metrics are switched off", AlertSeverity.WARNING, raise_after_s=5, clear_after_s=0)
 def metrics_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server has no /metrics."""
+    """The server was started without --metrics: acceptance, totals and restarts cannot be seen, and most checks of
+    speculation cannot run. Everything else works.
+
+    - specdash doctor --url {url}
+    - curl -i {url}/metrics
+
+    Start it with --metrics or LLAMA_ARG_ENDPOINT_METRICS=1; what `specdash backend run` starts has it always.
+    """
     yield from _disabled(scene, Source.METRICS, "LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals are unknown")
 
 
+@rule("Metrics are not understood", AlertSeverity.WARNING, raise_after_s=1, hold_back=False)
 def metrics_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server answers /metrics with what cannot be its metrics."""
+    """The server is healthy, and what it answers to /metrics is not what llama-server counts: no metrics at all, a
+    number that cannot be (NaN, infinite, negative), a total that is there twice or no more, more than 4 MiB, or an
+    error. Acceptance and totals are those of before, dimmed and with their age, and rules that need them are not
+    judged.
+
+    - curl -i {url}/metrics
+    - does a reverse proxy, a cache or another exporter answer at this path?
+    - specdash snapshot: which build? (engine)
+
+    Watch the server itself and not what stands in front of it. When the server itself answers so, restart it: specdash
+    services restart backend; when it goes on, it is worth a ticket: specdash incident.
+    """
     yield from _unreadable(scene, Source.METRICS, "acceptance and totals are those of before")
     counters = dict(scene.picture.backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
@@ -294,20 +527,55 @@ def metrics_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule("Slots are not understood", AlertSeverity.WARNING, raise_after_s=1, hold_back=False)
 def slots_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server answers /slots with what cannot be its slots."""
+    """The server is healthy, and what it answers to /slots is no list of slots, more than 4 MiB, or an error. Running
+    requests are those of before, and a hung slot or a lost speculation cannot be seen.
+
+    - curl -i {url}/slots
+    - does a reverse proxy, a cache or another program answer at this path?
+    - specdash snapshot: which build? (engine)
+
+    Watch the server itself and not what stands in front of it. When the server itself answers so, restart it: specdash
+    services restart backend.
+    """
     yield from _unreadable(scene, Source.SLOTS, "running requests are those of before")
 
 
+@rule("Slots are switched off", AlertSeverity.WARNING, raise_after_s=5, clear_after_s=0)
 def slots_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server has no /slots."""
+    """The server was started with --no-slots: running requests, a hung slot and whether it really speculates cannot be
+    seen. Everything else works.
+
+    - specdash doctor --url {url}
+    - curl -i {url}/slots
+
+    Start it without --no-slots, or with LLAMA_ARG_ENDPOINT_SLOTS=1.
+    """
     yield from _disabled(
         scene, Source.SLOTS, "LLAMA_ARG_ENDPOINT_SLOTS", "running requests cannot be seen, nor whether it speculates"
     )
 
 
+@rule(
+    "Totals were reset without a restart",
+    AlertSeverity.NOTICE,
+    needs=(Source.METRICS,),
+    trial_s=60,
+    raise_after_s=5,
+    clear_after_s=0,
+    hold_back=False,
+)
 def counters_reset(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Totals went back, and the process is the same."""
+    """The server's totals went back although its process is the same: a router changed the model behind the address, or
+    something between specdash and the server answers for another one. Totals and acceptance of before are lost; figures
+    of the window start over.
+
+    - specdash doctor --url {url}: is it a router? name the model with --model
+    - ss -ltnp | grep :{port}: does more than one process listen?
+
+    Name one model of a router with --model, or watch the server itself and not a load balancer.
+    """
     backend, process = scene.picture.backend, _process(scene)
     # Where a runner has the server as a child, another child may have taken its place.
     if backend.state is not BackendState.RESTARTED or process is None or process.processes > 1:
@@ -318,8 +586,30 @@ def counters_reset(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"the server's totals were reset while process {process.pid} went on", evidence)
 
 
+@rule(
+    "Log is silent while the server works",
+    AlertSeverity.WARNING,
+    needs=(Source.LOG,),
+    counters=("predicted_tokens",),
+    trial_s=inf,
+    raise_after_s=60,
+    clear_after_s=0,
+    # Old builds answer /metrics late. 16 tokens, because a probe of two is no work.
+    limits={"tokens": 16, "late_s": 5},
+)
 def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Requests end, and the log has no line of them, although it had of those before."""
+    """Requests end, by the tokens that /metrics counts, and for a minute the log has no line of them, although it had
+    lines of those before. The server may write to another file, as after a restart with another LLAMA_LOG_FILE or
+    --log-file, or to none. Requests, warnings and errors from that moment on are not seen.
+
+    - ls -l /proc/{pid}/fd    (the files that the server has open; the log is among them)
+    - xargs -0 -n 1 < /proc/{pid}/environ | grep LOG_FILE
+    - df -h: is the log's disk full?
+
+    `specdash --log FILE` with the file that the server writes now; the log of `specdash backend run` is found by
+    itself. No file at all: start the server with --log-file FILE (LLAMA_ARG_LOG_FILE), and with --log-verbosity 3 or
+    more, so that it writes its requests down.
+    """
     must_see(scene)
     log = scene.picture.log
     if log.silent_s is None:
@@ -340,8 +630,17 @@ def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule("Clock jumped", AlertSeverity.NOTICE, clear_after_s=0, hold_back=False, limits={"seconds": 5, "shown_s": 60})
 def clock_jumped(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The wall clock was set, or the machine slept."""
+    """The wall clock moved against the steady clock: it was set (NTP after a long time, by hand), or the machine or
+    container was suspended. Times in logs and in the record before and after do not compare; rates and ages here do.
+
+    - timedatectl
+    - journalctl -u systemd-timesyncd -u chronyd -n 20
+    - journalctl | grep -i -e suspend -e resume | tail
+
+    Nothing, if it happens once. If it keeps happening, fix the clock's synchronisation.
+    """
     samples = scene.past.since(scene.now - limits["shown_s"])
     for before, after in pairwise(samples):
         jump = (after.wall - after.at) - (before.wall - before.at)

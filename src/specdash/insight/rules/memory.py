@@ -1,11 +1,14 @@
-"""KV cache, checkpoints, prompt caches and allocations: pure rules, described in memory.toml."""
+"""KV cache, checkpoints, prompt caches and allocations: pure rules."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
+from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import SlotPhase
+from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import (
     flag,
     is_gone,
@@ -36,8 +39,28 @@ DEFAULT_UBATCH = 512
 DEFAULT_CHECKPOINTS = 32
 
 
+@rule(
+    "find_slot storm",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    clear_after_s=60,
+    chart="warnings",
+    limits={"flood_per_minute": 6000, "text_per_minute": 6, "images_s": 900},
+)
 def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The log is flooded with warnings of recurrent memory; without images it means more than a flood."""
+    """Recurrent and hybrid models print find_slot when token positions do not follow each other. Prompts with images do
+    that by the thousand and mean nothing by it: then it is a notice from 6000 lines a minute on, about 1 MB, because
+    the log grows. With text alone a state was restored wrongly, and answers may be wrong: 6 a minute are enough,
+    because one batch alone prints several.
+
+    - do clients send images?
+    - the slots and tasks that it touched (docs/parse-log.md)
+    - llama.cpp #28007, #28166, #21831
+    - LLAMA_LOG_MAX_MIB: does the log rotate?
+
+    With images: nothing, or a build in which the line is gone. With text: update llama.cpp; until then
+    --ctx-checkpoints 0 (LLAMA_ARG_CTX_CHECKPOINTS) avoids the restores.
+    """
     found = warning(scene, "find_slot_non_consecutive")
     if found is None:
         return
@@ -59,8 +82,28 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Rejected drafts are paid twice",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    of_drafts=True,
+    raise_after_s=5,
+    clear_after_s=30,
+    explains=("speculation_hurting",),
+    chart="tokens_per_decode",
+    limits={"window_s": 60, "steps": 50, "share": 0.5},
+)
 def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Most verification steps reject something, and every rejection costs a restore and a decode again."""
+    """This model cannot drop rejected tokens from its memory (recurrent or hybrid): every step that rejects one
+    restores a checkpoint and decodes what was accepted again. Told by the log of LLAMA_TRACE=1 (or verbosity 5). From
+    half of the steps on drafts are too long for what is accepted; 50 steps, because it is a share.
+
+    - tokens per decode against mean accepted length
+    - acceptance by position: where does it fall?
+    - a spec type with rollback (MTP, EAGLE-3) for this architecture
+
+    Drafts no longer than what is accepted of them; no speculation where the speed-up says that it hurts.
+    """
     window = limits["window_s"]
     steps = scene.past.grown("live", "steps", window)
     replays = max(scene.past.grown("live", "replays", window), scene.past.grown("live", "speculative restored", window))
@@ -80,8 +123,26 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Conversations are read from their start again and again",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    clear_after_s=60,
+    explains=("prompt_cache_lost",),
+    chart="prefill",
+    limits={"window_s": 300, "times": 3, "tokens": 256},
+)
 def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Conversations that the slot held are read from their start, because no checkpoint lies where they go on."""
+    """The model keeps a recurrent state or a sliding window, and no checkpoint lies before the place where the prompts
+    go on, although their slots held them. Three times in five minutes: once is any conversation that was edited. 256
+    tokens, because less is read in no time.
+
+    - the log: forcing full prompt re-processing, erasing old context checkpoint
+    - does the client change the beginning of its prompt from turn to turn?
+    - --ctx-checkpoints and --checkpoint-min-step
+
+    More checkpoints per slot, if there is memory; a client that leaves the start of its prompts alone.
+    """
     window = limits["window_s"]
     again = scene.past.grown("live", "context full_reprocess", window)
     lost = lost_in_slots(scene, window, limits["tokens"])
@@ -100,8 +161,26 @@ def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "KV cache is full",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    hold_back=False,
+    explains=("prompt_cache_lost", "requests_waiting"),
+    chart="warnings",
+    limits={"per_minute": 1},
+)
 def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """No room for a batch in the KV cache."""
+    """The slots share one KV cache, and a batch found no room in it: the server tries again with smaller batches,
+    empties idle slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp
+    #24840). One line is enough: a cache that suffices never prints it.
+
+    - context used by slot in the slots panel
+    - the sum of what clients may use against LLAMA_CTX_SIZE
+    - host and GPU memory: is there room for more?
+
+    More context, which the preflight checks against memory; or fewer slots, so that fewer conversations share it.
+    """
     found = warning(scene, "kv_no_free_space")
     lines, purged = per_minute(scene, "kv_no_free_space"), per_minute(scene, "slot_purged")
     if found is None or lines < limits["per_minute"]:
@@ -118,8 +197,24 @@ def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Contexts overflow and are cut",
+    AlertSeverity.NOTICE,
+    clear_after_s=30,
+    chart="warnings",
+    limits={"storm_per_minute": 6},
+)
 def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The oldest part of a context is dropped while it is used."""
+    """The context of a slot was full, and --context-shift dropped its oldest half: the model forgets it, and that
+    conversation's cache is lost. A notice, because that flag asks for it; a warning from 6 a minute on, when answers
+    run on without end.
+
+    - which slots and tasks (docs/parse-log.md)
+    - do answers end, or do they run into the limit?
+    - n_predict and max_tokens of the clients
+
+    More context per slot; a limit on the length of answers.
+    """
     found = warning(scene, "context_shift")
     if found is None or not found.per_minute:
         return
@@ -132,8 +227,24 @@ def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Context of a slot nearly full",
+    AlertSeverity.WARNING,
+    raise_after_s=2,
+    while_idle=False,
+    needs=(Source.SLOTS,),
+    explains=("context_shift", "kv_full"),
+    limits={"share": 0.92},
+)
 def slot_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A slot at work has little context left."""
+    """A slot at work has used nearly all of its context: soon the answer is cut, or its oldest part is dropped. 92 %,
+    because agents that compact do so before, at 80 to 90 %.
+
+    - which session is it? (slots and sessions panels)
+    - does the client know the window? (specdash proxy show: context window)
+
+    Let the client compact or start over; more context per slot where memory allows it, or fewer slots.
+    """
     for slot in scene.picture.backend.slots or ():
         if slot.phase is SlotPhase.IDLE or not slot.n_ctx or slot.context_used is None:
             continue
@@ -151,8 +262,24 @@ def slot_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             )
 
 
+@rule(
+    "Compute buffer could not be allocated",
+    AlertSeverity.CRITICAL,
+    trial_s=inf,
+    hold_back=False,
+    explains=("backend_down", "crash_loop", "out_of_memory"),
+    limits={"window_s": 600},
+)
 def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The room to compute a batch in could not be had."""
+    """Model and cache fitted into memory, the room to compute a batch in did not. At start the server exits and is
+    started again for nothing; a longer prompt or an image may ask for more while it runs.
+
+    - the log: failed to allocate compute buffers, and how much was asked for
+    - nvidia-smi, free -m
+    - specdash preflight
+
+    A smaller physical batch needs less of it; else a shorter context, or fewer layers on the GPU.
+    """
     for found in of_late(scene, ("compute_buffer_failed",), limits["window_s"], of_this_server=True):
         ubatch = flag(scene, "-ub", "--ubatch-size")
         size = int(ubatch) if ubatch is not None and ubatch.isdigit() else DEFAULT_UBATCH
@@ -164,8 +291,27 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
         )
 
 
+@rule(
+    "Out of memory",
+    AlertSeverity.CRITICAL,
+    trial_s=inf,
+    hold_back=False,
+    explains=("backend_down", "crash_loop", "restarted"),
+    limits={"window_s": 600},
+)
 def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Memory could not be allocated, or the kernel ended the server for it."""
+    """Memory could not be allocated, on the GPU or in the host, or the server was killed as the kernel does when memory
+    is out. Shown for ten minutes, also when a server runs again: what was short then is short still. A warning while
+    one serves.
+
+    - the log's lines with sizes
+    - dmesg | grep -i 'out of memory'
+    - nvidia-smi, free -m: who has it?
+    - specdash preflight, which adds up what the settings need
+
+    A shorter context or a quantised KV cache (LLAMA_ARG_CACHE_TYPE_K, _V), a smaller draft model, fewer layers on the
+    GPU; a smaller prompt cache (LLAMA_ARG_CACHE_RAM) for the host.
+    """
     found = of_late(scene, OUT_OF_MEMORY, limits["window_s"], of_this_server=False)
     if not found:
         return
@@ -183,8 +329,27 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Prompt cache is lost",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    clear_after_s=30,
+    chart="prefill",
+    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256},
+)
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Turns whose start had been read in the turn before read it again."""
+    """Turns read again what the turn before had left in the cache: time to first token grows with the whole
+    conversation. Told by the log (a slot picked for the start it held, and then not used) or by the proxy's events (a
+    longer prompt of the same session, less than half of it cached). Three turns, and a third of those that could have
+    used a cache: single ones are edits and compactions. 256 tokens, because less is read in no time.
+
+    - does the client change the start of its prompts: a date, a request's id, reordered tools?
+    - LLAMA_ARG_CACHE_PROMPT, and cache_prompt in the requests
+    - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted in the log
+    - recurrent model or sliding window: checkpoint_thrash
+
+    Keep the start of prompts the same; switch the prompt cache on; give it memory.
+    """
     window = limits["window_s"]
     slots = lost_in_slots(scene, window, limits["tokens"])
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
@@ -204,8 +369,29 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Conversations throw each other out of the slots",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    clear_after_s=60,
+    explains=("prompt_cache_lost",),
+    chart="prefill",
+    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
+)
 def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """More conversations than slots: each one's turn throws out another's cache."""
+    """More conversations than slots take turns, each turn takes the slot unused longest, and what that held is lost:
+    every turn is read from its start. Told by the proxy's events, session by session; without them by the log, as a
+    notice: it shows prompts that found no slot with their start, but not whether they were turns of a conversation; so
+    nine of ten must, twelve at least, as when every turn throws out another. 256 tokens, because less is read in no
+    time.
+
+    - sessions in the proxy panel against slots
+    - LLAMA_ARG_CACHE_RAM: the prompt cache keeps what a slot lost, unless it is off or too small
+    - prompt_cache_evicted and prompt_cache_skipped in the log
+
+    A slot for each conversation, and the context for it: slots share LLAMA_CTX_SIZE, so that LLAMA_PARALLEL alone makes
+    each smaller. Where memory does not allow it, a larger prompt cache, or fewer agents at a time.
+    """
     window = limits["window_s"]
     slots = scene.picture.backend.slots or ()
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
