@@ -4,6 +4,7 @@ import pytest
 
 from specdash.core.errors import InputError
 from specdash.core.records import AlertSeverity
+from specdash.core.removed import REMOVED_RULES
 from specdash.insight.charts import Metric
 from specdash.insight.rules import catalogue
 from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, with_user_limits
@@ -83,6 +84,24 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
     assert not rules["restarted"].spec.enabled
     others = rules.keys() - {"slot_hung", "restarted"}
     assert all(rules[name] == RULES[name] for name in others)
+
+
+def test_a_removed_rule_is_a_warning_that_names_the_rule_that_took_it_over() -> None:
+    heard: list[str] = []
+    rules = with_user_limits(shipped(), "[slot_thrash]\nenabled = false\n[clock_jumped]\n", "r.toml", heard.append)
+    assert rules == shipped()
+    assert heard == [
+        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost (limits.takeovers) took it over",
+        "r.toml: the rule clock_jumped was removed and is ignored: no rule took it over",
+    ]
+
+
+@pytest.mark.parametrize("removed", REMOVED_RULES)
+def test_what_took_a_removed_rule_over_is_there_with_its_limit(removed: str) -> None:
+    assert removed not in RULES
+    heir, _, limit = REMOVED_RULES[removed].removesuffix(")").partition(" (limits.")
+    assert not heir or not limit or limit in RULES[heir].spec.limits
+    assert not heir or heir in RULES
 
 
 @pytest.mark.parametrize(

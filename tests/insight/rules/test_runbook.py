@@ -51,7 +51,7 @@ def test_a_value_cannot_be_more_than_a_word_of_the_command() -> None:
 
 
 def hung() -> Watch:
-    watch = Watch(only("server_hung", "slot_hung", "port_closed"))
+    watch = Watch(only("server_hung", "slot_hung"))
     watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=process(4711))
     watch.look(7, health=FailureKind.TIMEOUT, process=process(4711))
     return watch

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome, RequestPhase, UpstreamStatus
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.insight.picture import BackendState
+from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import acted, events_of, must_see, sessions_of, turns_of
+from specdash.insight.rules.known import acted, events_of, more_context, must_see, sessions_of, turns_of
 from specdash.system.stats import median
 from specdash.system.text import UNKNOWN, duration, number, ordinal, percent, plain
 
@@ -30,6 +30,7 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
     ("PROXY_CONTEXT_RELEASE_THRESHOLD", "0.90"),
 )
 """The profile `loop-incident`, with the breaker on."""
+CHECK_TOOL_TURNS = (("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3"))
 GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
 SERVER_ERROR = 500
 _GONE_STATES = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
@@ -82,93 +83,74 @@ def _is_silent(event: RequestEvent) -> bool:
 
 
 @rule(
-    "Many malformed tool calls",
+    "Malformed tool calls",
     AlertSeverity.WARNING,
     clear_after_s=60,
-    explains=("contamination_storm", "malformed_shown"),
-    # Every such turn is made twice: one in five costs a fifth of the server. The demo has none.
-    limits={"window_s": 300, "found": 5, "share": 0.2},
+    explains=("contamination_storm",),
+    # Every such turn is made twice: one in five costs a fifth of the server. One that reaches the client happens; two
+    # in five minutes end two turns. The demo has none.
+    limits={"window_s": 300, "found": 5, "share": 0.2, "shown": 2, "critical_share": 0.5},
 )
 def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model writes its tool calls wrong again and again. The proxy asks again and clients notice little, but every
-    such turn costs twice.
+    """The model writes its tool calls wrong again and again, and the proxy asks again: every such turn costs twice.
+    Where no retry gives a good call, the client gets an apology or a call that it refuses, and agents end their turn
+    on it.
 
     - the chat template and --jinja: does the server parse this model's calls?
     - the quantisation of weights and KV cache (q4 KV breaks calls first)
     - which tools: the proxy screen's guardrail actions
 
-    A template that fits the model, a less quantised KV cache, a lower temperature; fewer tools (PROXY_TOOL_NARROWING).
+    A template that fits the model, a less quantised KV cache, a lower temperature; fewer tools
+    (PROXY_TOOL_NARROWING). The fix, where calls reach the client, holds tool turns back until they are checked and
+    asks up to three times.
     """
     window = limits["window_s"]
+    found, shown, mended = (
+        acted(scene, Guardrail.MALFORMED_TOOL, action, window)
+        for action in (GuardrailAction.DETECTED, GuardrailAction.EXHAUSTED, GuardrailAction.RECOVERED)
+    )
+    turns, span = turns_of(scene, window), duration(window)
+    many = found >= limits["found"] and turns.share(found) >= limits["share"]
+    if not many and shown < limits["shown"]:
+        return
     events = events_of(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
-    found = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
-    turns = turns_of(scene, window)
-    if found < limits["found"] or turns.share(found) < limits["share"]:
-        return
     kinds = Counter(str(event.facts["kind"]) for event in events if "kind" in event.facts)
-    yield Symptom(
-        f"{found} of {turns.total} turns in {duration(window)} had a malformed tool call, and each costs another turn",
-        (
-            ("malformed turns", f"{found} in {duration(window)}"),
-            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, window))),
-            ("sessions", str(sessions_of(events) or UNKNOWN)),
-            ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or UNKNOWN),
-        ),
+    evidence = (
+        ("malformed turns", f"{found} of {turns.total} in {span}"),
+        ("mended", str(mended)),
+        ("not fixed", str(shown)),
+        ("sessions", str(sessions_of(events) or UNKNOWN)),
+        ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or UNKNOWN),
     )
+    if shown >= limits["shown"]:
+        severity = AlertSeverity.CRITICAL if turns.share(shown) >= limits["critical_share"] else None
+        summary = f"{shown} malformed tool calls in {span} reached the client, because no retry fixed them"
+        yield Symptom(summary, evidence, fix=CHECK_TOOL_TURNS, severity=severity)
+    else:
+        summary = f"{found} of {turns.total} turns in {span} had a malformed tool call, and each costs another turn"
+        yield Symptom(summary, evidence)
 
 
 @rule(
-    "Malformed tool calls reach the client",
+    "Sessions loop",
     AlertSeverity.WARNING,
-    clear_after_s=60,
-    # Once happens; twice in five minutes ends two turns.
-    limits={"window_s": 300, "shown": 2, "critical_share": 0.5},
-)
-def malformed_shown(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """No retry gave a good tool call, so that the client got an apology or a call it refuses. Agents end their turn on
-    it.
-
-    - the proxy screen's guardrail actions: malformed_tool exhausted
-    - the server's log: does its tool parser complain?
-
-    The fix holds tool turns back until they are checked, and asks up to three times. When that does not help, the
-    template or the quantisation is at fault.
-    """
-    window = limits["window_s"]
-    shown = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED, window)
-    if shown < limits["shown"]:
-        return
-    events = events_of(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED, window)
-    turns = turns_of(scene, window)
-    yield Symptom(
-        f"{shown} malformed tool calls in {duration(window)} reached the client, because no retry fixed them",
-        (
-            ("not fixed", f"{shown} of {turns.total} turns in {duration(window)}"),
-            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, window))),
-            ("sessions", str(sessions_of(events) or UNKNOWN)),
-        ),
-        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
-        severity=AlertSeverity.CRITICAL if turns.share(shown) >= limits["critical_share"] else None,
-    )
-
-
-@rule(
-    "A session loops",
-    AlertSeverity.WARNING,
-    needs=(Source.PROXY,),
-    # The breaker speaks up at 8 and takes the tools away at 16: whatever is there then was told and went on.
-    # The demo's stuck agent reaches 13 and begins anew.
-    limits={"repeats": 16, "seen_s": 120},
+    clear_after_s=30,
+    explains=("prune_storm",),
+    # The breaker speaks up at 8 turns and takes the tools away at 16: what is there then went on despite it. The demo's
+    # stuck agent reaches 13 and makes 15 to 20 % of all turns.
+    limits={"repeats": 16, "seen_s": 120, "window_s": 300, "looped": 20, "share": 0.5},
 )
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """An agent makes the same tool calls with the same results again and again, and telling it did not help: the loop
-    breaker steps in at 8 turns by default, and takes its tools away for a turn at 16.
+    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help: it
+    steps in at 8 turns by default, and takes the tools away for a turn at 16. Or a large part of all turns repeats such
+    calls, and takes the slots from those that work.
 
-    - the proxy screen's session: which tools?
+    - the proxy screen's sessions: which tools, which loop?
     - the agent itself: what does it want that it cannot have?
+    - a tool that fails the same way for all of them (a missing file, no network)?
 
-    Stop the agent or give it another instruction. The fix is the profile loop-incident, meant for a while: specdash
-    apply --profile loop-incident.
+    Stop the agent, give it another instruction, or fix the tool that fails. The fix is the profile loop-incident, meant
+    for a while: specdash apply --profile loop-incident.
     """
     for session in _seen_lately(scene, limits["seen_s"]):
         if not session.is_looping or session.loop_repeats < limits["repeats"]:
@@ -187,28 +169,10 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             subject=session.id,
             fix=BREAK_LOOPS_SOONER,
         )
-
-
-@rule(
-    "Most turns are loops",
-    AlertSeverity.WARNING,
-    clear_after_s=60,
-    explains=("session_looping", "prune_storm"),
-    # The demo's stuck agent makes 15 to 20 % of all turns.
-    limits={"window_s": 300, "told": 20, "share": 0.5},
-)
-def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A large part of all turns repeats tool calls that changed nothing, and takes the slots from those that work.
-
-    - the proxy screen's sessions: which loop?
-    - a tool that fails the same way for all of them (a missing file, no network)?
-
-    Fix the tool that fails, or stop the agents. The fix is the profile loop-incident, meant for a while.
-    """
     window = limits["window_s"]
     looped = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
-    if looped < limits["told"] or turns.share(looped) < limits["share"]:
+    if looped < limits["looped"] or turns.share(looped) < limits["share"]:
         return
     sessions = sessions_of(events_of(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window))
     yield Symptom(
@@ -249,7 +213,7 @@ def contamination_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("sessions", str(sessions or UNKNOWN)),
             ("malformed turns", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window))),
         ),
-        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
+        fix=CHECK_TOOL_TURNS,
     )
 
 
@@ -295,19 +259,20 @@ def prune_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 @rule(
     "Context nearly full",
     AlertSeverity.WARNING,
-    needs=(Source.PROXY,),
     clear_after_s=0,
-    explains=("prune_storm", "context_overflow", "slot_nearly_full"),
-    # The proxy's levels HIGH and CRITICAL. ELEVATED (0.75) is where pruning begins: usual for agents.
-    limits={"warning": 0.85, "critical": 0.95, "seen_s": 300, "sessions": 5},
+    explains=("prune_storm", "context_overflow", "context_shift", "kv_full"),
+    # The proxy's levels HIGH and CRITICAL. ELEVATED (0.75) is where pruning begins, and agents compact at 80 to 90 %.
+    limits={"warning": 0.85, "critical": 0.95, "seen_s": 300, "sessions": 5, "slot": 0.92},
 )
 def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session is about to fill its context window: its next turns are pruned, cut short or refused.
+    """A session is about to fill its context window, by the proxy, or a slot at work has used nearly all of its
+    context: soon turns are pruned, an answer is cut or its oldest part dropped, or prompts are refused.
 
-    - the proxy screen's session: turns left
+    - which session is it, and how many turns are left? (slots panel, proxy screen)
     - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+    - does the client know the window? (specdash proxy show: context window)
 
-    Let the agent compact or start over; give each slot more context where memory allows it.
+    Let the agent compact or start over; give each slot more context where memory allows it, or have fewer slots.
     """
     full = [
         session_view
@@ -316,18 +281,27 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     ]
     for session in sorted(full, key=lambda session_view: -(session_view.utilisation or 0.0))[: int(limits["sessions"])]:
         use = session.utilisation or 0.0
-        left = session.turns_remaining
         yield Symptom(
             f"session {session.id} uses {percent(use)} of its context window of {session.context_window} tokens",
             (
                 ("context", f"{session.context_tokens} of {session.context_window} tokens"),
-                ("turns left at this rate", plain(left)),
+                ("turns left at this rate", plain(session.turns_remaining)),
                 ("pruned", f"{session.prunes} times"),
                 ("refused as too long", f"{session.overflows} times"),
             ),
             subject=session.id,
             severity=AlertSeverity.CRITICAL if use >= limits["critical"] else None,
         )
+    slots = () if full else scene.picture.backend.slots or ()
+    for slot in slots:
+        used, size = slot.context_used, slot.n_ctx
+        if slot.phase is not SlotPhase.IDLE and size and used is not None and used / size >= limits["slot"]:
+            yield Symptom(
+                f"slot {slot.id} has used {percent(used / size)} of its context, {used} of {size} tokens",
+                (("used", str(used)), ("context", str(size)), ("left", str(size - used))),
+                subject=f"slot {slot.id}",
+                fix=more_context(scene),
+            )
 
 
 @rule(
@@ -637,25 +611,4 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"a request has waited {duration(longest)} without a token of its prompt processed",
             (("waiting upstream", str(len(stuck))), ("longest", duration(longest))),
-        )
-
-
-@rule(
-    "Some proxy settings are not valid", AlertSeverity.WARNING, hold_back=False, clear_after_s=0, needs=(Source.PROXY,)
-)
-def proxy_settings(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Some of the proxy's settings cannot be read, and it runs with what held before or with their defaults.
-
-    - specdash proxy show
-    - specdash preflight
-
-    Correct the values in the proxy's env file; SIGHUP or the tune screen applies them.
-    """
-    proxy = scene.picture.proxy
-    problems = proxy.live.problems if proxy.live is not None and proxy.status is ReadingStatus.KNOWN else ()
-    if problems:
-        words = f"{len(problems)} settings of the proxy" if len(problems) > 1 else "a setting of the proxy"
-        yield Symptom(
-            f"{words} cannot be used and {'are' if len(problems) > 1 else 'is'} not in force: {problems[0]}",
-            tuple((f"problem {number}", text) for number, text in enumerate(problems, 1)),
         )

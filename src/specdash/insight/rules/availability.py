@@ -32,6 +32,19 @@ _UNREADABLE = {
     FailureKind.ERROR: "answers an error",
     FailureKind.RESET: "breaks off",
 }
+_LOST = {
+    Source.METRICS: (
+        "LLAMA_ARG_ENDPOINT_METRICS",
+        "acceptance and totals are unknown",
+        "acceptance and totals are those of before",
+    ),
+    Source.SLOTS: (
+        "LLAMA_ARG_ENDPOINT_SLOTS",
+        "running requests cannot be seen, nor whether it speculates",
+        "running requests are those of before",
+    ),
+}
+"""By endpoint: what switches it on, what is not seen without it, and what is shown while it is not understood."""
 _SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
 _ALWAYS_COUNTED = "predicted_tokens"
 APPLY_S = 60.0
@@ -51,7 +64,6 @@ APPLY_S = 60.0
         "clients_leaving",
         "requests_waiting",
         "slot_hung",
-        "busy_too_long",
         "empty_answers",
         "restarted",
     ),
@@ -109,6 +121,8 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
     health = _source(scene, Source.HEALTH)
     if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
         return ""
+    if alert.severity is not AlertSeverity.CRITICAL:
+        return ""
     if any(sample.starved for sample in samples):
         return "specdash itself got no CPU meanwhile, and the server answers"
     if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
@@ -119,7 +133,7 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
 
 
 @rule(
-    "Server hangs",
+    "Server hangs, or is busy for long",
     AlertSeverity.CRITICAL,
     trial_s=60,
     clear_after_s=3,
@@ -131,17 +145,17 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
         "clients_leaving",
         "requests_waiting",
         "slot_hung",
-        "busy_too_long",
     ),
     refute=server_hung_refuted,
     # A server that gets no CPU answers late, and one that answers late does not hang.
-    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30},
+    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
     debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
     taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
-    refuted, and is no longer a cause of anything.
+    refuted, and is no longer a cause of anything. A warning where /health answers and /metrics or /slots have not for a
+    minute: a long prompt blocks them in builds before b10420.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
     - kill -CONT {pid}, when it is stopped
@@ -161,6 +175,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
         return
     if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
+        yield from _busy(scene, limits)
         return
     must_see(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
@@ -177,6 +192,28 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         evidence.append(("process", f"{process.pid} ({process.name or '?'}), {cores}"))
     since = f"for {duration(silent)}" if silent is not None else "since specdash looks"
     yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
+
+
+def _busy(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """It is alive, but metrics or slots have not come for long."""
+    lasting = scene.past.lasting((BackendState.BUSY,))
+    if lasting is None or lasting < limits["busy_s"]:
+        return
+    must_see(scene)
+    late = [
+        source
+        for source in scene.picture.backend.sources
+        if source.source in (Source.METRICS, Source.SLOTS) and source.failure is FailureKind.TIMEOUT
+    ]
+    ages = (f"last answer {duration(item.age_s)} ago" if item.age_s is not None else "no answer yet" for item in late)
+    names = " and ".join(f"/{item.source}" for item in late) or "/metrics"
+    yield Symptom(
+        f"/health answers, {names} not in time for {duration(lasting)}",
+        tuple((f"/{item.source}", age) for item, age in zip(late, ages, strict=True)),
+        severity=AlertSeverity.WARNING,
+        remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_BATCH_SIZE), or a "
+        "newer build. When no prompt moves in the log either: specdash services restart backend.",
+    )
 
 
 def _is_server_starved(scene: RuleScene, limits: Limits, seconds: float) -> bool:
@@ -281,7 +318,6 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         "upstream_unreachable",
         "proxy_errors",
         "clients_leaving",
-        "port_closed",
     ),
     limits={"starts": 3, "seconds": 600},
 )
@@ -337,47 +373,6 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Server busy for a long time",
-    AlertSeverity.WARNING,
-    hold_back=False,
-    chart="decode",
-    explains=("requests_waiting",),
-    limits={"seconds": 60},
-)
-def busy_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It is alive, but /metrics or /slots have not answered for long. Builds before b10420 answer them only between two
-    batches, so a long prompt blocks them; on a newer build the inference loop is stuck.
-
-    - specdash snapshot: which build? (engine)
-    - nvidia-smi and top: does it work?
-    - the server's log: does a prompt's progress move?
-
-    A smaller batch (LLAMA_BATCH_SIZE) makes an old build answer sooner, a newer build always does. When nothing moves:
-    specdash services restart backend.
-    """
-    must_see(scene)
-    lasting = scene.past.lasting((BackendState.BUSY,))
-    if lasting is None or lasting < limits["seconds"]:
-        return
-    late = [
-        source
-        for source in scene.picture.backend.sources
-        if source.source in (Source.METRICS, Source.SLOTS) and source.failure is FailureKind.TIMEOUT
-    ]
-    evidence = [
-        (
-            f"/{source_picture.source}",
-            f"last answer {duration(source_picture.age_s)} ago"
-            if source_picture.age_s is not None
-            else "no answer yet",
-        )
-        for source_picture in late
-    ]
-    names = " and ".join(f"/{source_picture.source}" for source_picture in late) or "/metrics"
-    yield Symptom(f"/health answers, {names} not in time for {duration(lasting)}", tuple(evidence))
-
-
-@rule(
     "Something else answers at the server's address",
     AlertSeverity.CRITICAL,
     clear_after_s=0,
@@ -419,39 +414,6 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"what answers at {backend.url} is no llama-server{who}", tuple(evidence))
 
 
-@rule(
-    "Process is alive, its port is closed",
-    AlertSeverity.CRITICAL,
-    trial_s=120,
-    raise_after_s=5,
-    clear_after_s=0,
-    hold_back=False,
-    explains=("backend_down", "upstream_unreachable", "proxy_errors"),
-    limits={"starting_s": 120},
-)
-def port_closed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server's process runs and takes no connection: it is shutting down and does not end, or has lost its
-    listening socket. Its manager thinks that all is well and does not restart it.
-
-    - ps -o pid,stat,etime,wchan:32,cmd -p {pid}
-    - ss -ltnp | grep :{port}
-    - specdash services logs backend
-
-    specdash services restart backend. A process that does not end at SIGTERM needs kill -9; its memory on the GPU is
-    free only then.
-    """
-    process = _process(scene)
-    if process is None or _failure(scene, Source.HEALTH) is not FailureKind.REFUSED:
-        return
-    served = scene.past.starts.served == process.pid
-    backend = scene.picture.backend
-    if not served and (backend.uptime_s is None or backend.uptime_s < limits["starting_s"]):
-        return
-    had = "no longer listens" if served else "does not listen"
-    evidence = (("process", f"{process.pid} ({process.name or '?'})"), ("running for", duration(backend.uptime_s)))
-    yield Symptom(f"process {process.pid} is alive and {had} at {backend.url}", (*evidence, ("address", backend.url)))
-
-
 @rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
 def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server wants an API key, and it was given none or another one: it may be perfectly well, but nothing beside
@@ -474,116 +436,54 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-@rule("Server reports that it is unhealthy", AlertSeverity.WARNING, raise_after_s=3, clear_after_s=3, hold_back=False)
-def health_error(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server answers /health with an error of its own instead of ok or loading.
+@rule(
+    "An endpoint is off or answers errors",
+    AlertSeverity.WARNING,
+    raise_after_s=3,
+    clear_after_s=3,
+    hold_back=False,
+)
+def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """What the server answers to /health, /metrics or /slots cannot be used. /health: an error of its own. /metrics or
+    /slots switched off: acceptance and totals, or running requests and whether it speculates, cannot be seen. Not
+    understood (no metrics, a number that cannot be, more than 4 MiB, an error): the figures are those of before, dimmed
+    and with their age, and rules that need them are not judged.
 
-    - curl -i {url}/health
+    - curl -i {url}/health {url}/metrics {url}/slots
+    - does a reverse proxy, a cache or another program answer at these paths?
+    - specdash doctor --url {url}
     - specdash services logs backend
 
-    The error's text says what is wrong; when it stays, restart the server.
+    Off: start the server with --metrics (LLAMA_ARG_ENDPOINT_METRICS=1) and without --no-slots; what `specdash backend
+    run` starts has both. Not understood: watch the server itself and not what stands in front of it; when it answers so
+    itself, restart it: specdash services restart backend.
     """
     backend = scene.picture.backend
-    health = _source(scene, Source.HEALTH)
-    if backend.state is not BackendState.UNKNOWN or health is None or health.status is not ReadingStatus.KNOWN:
+    asked = {source: found for source in _ASKED if (found := _source(scene, source)) is not None}
+    health = asked.get(Source.HEALTH)
+    is_foreign = any(source.failure in _FOREIGN for source in asked.values())
+    if backend.state is BackendState.UNKNOWN and not is_foreign and health and health.status is ReadingStatus.KNOWN:
+        yield Symptom(backend.reason, (("address", backend.url),), "/health")
+    if backend.state not in _SERVING:
         return
-    if not any(source.source in _ASKED and source.failure in _FOREIGN for source in backend.sources):
-        yield Symptom(backend.reason, (("address", backend.url),))
-
-
-@rule("Metrics are switched off", AlertSeverity.WARNING, raise_after_s=5, clear_after_s=0)
-def metrics_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server was started without --metrics: acceptance, totals and restarts cannot be seen, and most checks of
-    speculation cannot run. Everything else works.
-
-    - specdash doctor --url {url}
-    - curl -i {url}/metrics
-
-    Start it with --metrics or LLAMA_ARG_ENDPOINT_METRICS=1; what `specdash backend run` starts has it always.
-    """
-    yield from _disabled(scene, Source.METRICS, "LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals are unknown")
-
-
-@rule("Metrics are not understood", AlertSeverity.WARNING, raise_after_s=1, hold_back=False)
-def metrics_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server is healthy, and what it answers to /metrics is not what llama-server counts: no metrics at all, a
-    number that cannot be (NaN, infinite, negative), a total that is there twice or no more, more than 4 MiB, or an
-    error. Acceptance and totals are those of before, dimmed and with their age, and rules that need them are not
-    judged.
-
-    - curl -i {url}/metrics
-    - does a reverse proxy, a cache or another exporter answer at this path?
-    - specdash snapshot: which build? (engine)
-
-    Watch the server itself and not what stands in front of it. When the server itself answers so, restart it: specdash
-    services restart backend; when it goes on, it is worth a ticket: specdash incident.
-    """
-    yield from _unreadable(scene, Source.METRICS, "acceptance and totals are those of before")
-    counters = dict(scene.picture.backend.counters)
+    for source, (key, lost, kept) in _LOST.items():
+        found = asked.get(source)
+        if found is None or found.failure is None:
+            continue
+        evidence = [(f"/{source}", found.reason)]
+        if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
+            yield Symptom(f"the server does not serve /{source}: {lost}", tuple(evidence), f"/{source}", ((key, "1"),))
+        elif found.failure in _UNREADABLE:
+            last = f"{duration(found.age_s)} ago" if found.age_s is not None else "never"
+            evidence.append(("last understood", last))
+            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", tuple(evidence), f"/{source}")
+    counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(
             f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts",
             (("metrics understood", ", ".join(counters) or "none"),),
+            "/metrics",
         )
-
-
-@rule("Slots are not understood", AlertSeverity.WARNING, raise_after_s=1, hold_back=False)
-def slots_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server is healthy, and what it answers to /slots is no list of slots, more than 4 MiB, or an error. Running
-    requests are those of before, and a hung slot or a lost speculation cannot be seen.
-
-    - curl -i {url}/slots
-    - does a reverse proxy, a cache or another program answer at this path?
-    - specdash snapshot: which build? (engine)
-
-    Watch the server itself and not what stands in front of it. When the server itself answers so, restart it: specdash
-    services restart backend.
-    """
-    yield from _unreadable(scene, Source.SLOTS, "running requests are those of before")
-
-
-@rule("Slots are switched off", AlertSeverity.WARNING, raise_after_s=5, clear_after_s=0)
-def slots_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server was started with --no-slots: running requests, a hung slot and whether it really speculates cannot be
-    seen. Everything else works.
-
-    - specdash doctor --url {url}
-    - curl -i {url}/slots
-
-    Start it without --no-slots, or with LLAMA_ARG_ENDPOINT_SLOTS=1.
-    """
-    yield from _disabled(
-        scene, Source.SLOTS, "LLAMA_ARG_ENDPOINT_SLOTS", "running requests cannot be seen, nor whether it speculates"
-    )
-
-
-@rule(
-    "Totals were reset without a restart",
-    AlertSeverity.NOTICE,
-    needs=(Source.METRICS,),
-    trial_s=60,
-    raise_after_s=5,
-    clear_after_s=0,
-    hold_back=False,
-)
-def counters_reset(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server's totals went back although its process is the same: a router changed the model behind the address, or
-    something between specdash and the server answers for another one. Totals and acceptance of before are lost; figures
-    of the window start over.
-
-    - specdash doctor --url {url}: is it a router? name the model with --model
-    - ss -ltnp | grep :{port}: does more than one process listen?
-
-    Name one model of a router with --model, or watch the server itself and not a load balancer.
-    """
-    backend, process = scene.picture.backend, _process(scene)
-    # Where a runner has the server as a child, another child may have taken its place.
-    if backend.state is not BackendState.RESTARTED or process is None or process.processes > 1:
-        return
-    if process.pid != scene.past.starts.owner or scene.past.starts.within(scene.now, APPLY_S):
-        return
-    evidence = (("process", f"{process.pid}, running for {duration(backend.uptime_s)}"), ("sign", backend.reason))
-    yield Symptom(f"the server's totals were reset while process {process.pid} went on", evidence)
 
 
 @rule(
@@ -628,53 +528,6 @@ def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("/metrics since", f"{tokens:.0f} tokens"),
         ),
     )
-
-
-@rule("Clock jumped", AlertSeverity.NOTICE, clear_after_s=0, hold_back=False, limits={"seconds": 5, "shown_s": 60})
-def clock_jumped(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The wall clock moved against the steady clock: it was set (NTP after a long time, by hand), or the machine or
-    container was suspended. Times in logs and in the record before and after do not compare; rates and ages here do.
-
-    - timedatectl
-    - journalctl -u systemd-timesyncd -u chronyd -n 20
-    - journalctl | grep -i -e suspend -e resume | tail
-
-    Nothing, if it happens once. If it keeps happening, fix the clock's synchronisation.
-    """
-    samples = scene.past.since(scene.now - limits["shown_s"])
-    for before, after in pairwise(samples):
-        jump = (after.wall - after.at) - (before.wall - before.at)
-        if abs(jump) >= limits["seconds"]:
-            way = "forward" if jump > 0 else "back"
-            yield Symptom(
-                f"the wall clock jumped {way} by {duration(abs(jump))}",
-                (("before", clock(before.wall)), ("after", clock(after.wall))),
-            )
-            return
-
-
-def _disabled(scene: RuleScene, source: Source, key: str, lost: str) -> Iterable[Symptom]:
-    backend = scene.picture.backend
-    source_picture = _source(scene, source)
-    if source_picture is None or backend.state not in (BackendState.LIVE, BackendState.BUSY):
-        return
-    if source_picture.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
-        yield Symptom(
-            f"the server does not serve /{source}: {lost}", ((f"/{source}", source_picture.reason),), fix=((key, "1"),)
-        )
-
-
-def _unreadable(scene: RuleScene, source: Source, lost: str) -> Iterable[Symptom]:
-    source_picture = _source(scene, source)
-    what = (
-        _UNREADABLE.get(source_picture.failure)
-        if source_picture is not None and source_picture.failure is not None
-        else None
-    )
-    if source_picture is None or what is None or scene.picture.backend.state not in _SERVING:
-        return
-    last = f"{duration(source_picture.age_s)} ago" if source_picture.age_s is not None else "never"
-    yield Symptom(f"/{source} {what}: {lost}", ((f"/{source}", source_picture.reason), ("last understood", last)))
 
 
 def _source(scene: RuleScene, source: Source) -> SourcePicture | None:

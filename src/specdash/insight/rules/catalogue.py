@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.core.env_edit import printable
 from specdash.core.errors import InputError
 from specdash.core.records import Alert, AlertSeverity, Symptom
+from specdash.core.removed import removed_rule
 from specdash.insight.rules.scene import RuleScene
 from specdash.system.data import dataclass
 
@@ -180,8 +181,10 @@ CHANGEABLE = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
 """What a user's file may change of a rule."""
 
 
-def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml") -> tuple[Rule, ...]:
-    """The rules with a user's file applied.
+def with_user_limits(
+    rules: Iterable[Rule], text: str, name: str = "rules.toml", warn: Callable[[str], None] = lambda _: None
+) -> tuple[Rule, ...]:
+    """The rules with a user's file applied. `warn` hears of each removed rule, which is ignored.
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
@@ -193,6 +196,10 @@ def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml")
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name} is not valid TOML: {error}") from None
     for rule_id, table in tables.items():
+        gone = removed_rule(rule_id)
+        if gone is not None:
+            warn(f"{name}: {gone}")
+            continue
         if rule_id not in by_id:
             raise InputError(f"{name}: unknown rule [{rule_id}]; {_hint(rule_id, by_id)}")
         if not isinstance(table, dict):

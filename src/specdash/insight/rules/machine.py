@@ -223,44 +223,6 @@ def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             )
 
 
-@rule(
-    "Another process on the GPU",
-    AlertSeverity.NOTICE,
-    raise_after_s=10,
-    clear_after_s=20,
-    explains=("gpu_memory_pressure",),
-    # Graphics are not counted. A context alone has 300 to 500 MiB; a quarter of the GPU is another model.
-    limits={"mib": 500, "warning_share": 0.25},
-)
-def gpu_shared(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process has memory on the server's GPU, and may take its time too: decode slows down without any other
-    sign.
-
-    - nvidia-smi
-    - the GPU panel's processes
-
-    Move it to another GPU (CUDA_VISIBLE_DEVICES) or end it.
-    """
-    for gpu in scene.picture.gpu.gpus:
-        processes = gpu.processes or ()
-        if not any(process.is_backend for process in processes) or not _is_known(scene):
-            continue
-        others = [process for process in processes if not process.is_backend]
-        taken = sum(gpu_process.memory_bytes or 0 for gpu_process in others)
-        if taken < limits["mib"] * MIB:
-            continue
-        first = max(others, key=lambda gpu_process: gpu_process.memory_bytes or 0)
-        total = gpu.memory_total_bytes
-        share = taken / total if total else 0.0
-        yield Symptom(
-            f"{first.name or 'a process'} ({first.pid}) {'and others have' if len(others) > 1 else 'has'} "
-            f"{size(taken)} on {_named(gpu)}, beside the server",
-            _largest(processes),
-            subject=f"GPU {gpu.index}",
-            severity=AlertSeverity.WARNING if share >= limits["warning_share"] else None,
-        )
-
-
 def _largest(processes: Iterable[GpuProcess]) -> tuple[tuple[str, str], ...]:
     """The processes with most memory, by name and pid."""
     most = sorted(processes, key=lambda gpu_process: -(gpu_process.memory_bytes or 0))[:4]
@@ -341,7 +303,7 @@ def host_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.WARNING,
     hold_back=False,
     clear_after_s=30,
-    explains=("server_hung", "slot_hung", "busy_too_long"),
+    explains=("server_hung", "slot_hung"),
     # Swap in use alone says nothing. A model's page that comes back is 4 KiB: 1 MiB/s is 256 waits a second.
     limits={"window_s": 30, "mib_per_s": 1, "grown_mib": 64},
 )
@@ -390,36 +352,6 @@ def _rate(value: float | None) -> str:
     return f"{size(value)}/s" if value is not None else UNKNOWN
 
 
-@rule(
-    "Specdash gets no CPU",
-    AlertSeverity.WARNING,
-    hold_back=False,
-    clear_after_s=5,
-    # One second of five: a fifth of the time. A sound machine wakes a sleeper within milliseconds.
-    limits={"late_s": 1},
-)
-def specdash_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """This machine is too busy for specdash to look in time: its own poll loop wakes late. What it did not see in time
-    may have been there, so no alert is raised from silence while it lasts, and figures may be late.
-
-    - top
-    - cat /proc/pressure/cpu
-    - vmstat 1 5
-    - systemctl --user status: is its share of the CPU bounded?
-
-    Fewer threads for whoever takes the CPU (LLAMA_THREADS no more than cores), or a better priority for specdash; or
-    look from another machine, with --url.
-    """
-    delay, host = scene.picture.delay, scene.picture.host
-    if delay is None or delay.late_s < limits["late_s"]:
-        return
-    yield Symptom(
-        f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
-        f"{duration(delay.span_s)}",
-        (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", _load(host))),
-    )
-
-
 def _load(host: Host | None) -> str:
     if host is None or host.load_1m is None:
         return UNKNOWN
@@ -427,51 +359,53 @@ def _load(host: Host | None) -> str:
 
 
 @rule(
-    "The server gets no CPU",
+    "CPU time is short",
     AlertSeverity.NOTICE,
     hold_back=False,
-    while_idle=False,
-    needs=(Source.PROCESS, Source.HOST),
-    raise_after_s=5,
-    clear_after_s=20,
-    explains=(
-        "server_hung",
-        "slot_hung",
-        "busy_too_long",
-        "clients_leaving",
-        "proxy_errors",
-        "speculation_hurting",
-        "specdash_starved",
-    ),
-    # A server whose own threads outnumber the cores is its own cause: others must use a good part.
-    limits={"window_s": 10, "cpu_wait": 0.4, "others": 0.4},
+    raise_after_s=4,
+    clear_after_s=5,
+    explains=("server_hung", "slot_hung", "clients_leaving", "proxy_errors", "speculation_hurting"),
+    # One second of five: a sound machine wakes a sleeper within milliseconds. A server whose own threads outnumber the
+    # cores is its own cause: others must use a good part.
+    limits={"late_s": 1, "window_s": 10, "cpu_wait": 0.4, "others": 0.4},
 )
-def server_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Other programs use the CPUs that the server is waiting for: its threads are ready to run for most of the time and
-    do not. Everything slows down then, prefill, decode and answers to /health, and no setting of the server is the
-    cause. A notice, since whether it does harm is for other rules to say; it is the cause of their alerts then.
+def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """Other programs use the CPUs. The server's threads are ready to run for most of the time and do not: prefill,
+    decode and answers to /health slow down, and no setting of the server is the cause. A notice, since whether it
+    does harm is for other rules to say; it is the cause of their alerts then. A warning where specdash itself wakes
+    late: no alert is raised from silence while that lasts, and figures may be late.
 
     - top
     - cat /proc/pressure/cpu
     - ps -o pid,ni,cls,comm -p {pid}
 
-    End or move what takes the CPUs, or give the server priority (Nice= and CPUWeight= of its unit).
+    End or move what takes the CPUs, or give the server priority (Nice= and CPUWeight= of its unit). Threads of the
+    server no more than cores (LLAMA_THREADS). Or look from another machine, with --url.
     """
-    host, process = scene.picture.host, scene.picture.backend.process
+    delay, host, process = scene.picture.delay, scene.picture.host, scene.picture.backend.process
+    if delay is not None and delay.late_s >= limits["late_s"]:
+        yield Symptom(
+            f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
+            f"{duration(delay.span_s)}",
+            (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", _load(host))),
+            "specdash",
+            severity=AlertSeverity.WARNING,
+        )
     waited = mean(sample.cpu_wait for sample in scene.past.since(scene.now - limits["window_s"]))
     others = others_share(host, process)
-    if process is None or waited is None or others is None or waited < limits["cpu_wait"] or others < limits["others"]:
+    if scene.is_idle or process is None or waited is None or others is None:
         return
-    yield Symptom(
-        f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
-        f"{percent(others)} of the CPUs",
-        (
-            ("waits", f"{percent(waited)} of {duration(limits['window_s'])}"),
-            ("others use", f"{percent(others)} of the CPUs"),
-            ("the server uses", f"{number(process.cpu_cores, 2)} cores"),
-            ("load", _load(host)),
-        ),
-    )
+    if waited >= limits["cpu_wait"] and others >= limits["others"]:
+        yield Symptom(
+            f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
+            f"{percent(others)} of the CPUs",
+            (
+                ("waits", f"{percent(waited)} of {duration(limits['window_s'])}"),
+                ("others use", f"{percent(others)} of the CPUs"),
+                ("the server uses", f"{number(process.cpu_cores, 2)} cores"),
+                ("load", _load(host)),
+            ),
+        )
 
 
 @rule(
@@ -523,19 +457,3 @@ def _room(disk: Disk, uses: str, *, no_files: bool) -> str:
     if no_files:
         return f"only {disk.files_left} files can still be made on the disk of {disk.path} ({uses})"
     return f"{size(disk.free_bytes, exact=True)} are left on the disk of {disk.path} ({uses})"
-
-
-@rule("Recording has a fault", AlertSeverity.WARNING, hold_back=False, raise_after_s=5, clear_after_s=5)
-def recording_fault(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """What is seen is not recorded, or not all of it: going back in time, charts of days and incident bundles lack it.
-    The server itself is not affected.
-
-    - specdash history stats --check
-    - specdash history events --since -1h
-    - df -h ~/.local/state
-
-    A full disk, a read-only one or a missing permission: fix it, and recording continues by itself. A fault of
-    specdash: what could not be packed is kept plain or left out with its reason; please report the words shown.
-    """
-    if scene.picture.recording_trouble:
-        yield Symptom(scene.picture.recording_trouble)

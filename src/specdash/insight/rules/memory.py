@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.insight.picture import SlotPhase
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import (
     flag,
@@ -228,41 +226,6 @@ def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Context of a slot nearly full",
-    AlertSeverity.WARNING,
-    raise_after_s=2,
-    while_idle=False,
-    needs=(Source.SLOTS,),
-    explains=("context_shift", "kv_full"),
-    limits={"share": 0.92},
-)
-def slot_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A slot at work has used nearly all of its context: soon the answer is cut, or its oldest part is dropped. 92 %,
-    because agents that compact do so before, at 80 to 90 %.
-
-    - which session is it? (slots and sessions panels)
-    - does the client know the window? (specdash proxy show: context window)
-
-    Let the client compact or start over; more context per slot where memory allows it, or fewer slots.
-    """
-    for slot in scene.picture.backend.slots or ():
-        if slot.phase is SlotPhase.IDLE or not slot.n_ctx or slot.context_used is None:
-            continue
-        share = slot.context_used / slot.n_ctx
-        if share >= limits["share"]:
-            yield Symptom(
-                f"slot {slot.id} has used {percent(share)} of its context, {slot.context_used} of {slot.n_ctx} tokens",
-                (
-                    ("used", str(slot.context_used)),
-                    ("context", str(slot.n_ctx)),
-                    ("left", str(slot.n_ctx - slot.context_used)),
-                ),
-                subject=f"slot {slot.id}",
-                fix=more_context(scene),
-            )
-
-
-@rule(
     "Compute buffer could not be allocated",
     AlertSeverity.CRITICAL,
     trial_s=inf,
@@ -333,69 +296,38 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     "Prompt cache is lost",
     AlertSeverity.WARNING,
     trial_s=inf,
-    clear_after_s=30,
+    clear_after_s=60,
     chart="prefill",
-    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256},
+    # Three turns, and a third of those that could have used a cache: single ones are edits and compactions. Less than
+    # 256 tokens are read in no time. Without sessions the log shows takeovers alone: nine of ten, twelve at least.
+    limits={
+        "window_s": 300,
+        "times": 3,
+        "share": 0.34,
+        "tokens": 256,
+        "takeovers": 12,
+        "takeovers_share": 0.9,
+    },
 )
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Turns read again what the turn before had left in the cache: time to first token grows with the whole
-    conversation. Told by the log (a slot picked for the start it held, and then not used) or by the proxy's events (a
-    longer prompt of the same session, less than half of it cached). Three turns, and a third of those that could have
-    used a cache: single ones are edits and compactions. 256 tokens, because less is read in no time.
+    conversation. Seen in the log (a slot picked for the start it held, and then not used) or in the proxy's events (a
+    longer prompt of the same session, less than half of it cached). Or more conversations than slots take turns, and
+    each throws out what another's slot held; from the log alone this is a notice, since its prompts may not be turns
+    of conversations.
 
     - does the client change the start of its prompts: a date, a request's id, reordered tools?
+    - sessions in the proxy panel against slots
     - LLAMA_ARG_CACHE_PROMPT, and cache_prompt in the requests
-    - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted in the log
+    - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted and prompt_cache_skipped in the log
     - recurrent model or sliding window: checkpoint_thrash
 
-    Keep the start of prompts the same; switch the prompt cache on; give it memory.
-    """
-    window = limits["window_s"]
-    slots = lost_in_slots(scene, window, limits["tokens"])
-    sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
-    lost = max(slots, sessions, key=lambda lost_cache: lost_cache.tokens)
-    if lost.requests < limits["times"] or lost.requests < limits["share"] * lost.of:
-        return
-    off = flag(scene, "--no-cache-prompt") is not None
-    yield Symptom(
-        f"{lost.requests} of {lost.of} turns read again {lost.tokens} tokens that the turn before had cached",
-        (
-            ("turns", f"{lost.requests} of {lost.of}"),
-            ("tokens read again", str(lost.tokens)),
-            ("prompt cache", "off (--no-cache-prompt)" if off else "on"),
-            ("told by", lost.source),
-        ),
-        fix=(("LLAMA_ARG_CACHE_PROMPT", None),) if off else (),
-    )
-
-
-@rule(
-    "Conversations throw each other out of the slots",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    clear_after_s=60,
-    explains=("prompt_cache_lost",),
-    chart="prefill",
-    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
-)
-def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """More conversations than slots take turns, each turn takes the slot unused longest, and what that held is lost:
-    every turn is read from its start. Told by the proxy's events, session by session; without them by the log, as a
-    notice: it shows prompts that found no slot with their start, but not whether they were turns of a conversation; so
-    nine of ten must, twelve at least, as when every turn throws out another. 256 tokens, because less is read in no
-    time.
-
-    - sessions in the proxy panel against slots
-    - LLAMA_ARG_CACHE_RAM: the prompt cache keeps what a slot lost, unless it is off or too small
-    - prompt_cache_evicted and prompt_cache_skipped in the log
-
-    A slot for each conversation, and the context for it: slots share LLAMA_CTX_SIZE, so that LLAMA_PARALLEL alone makes
-    each smaller. Where memory does not allow it, a larger prompt cache, or fewer agents at a time.
+    Keep the start of prompts the same; switch the prompt cache on; give it memory. Of more conversations than slots:
+    a slot for each, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents at a time.
     """
     window = limits["window_s"]
     slots = scene.picture.backend.slots or ()
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
-    fix = _slots_of_the_same_size(scene, max(len(slots) + 1, sessions.conversations))
     if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
         yield Symptom(
             f"{sessions.conversations} conversations share {len(slots)} slots: {sessions.requests} of {sessions.of} "
@@ -405,7 +337,22 @@ def slot_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 ("slots", str(len(slots))),
                 ("tokens read again", str(sessions.tokens)),
             ),
-            fix=fix,
+            fix=_slots_of_the_same_size(scene, max(len(slots) + 1, sessions.conversations)),
+        )
+        return
+    alone = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
+    lost = max(lost_in_slots(scene, window, limits["tokens"]), alone, key=lambda lost_cache: lost_cache.tokens)
+    if lost.requests >= limits["times"] and lost.requests >= limits["share"] * lost.of:
+        off = flag(scene, "--no-cache-prompt") is not None
+        yield Symptom(
+            f"{lost.requests} of {lost.of} turns read again {lost.tokens} tokens that the turn before had cached",
+            (
+                ("turns", f"{lost.requests} of {lost.of}"),
+                ("tokens read again", str(lost.tokens)),
+                ("prompt cache", "off (--no-cache-prompt)" if off else "on"),
+                ("seen in", lost.source),
+            ),
+            fix=(("LLAMA_ARG_CACHE_PROMPT", None),) if off else (),
         )
         return
     taken = takeovers(scene, window, limits["tokens"])
