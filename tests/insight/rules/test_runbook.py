@@ -108,7 +108,7 @@ def test_the_doctor_is_sent_to_the_server_that_the_alert_is_of() -> None:
 
 
 def test_the_key_that_takes_a_fix_is_the_one_of_the_action_table() -> None:
-    alert = Alert("metrics_disabled", "t", AlertSeverity.WARNING, "s", WALL, WALL, WALL, fix=(("LLAMA_METRICS", "1"),))
+    alert = Alert("endpoint_unusable", "t", AlertSeverity.WARNING, "s", WALL, WALL, WALL, fix=(("LLAMA_METRICS", "1"),))
     for keys, shown in (({}, "V: to the tune screen"), ({"take": "f8"}, "f8: to the tune screen")):
         table = read_keys(Resolved(keys, "test"))
         watch = hung()
