@@ -1,7 +1,7 @@
-"""Commands, options and settings of earlier versions, each with what to use instead.
+"""Commands, options, settings and alert rules of earlier versions, each with what to use instead.
 
 A removed command or option ends the program with that line (exit code 2). A removed setting in config.toml or the
-environment is ignored, with that line as a warning.
+environment, or an alert rule in rules.toml, is ignored, with that line as a warning.
 """
 
 from __future__ import annotations
@@ -106,6 +106,37 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
 }
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
+
+
+REMOVED_RULES: Mapping[str, str] = {
+    "busy_too_long": "server_hung (limits.busy_s)",
+    "clock_jumped": "",
+    "counters_reset": "",
+    "gpu_shared": "",
+    "health_error": "endpoint_unusable",
+    "loop_storm": "session_looping",
+    "malformed_shown": "malformed_storm (limits.shown)",
+    "metrics_disabled": "endpoint_unusable",
+    "metrics_unreadable": "endpoint_unusable",
+    "port_closed": "backend_down",
+    "proxy_settings": "",
+    "recording_fault": "",
+    "server_starved": "cpu_starved",
+    "slot_nearly_full": "context_nearly_full (limits.slot)",
+    "slot_thrash": "prompt_cache_lost (limits.takeovers)",
+    "slots_disabled": "endpoint_unusable",
+    "slots_unreadable": "endpoint_unusable",
+    "specdash_starved": "cpu_starved (limits.late_s)",
+}
+"""By alert rule, the one that took it over, if any."""
+
+
+def removed_rule(rule: str) -> str | None:
+    """What became of a removed alert rule; None for any other."""
+    if rule not in REMOVED_RULES:
+        return None
+    heir = REMOVED_RULES[rule] or "no rule"
+    return f"the rule {rule} was removed and is ignored: {heir} took it over"
 
 
 def removed_command(words: Sequence[str]) -> str | None:
