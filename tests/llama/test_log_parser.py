@@ -420,14 +420,6 @@ def test_remembering_lines_makes_no_difference(log: bytes) -> None:
     assert outcome([LogParser().feed(log + b"\n")]) == first
 
 
-@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
-def test_real_logs_read_the_same_byte_by_byte(path: Path) -> None:
-    data = path.read_bytes()[:60_000]
-    whole, pieces = LogParser(), LogParser()
-    expected = outcome([whole.feed(data), whole.close()])
-    assert outcome([*(pieces.feed(data[i : i + 977]) for i in range(0, len(data), 977)), pieces.close()]) == expected
-
-
 class TestHostileInput:
     @pytest.mark.parametrize(
         "line",
