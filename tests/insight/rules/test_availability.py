@@ -258,14 +258,6 @@ def test_one_restart_is_a_notice_and_counts_once() -> None:
     assert watch.raised() == set()
 
 
-def test_a_restart_too_quick_to_be_seen_down_is_told_by_the_process() -> None:
-    watch = live()
-    watch.look(1, health=OK, metrics=counters(1), slots=IDLE, process=process(10))
-    watch.look(5, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
-    assert "restarted" in watch.raised()
-    assert len(watch.state.alerts.past.starts.seen) == 1
-
-
 def test_three_restarts_within_minutes_are_a_crash_loop_that_explains_the_rest() -> None:
     watch = live()
     for pid in (11, 12):
