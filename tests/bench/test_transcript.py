@@ -445,11 +445,3 @@ def test_coalescing_is_idempotent(shape: list[tuple[int, int]]) -> None:
     assert [call.messages() for call in again.calls] == [call.messages() for call in found.calls]
     third = read(*again.calls[-1].messages())
     assert [call.messages() for call in third.calls] == [call.messages() for call in again.calls]
-
-
-def test_the_synthetic_session_has_the_turns_and_prefixes_asked_for() -> None:
-    found = read(*records(Shape()))
-    assert len(found.calls) == 60
-    assert found.calls[0].chars == 5_000
-    assert 95_000 < found.calls[-1].chars < 105_000
-    assert found.skipped == 0
