@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, rule, working
+from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, rule, working
 from specdash.core.readings import Disk, FailureKind, Host, Source
 from specdash.core.records import Symptom, TrialNote
 from specdash.insight.rules.catalogue import shipped
@@ -19,13 +19,6 @@ REFUSED, ENDED = FailureKind.REFUSED, FailureKind.UNAVAILABLE
 def tried(watch: Watch, *notes: TrialNote) -> None:
     """The trials from now on."""
     watch.tell(Source.TRIAL, notes)
-
-
-def live() -> Watch:
-    """A server that has been watched for a while."""
-    watch = Watch()
-    watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=process())
-    return watch
 
 
 def restart(watch: Watch, pid: int) -> None:
