@@ -52,8 +52,6 @@ slots = st.builds(
             task=whole,
             speculative=st.one_of(st.none(), st.booleans()),
             n_prompt_tokens_processed=whole,
-            n_prompt_tokens=st.none() | st.integers(0, 10**6),
-            n_ctx=st.none() | st.integers(0, 10**6),
         ),
         max_size=4,
     ).map(tuple),
