@@ -260,7 +260,7 @@ def _llama_server(check: Check, args: argparse.Namespace) -> str:
         command += ["--from", str(args.packed)]
     if not args.cpu:
         try:
-            command += _cuda_options()
+            command += [*_cuda_options(), *(f"-D{option}" for option in args.cmake)]
         except FileNotFoundError as error:
             check.note("build llama-server", ok=False, began=time.monotonic(), said=str(error))
             raise StopError(str(error)) from None
@@ -426,6 +426,9 @@ def main() -> int:
     running.add_argument("--draft", type=Path, metavar="GGUF", help="its draft model")
     running.add_argument(
         "--rows", type=int, metavar="N", help=f"of the widened model (default: {ROWS}, CPU: {ROWS_ON_A_CPU})"
+    )
+    running.add_argument(
+        "--cmake", action="append", default=[], metavar="OPTION=VALUE", help="of the build, such as GGML_CUDA_FA=OFF"
     )
     running.add_argument("--tokens", type=int, default=128, metavar="N", help="of each answer (default: 128)")
     running.add_argument("--cpu", action="store_true", help="build and check without a GPU")
