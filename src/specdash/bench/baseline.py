@@ -50,7 +50,7 @@ def measure(
                 report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
                 continue
 
-            def told(share: float, number: int = number, cell: BaselineCell = cell, done: float = done) -> None:
+            def on_share(share: float, number: int = number, cell: BaselineCell = cell, done: float = done) -> None:
                 so_far = done + share * work[number]
                 passed = time.monotonic() - began
                 left = passed / so_far * (sum(work) - so_far) if so_far > 0 and passed > 1 else None
@@ -58,7 +58,7 @@ def measure(
 
             values: list[float] = []
             try:
-                _run(server, cell, effort, pool, values, told)
+                _run(server, cell, effort, pool, values, on_share)
             except BaseException:
                 # Else the pool would wait for answers that no one wants any more.
                 server.close()
@@ -90,15 +90,15 @@ def _run(
     effort: BaselineEffort,
     pool: ThreadPoolExecutor,
     values: list[float],
-    told: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> None:
     server.wait_idle()
     prompts = [server.prompt(cell.context, slot) for slot in range(cell.concurrency)]
-    told(0.0)
+    on_share(0.0)
     for slot, prompt in enumerate(prompts):
         server.generate(slot, prompt, 2)
     for number in range(effort.rounds):
-        told((number + 0.5) / (effort.rounds + 0.5))
+        on_share((number + 0.5) / (effort.rounds + 0.5))
         server.wait_idle()
         asked = [pool.submit(server.generate, slot, prompt, effort.tokens) for slot, prompt in enumerate(prompts)]
         wait(asked)

@@ -158,7 +158,7 @@ def _wait_healthy(child: Child, plan: LaunchPlan, start_s: float, name: str) -> 
 
 
 def last_words(log: str, exit_code: int | None = None) -> str:
-    """Why an engine ended, or runs without speculation, from its log: the known cause, else what it said last."""
+    """Why an engine ended, or runs without speculation, from its log: the known cause, else its last line."""
     from specdash.llama.start_failures import explain
 
     lines = [line for line in Path(log).read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

@@ -72,7 +72,7 @@ class LiveReport:
     """Where the prompts are from, in words."""
     interrupted: bool = False
     settings: tuple[tuple[str, str], ...] = ()
-    """Speculation parameters of the server, where whoever started it wrote them down."""
+    """Speculation parameters of the server, where its runner recorded them."""
     engine_words: str | None = None
     classes: dict[str, Figures] = field(init=False)
     overall: Figures = field(init=False)
@@ -161,7 +161,7 @@ def _load(live: LiveReport) -> Iterable[str]:
 
 
 def _learnt(overall: Figures) -> str | None:
-    """n-gram drafts know in the second run what was said in the first; it shows in how much they draft, above all."""
+    """n-gram drafts know in the second run the text of the first; it shows in how much they draft, above all."""
     known = [value for value in overall.from_drafts_by_run if value is not None]
     if len(known) < 2:
         return None
@@ -180,7 +180,7 @@ def _busy(live: LiveReport) -> Iterable[str]:
     for gpu in states[0].gpus if states else ():
         if gpu.utilisation is not None and gpu.utilisation > _BUSY_GPU:
             busy = percent(gpu.utilisation)
-            yield f"GPU {gpu.index} was busy already: {busy}; somebody else's work is in these figures"
+            yield f"GPU {gpu.index} was busy already: {busy}; other work is in these figures"
     limits = live.machine.as_json()["during"]["clock_limits"]
     if limits:
         yield f"the GPU's clocks were limited meanwhile: {', '.join(limits)}"
@@ -308,28 +308,28 @@ def about(live: LiveReport) -> list[str]:
 
 def table(live: LiveReport) -> list[list[str]]:
     """Headings, then a row a class. Latencies only where requests are not simply one after the other."""
-    columns = [_cells(name, told) for name, told in live.groups.items()]
+    columns = [_cells(name, figures) for name, figures in live.groups.items()]
     heads = [name for name in columns[0] if name != LATENCY or not live.options.alone]
     return [heads, *([cells[name] for name in heads] for cells in columns)]
 
 
-def _cells(name: str, told: Figures) -> dict[str, str]:
-    runs = spread(told.by_run)
+def _cells(name: str, figures: Figures) -> dict[str, str]:
+    runs = spread(figures.by_run)
     over = UNKNOWN
     if runs is not None and runs.standard_deviation is not None:
         digits = 0 if runs.standard_deviation >= 10 else 1 if runs.standard_deviation >= 1 else 2
         over = f"{runs.mean:.{digits}f} ± {runs.standard_deviation:.{digits}f}"
-    failed = f" ({told.failed} failed)" if told.failed else ""
+    failed = f" ({figures.failed} failed)" if figures.failed else ""
     return {
         "class": name,
-        "requests": f"{told.requests}{failed}",
-        "decode tok/s [95 %]": rate(told.decode),
+        "requests": f"{figures.requests}{failed}",
+        "decode tok/s [95 %]": rate(figures.decode),
         "runs mean ± sd": over,
-        "prefill tok/s": significant(value_of(told.prefill), 4),
-        "TTFT p50 / p95": f"{seconds(told.ttft_tail[0], ms=True)} / {seconds(told.ttft_tail[1], ms=True)}",
-        LATENCY: f"{seconds(told.latency_tail[0], ms=True)} / {seconds(told.latency_tail[1], ms=True)}",
-        "acceptance [95 %]": _accepted(told.acceptance),
-        "mean len": number(told.mean_accepted_length, 2),
+        "prefill tok/s": significant(value_of(figures.prefill), 4),
+        "TTFT p50 / p95": f"{seconds(figures.ttft_tail[0], ms=True)} / {seconds(figures.ttft_tail[1], ms=True)}",
+        LATENCY: f"{seconds(figures.latency_tail[0], ms=True)} / {seconds(figures.latency_tail[1], ms=True)}",
+        "acceptance [95 %]": _accepted(figures.acceptance),
+        "mean len": number(figures.mean_accepted_length, 2),
     }
 
 
@@ -354,25 +354,25 @@ def _both_ways(live: LiveReport) -> str:
     rows = [
         [
             name,
-            number(value_of(told.decode), 2),
-            number(told.decode_mean, 2),
-            f"{told.accepted} / {told.drafted}",
-            percent(value_of(told.acceptance), 2),
-            percent(told.acceptance_mean, 2),
+            number(value_of(figures.decode), 2),
+            number(figures.decode_mean, 2),
+            f"{figures.accepted} / {figures.drafted}",
+            percent(value_of(figures.acceptance), 2),
+            percent(figures.acceptance_mean, 2),
         ]
-        for name, told in live.groups.items()
+        for name, figures in live.groups.items()
     ]
     return markdown_table([heads, *rows])
 
 
 def _machine(live: LiveReport) -> list[str]:
-    told = live.machine.as_json()
-    lines = [f"CPU: {told['cpu'] or 'unknown'}, {told['cores']} cores"]
+    machine = live.machine.as_json()
+    lines = [f"CPU: {machine['cpu'] or 'unknown'}, {machine['cores']} cores"]
     states = live.machine.states
     if states:
         lines += [f"before: {_state(states[0])}", f"after: {_state(states[-1])}"]
         lines += [f"GPU: {states[0].gpu_absent}"] if states[0].gpu_absent else []
-    limits = told["during"].get("clock_limits")
+    limits = machine["during"].get("clock_limits")
     if limits:
         lines.append(f"clocks were limited: {', '.join(limits)}")
     return lines

@@ -36,7 +36,7 @@ _MOST_NAMES = 1000
 
 
 def bench_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where results go that are not told to go elsewhere."""
+    """Where results go by default."""
     return state_dir(env) / "bench"
 
 
@@ -121,11 +121,11 @@ class Results:
 
 def sample_json(sample: BenchSample, origin_s: float, **more: Any) -> dict[str, Any]:
     """A sample as JSON, its times in seconds since `origin_s` of the monotonic clock. It holds no text of anybody."""
-    told = asdict(sample)
+    row = asdict(sample)
     for name in ("intended_s", "sent_s", "first_s", "done_s"):
-        value = told[name]
-        told[name] = None if value is None else round(value - origin_s, 6)
-    return {**more, **told}
+        value = row[name]
+        row[name] = None if value is None else round(value - origin_s, 6)
+    return {**more, **row}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class StepProgress:
     """Shows `done` of `total` steps of about the same length, and how long the rest will take.
 
     Where steps differ, count what they have in common (requests, tokens), or give `left_s` to `show`. Nothing of a
-    progress is shown when `quiet`, only what is said.
+    progress is shown when `quiet`, only messages.
     """
 
     total: float

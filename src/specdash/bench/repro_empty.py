@@ -231,17 +231,17 @@ def calls(count: int, tool_chars: int) -> tuple[PrefixCall, ...]:
 def messages(turns: int, tool_chars: int, nonce: str) -> list[dict[str, Any]]:
     """The messages of a call. What differs between conversations, the `nonce`, stands at the very beginning, so that
     no cache can mix them up."""
-    told: list[dict[str, Any]] = [
+    conversation: list[dict[str, Any]] = [
         {"role": "system", "content": f"[{nonce}] You are a precise coding assistant. Use the tools, then answer."},
         {"role": "user", "content": _TASK},
     ]
     for turn in range(turns):
         arguments = json.dumps({"path": f"src/app/module_{turn}.py"})
         call = {"id": f"call_{turn}", "type": "function", "function": {"name": "run_linter", "arguments": arguments}}
-        told.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        conversation.append({"role": "assistant", "content": "", "tool_calls": [call]})
         result = tool_result(turn, tool_chars)
-        told.append({"role": "tool", "tool_call_id": f"call_{turn}", "name": "run_linter", "content": result})
-    return told
+        conversation.append({"role": "tool", "tool_call_id": f"call_{turn}", "name": "run_linter", "content": result})
+    return conversation
 
 
 def tool_result(turn: int, chars: int) -> str:
@@ -332,7 +332,7 @@ class ReproRun:
         """Make the calls, each as soon as it is made: first a warm-up that counts for nothing unless it fails, then all
         with the cache off, then all with it on.
 
-        Each call of the control begins with other words, so that no cache can help it, whatever the server makes of
+        Each call of the control begins with other words, so that no cache can help it, however the server treats
         `cache_prompt`.
         """
         counted = zip(plan.calls, plan.tokens, strict=True)
@@ -371,14 +371,16 @@ class ReproRun:
         return (props.n_ctx or None) if props is not None else None
 
     def _messages(self, call: PrefixCall, nonce: str, *, flat: bool) -> list[dict[str, Any]]:
-        told = messages(call.turns, self.tool_chars, nonce)
-        return as_text(told) if flat else told
+        conversation = messages(call.turns, self.tool_chars, nonce)
+        return as_text(conversation) if flat else conversation
 
     def _asked(self, plan: ReproPlan, index: int, nonce: str, *, cached: bool) -> ReproReply:
         """One streamed answer. What goes wrong is part of the reply."""
-        told = self._messages(plan.calls[index], nonce, flat=plan.flat)
+        conversation = self._messages(plan.calls[index], nonce, flat=plan.flat)
         tools = () if plan.flat else TOOLS
-        answer = self._chat.ask(request_body(told, self.max_tokens, tools=tools, model=self.place.model, cached=cached))
+        answer = self._chat.ask(
+            request_body(conversation, self.max_tokens, tools=tools, model=self.place.model, cached=cached)
+        )
         gone = answer.fault is ChatFault.UNREACHABLE
         return ReproReply(
             content_chars=len(answer.text.strip()),

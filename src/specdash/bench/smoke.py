@@ -45,7 +45,7 @@ LEVEL = 0.05
 DOUBT = 0.001
 """How improbable an outcome must be at that level before it fails."""
 LOW = 0.05
-"""Share of accepted draft tokens below which a drafter costs more than it gives, whatever it is."""
+"""Share of accepted draft tokens below which a drafter costs more than it gives, of any kind."""
 _LEAST_TOKENS = 8
 _REPEATS = 8
 _UNREADABLE = 0.2
@@ -120,8 +120,8 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLook:
-    """An instance as it was seen before a completion, or after the last: `own` tokens of ours were generated since the
-    look before."""
+    """An instance as it was seen before a completion, or after the last: `own` tokens were generated for this run since
+    the look before."""
 
     instance: Instance
     own: int = 0
@@ -189,24 +189,24 @@ def _one_token(text: str) -> bool:
     return len(words) >= _REPEATS and len(set(words)) == 1
 
 
-def speculation(told: Speculation) -> Check:
+def speculation(seen: Speculation) -> Check:
     """Whether the slots draft, against what is expected."""
-    names = f" ({', '.join(told.types)})" if told.types else ""
-    because = f"; {told.because}" if told.because else ""
-    some = f"{told.drafting} of {told.slots} slots draft{names}"
-    if told.drafting is None:
+    names = f" ({', '.join(seen.types)})" if seen.types else ""
+    because = f"; {seen.because}" if seen.because else ""
+    some = f"{seen.drafting} of {seen.slots} slots draft{names}"
+    if seen.drafting is None:
         status, words = WARN, "the server does not tell whether its slots draft"
-    elif told.expected is False and told.on:
+    elif seen.expected is False and seen.on:
         status, words = FAIL, f"{some}, and none should{because}"
-    elif told.drafting == told.slots and told.slots:
+    elif seen.drafting == seen.slots and seen.slots:
         status, words = PASS, f"{some}{because}"
-    elif told.on:
+    elif seen.on:
         status, words = FAIL, f"only {some}"
-    elif told.expected:
+    elif seen.expected:
         status, words = FAIL, f"it runs without speculation, and should draft{because}"
     else:
         status, words = PASS, f"it does not speculate{because or '; nothing says that it should'}"
-    return Check("speculation", status, words, {"slots": told.slots, "drafting": told.drafting})
+    return Check("speculation", status, words, {"slots": seen.slots, "drafting": seen.drafting})
 
 
 def answers(completions: Sequence[SmokeCompletion]) -> Check:
@@ -244,28 +244,28 @@ def output(completions: Sequence[SmokeCompletion]) -> Check:
     if not whole:
         status, words = SKIP, "no answer to look at"
     elif found:
-        told = ", ".join(f"{number} {name}" for name, number in found.items())
-        status, words = FAIL, f"{found.total()} of {len(whole)} answers are no text: {told}"
+        kinds = ", ".join(f"{number} {name}" for name, number in found.items())
+        status, words = FAIL, f"{found.total()} of {len(whole)} answers are no text: {kinds}"
     return Check("output", status, words, {"answers": len(whole), "faulty": found.total()})
 
 
-def drafter(completions: Sequence[SmokeCompletion], told: Speculation) -> Check:
+def drafter(completions: Sequence[SmokeCompletion], seen: Speculation) -> Check:
     """Whether the drafter was asked at all."""
     whole = _whole(completions)
     drafted, asked = sum(each.drafted for each in whole), sum(each.drafted > 0 for each in whole)
     repeated = any(each.kind in (CompletionKind.REPEATING, CompletionKind.IDENTICAL) for each in whole)
-    if told.on is False and not drafted:
+    if seen.on is False and not drafted:
         status, words = SKIP, "it does not speculate"
     elif not whole:
         status, words = SKIP, "no answer to look at"
     elif drafted:
         status, words = PASS, f"{drafted:,} draft tokens in {asked} of {len(whole)} answers"
-    elif told.on is None:
+    elif seen.on is None:
         status, words = WARN, "nothing was drafted, and it does not tell whether it should be"
-    elif told.by_repetition and not repeated:
+    elif seen.by_repetition and not repeated:
         status, words = WARN, "nothing was drafted, but nothing repeated either"
     else:
-        why = ", not even where the text repeats" if told.by_repetition else ""
+        why = ", not even where the text repeats" if seen.by_repetition else ""
         status, words = FAIL, f"its slots draft, but no answer has a draft token{why}"
     return Check("drafter", status, words, {"drafted": drafted, "completions": asked})
 
@@ -335,14 +335,14 @@ def _whole(completions: Iterable[SmokeCompletion]) -> list[SmokeCompletion]:
 
 
 def _all_changes(looks: Sequence[InstanceLook]) -> list[str]:
-    """Every change, each look against the last one that told the same thing."""
+    """Every change, each look against the last one with the same field."""
     known, own, found = Instance(), 0, dict[str, None]()
     for look in looks:
         own += look.own
         found.update(dict.fromkeys(_changes(known, look.instance, own)))
-        told = {name: value for name, value in asdict(look.instance).items() if value is not None}
+        known_now = {name: value for name, value in asdict(look.instance).items() if value is not None}
         own = own if look.instance.predicted is None else 0
-        known = replace(known, **told)
+        known = replace(known, **known_now)
     return list(found)
 
 
@@ -352,7 +352,7 @@ def _changes(before: Instance, after: Instance, own: int) -> Iterable[str]:
     if None not in (before.model, after.model) and before.model != after.model:
         yield "it serves another model"
     if None not in (before.started, after.started) and before.started != after.started:
-        yield "it was started anew"
+        yield "it was restarted"
     if before.process is not None and after.process is not None and before.process != after.process:
         yield f"process {before.process[0]} became {after.process[0]}"
     if before.predicted is not None and after.predicted is not None:
@@ -360,9 +360,9 @@ def _changes(before: Instance, after: Instance, own: int) -> Iterable[str]:
         if after.predicted < before.predicted - slack:
             yield "its counters went back"
         elif after.predicted - before.predicted < own - slack:
-            yield "its counters miss answers of ours"
+            yield "its counters miss answers of this run"
     if before.task is not None and after.task is not None and after.task < before.task:
-        yield "its numbering of requests began anew"
+        yield "its numbering of requests started over"
 
 
 def _level_of(others: Sequence[SmokeCompletion]) -> float:
@@ -473,7 +473,7 @@ class Smoke:
     on_step: Callable[[str, int, int], None] = lambda _words, _done, _all: None
     completions: list[SmokeCompletion] = field(default_factory=list)
     looks: list[InstanceLook] = field(default_factory=list)
-    told: Speculation = field(default_factory=Speculation)
+    drafts: Speculation = field(default_factory=Speculation)
     skipped: str = ""
     """Why there is no long prompt."""
     _room: int | None = field(init=False, default=None)
@@ -487,7 +487,7 @@ class Smoke:
 
     def run(self) -> None:
         """Send everything. Raises `UnreachableError` when no one answers at the beginning, `InputError` for a model or
-        key that the server does not take; whatever happens later is for the checks to say."""
+        key that the server does not take; the checks judge what happens later."""
         self._first_look()
         effort = self.effort
         same = [(CompletionKind.IDENTICAL, SAME_PROMPT, effort.tokens)] * effort.identical
@@ -510,10 +510,10 @@ class Smoke:
         done = self.completions
         unseen = Check("speculation", SKIP, "it was not looked at")
         return [
-            speculation(self.told) if self.looks else unseen,
+            speculation(self.drafts) if self.looks else unseen,
             answers(done),
             output(done),
-            drafter(done, self.told),
+            drafter(done, self.drafts),
             acceptance(done),
             cache_path(done),
             long_prompt(done, self.effort.batch, skipped=self.skipped),
@@ -577,7 +577,7 @@ class Smoke:
         if props is not None and mapping(props.json).get("role") == "router":
             self._choose()
         self.looks.append(InstanceLook(self._instance()))
-        self.told = self._speculation()
+        self.drafts = self._speculation()
 
     def _choose(self) -> None:
         """The model behind a router, and how it is started. Raises `InputError` when none such is there."""
@@ -632,10 +632,10 @@ class Smoke:
         now = self._instance()
         if completion.error is None or now != Instance():
             self.looks.append(InstanceLook(now, completion.tokens if completion.error is None else 0))
-        if not self.told.types:
+        if not self.drafts.types:
             # Types are reported once a slot has served, and a router's model may be loaded only now.
             seen = self._speculation()
-            self.told = seen if self.told.drafting is None else replace(self.told, types=seen.types)
+            self.drafts = seen if self.drafts.drafting is None else replace(self.drafts, types=seen.types)
 
     def _completion(self, kind: CompletionKind, prompt: str, tokens: int, *, streamed: bool) -> SmokeCompletion:
         messages = [{"role": "user", "content": prompt}]

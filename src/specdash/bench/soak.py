@@ -223,7 +223,7 @@ def soak(
         at = time.time()
         turn = replace(judged(turn_number, ask(url, body(turn_number), headers, timeout)), at=at)
         failures = failures + 1 if turn.seen.error is not None else 0
-        # First of all, so that a Ctrl-C while it is told does not lose it.
+        # First of all, so that a Ctrl-C while it is shown does not lose it.
         done.append(turn if turn.fault is not None else replace(turn, seen=replace(turn.seen, text="")))
         if on_turn is not None:
             on_turn(turn)
@@ -271,8 +271,8 @@ def turn_json(turn: SoakTurn) -> dict[str, Any]:
         **json_of(turn.seen, "duration_s ttft_s stop_reason output_tokens error"),
         "tool_calls": [name for name, _ in turn.seen.calls],
     }
-    told = {"text": turn.seen.text, "inputs": [inputs for _, inputs in turn.seen.calls]}
-    return value if turn.fault is None else {**value, **told}
+    answer = {"text": turn.seen.text, "inputs": [inputs for _, inputs in turn.seen.calls]}
+    return value if turn.fault is None else {**value, **answer}
 
 
 # A soak for people: what came of the turns, how speeds held over time, and what processes held.

@@ -68,7 +68,7 @@ class Weights:
 
     @property
     def gap(self) -> float | None:
-        """By how much the expected token is preferred; None where that is too much to be told."""
+        """By how much the expected token is preferred; None where it is beyond what the server lists."""
         return None if self.expected is None or self.got is None else self.expected - self.got
 
 
@@ -185,15 +185,13 @@ def weighed(
 
     Without the candidate's opinion the baseline's alone counts; without the baseline's it is none.
     """
-    told = baseline.gap if baseline is not None else None
+    gap = baseline.gap if baseline is not None else None
     seen = candidate.gap if candidate is not None else None
-    near = told is not None and abs(told) <= epsilon
+    near = gap is not None and abs(gap) <= epsilon
     if candidate is not None:
         near = near and seen is not None and abs(seen) <= epsilon
     first = candidate.first if candidate is not None else None
-    return TokenDifference(
-        token_difference.at, token_difference.expected, token_difference.got, told, seen, first, near
-    )
+    return TokenDifference(token_difference.at, token_difference.expected, token_difference.got, gap, seen, first, near)
 
 
 def judge(
@@ -281,7 +279,7 @@ def _drafting_at_fault(run: VerifiedAnswer) -> bool:
 def advice(report: VerifyReport, *, slots: int, speculates: bool, done: frozenset[str] = frozenset()) -> list[str]:
     """What to do about what was found, and what the result does not show. `done` names what both sides have already:
     `flash-attn` off, `kv-unified` off."""
-    said: list[str] = []
+    notes: list[str] = []
     candidate = report.of(VerifySide.CANDIDATE)
     shaken = {(run.side, run.prompt, run.way) for run in report.runs if run.verdict in _SHAKEN}
     alone = {
@@ -291,24 +289,24 @@ def advice(report: VerifyReport, *, slots: int, speculates: bool, done: frozense
     }
     damaged = {run.way for run in candidate if run.verdict is Agreement.DAMAGED}
     if (alone or damaged == {SendMode.PARALLEL}) and "kv-unified" not in done:
-        said.append(
+        notes.append(
             "in parallel, requests share batches; --no-kv-unified (LLAMA_ARG_KV_UNIFIED=0) gives every slot a cache of "
             "its own, which makes parallel answers reproducible on many backends"
         )
     if shaken - alone and "flash-attn" not in done:
-        said.append(
+        notes.append(
             "on a CPU, LLAMA_FLASH_ATTN=off makes answers reproducible over more batch sizes; give it to both sides "
             "with --set LLAMA_FLASH_ATTN=off --baseline LLAMA_FLASH_ATTN=off to tell rounding from damage"
         )
     if not candidate:
-        return said
+        return notes
     if speculates and not report.drafted:
-        said.append("the candidate drafted nothing in these answers, so nothing of speculation was put to the test")
+        notes.append("the candidate drafted nothing in these answers, so nothing of speculation was put to the test")
     elif speculates and report.drafted == report.accepted:
-        said.append("no draft token was rejected, so taking rejected tokens back was not put to the test")
+        notes.append("no draft token was rejected, so taking rejected tokens back was not put to the test")
     if slots < 2:
-        said.append("the server has one slot, so nothing was run in parallel; --parallel N gives engines of ours more")
-    return said
+        notes.append("the server has one slot, so nothing was run in parallel; --parallel N gives engines of ours more")
+    return notes
 
 
 # The prompts that answers are compared on: our own, or the operator's from a file.

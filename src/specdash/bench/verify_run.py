@@ -104,8 +104,8 @@ class VerifyServer:
     @property
     def speculates(self) -> bool | None:
         """Whether its slots draft; None where it does not tell."""
-        told = self.slots.drafting
-        return all(told) if told is not None else None
+        drafting = self.slots.drafting
+        return all(drafting) if drafting is not None else None
 
     @property
     def slot_context(self) -> int | None:
@@ -131,11 +131,11 @@ class VerifyServer:
 
     def answer(self, prompt: Sequence[int], tokens: int, *, cached: bool = False) -> GreedyAnswer:
         """The greedy answer of just so many tokens. Raises `SpecdashError` saying what went wrong."""
-        told = self._complete(prompt, tokens, cached=cached)
-        found = told.get("tokens")
+        answer = self._complete(prompt, tokens, cached=cached)
+        found = answer.get("tokens")
         if not isinstance(found, list) or not all(isinstance(entry, int) for entry in found):
             raise SpecdashError(f"{self.url}: its answers have no token ids; a newer llama.cpp gives them")
-        timings = mapping(told.get("timings"))
+        timings = mapping(answer.get("timings"))
         return GreedyAnswer(
             tuple(found),
             natural(timings.get("draft_n")) or 0,
@@ -145,8 +145,8 @@ class VerifyServer:
 
     def weights(self, text: Sequence[int], expected: int, got: int) -> Weights:
         """What it thinks of two tokens after the text, which it reads again as one prompt. Draftless by nature."""
-        told = self._complete(text, 1, n_probs=LIKELY)
-        places = told.get("completion_probabilities")
+        answer = self._complete(text, 1, n_probs=LIKELY)
+        places = answer.get("completion_probabilities")
         place = mapping(places[0]) if isinstance(places, list) and places else {}
         likely = place.get("top_logprobs")
         if not isinstance(likely, list):
@@ -225,9 +225,9 @@ class OwnedEngine:
     @property
     def words(self) -> str:
         """For people: the engine, and how it speculates."""
-        told = " ".join(f"{name}={value}" for name, value in self.plan.speculation if name != "spec-draft-model")
+        settings = " ".join(f"{name}={value}" for name, value in self.plan.speculation if name != "spec-draft-model")
         draft = self.plan.settings.draft_model
-        return f"{self.plan.engine.words}, {told or 'no speculation'}{f' with {Path(draft).name}' if draft else ''}"
+        return f"{self.plan.engine.words}, {settings or 'no speculation'}{f' with {Path(draft).name}' if draft else ''}"
 
     @property
     def synthetic(self) -> bool:
@@ -485,8 +485,8 @@ class Verification:
             if difference.expected is None or difference.got is None:
                 continue
             text = (*self.tokens[run.prompt], *run.answer.tokens[: difference.at])
-            told = server.weights(text, difference.expected, difference.got)
-            late = replace(difference, candidate_gap=told.gap, candidate_first=told.first)
+            weights = server.weights(text, difference.expected, difference.got)
+            late = replace(difference, candidate_gap=weights.gap, candidate_first=weights.first)
             self.report.runs[number] = replace(run, differences=(*run.differences[:-1], late))
             self._note_texts(self.report.runs[number], server)
 
@@ -535,7 +535,7 @@ class Verification:
                     self.texts[tokens] = server.text(tokens)
 
     def _settle_cheaply(self) -> None:
-        """Cut short: what is the same can be said, and so can where the rest differs, unweighed."""
+        """Cut short: what is the same, and where the rest differs, unweighed."""
         for run in self._asked_again() if not self.report.runs else ():
             at = self._apart(run)
             if at is None:

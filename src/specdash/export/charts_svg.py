@@ -294,7 +294,7 @@ class _Axis:
         spare = (self.high - self.low) * 1e-9
         return not self.low - spare <= value * self.scale <= self.high + spare
 
-    def told(self, value: float) -> str:
+    def label(self, value: float) -> str:
         """The value as text."""
         shown = value * self.scale
         text = significant(shown, 4)
@@ -375,10 +375,10 @@ def _one_row(row: FigureRow, y: int, axis: _Axis) -> Iterable[str]:
     x0 = axis.x(row.value)
     hollow = " hollow" if row.note else ""
     yield _diamond(x0, y) if row.is_best else f'<circle class="dot{hollow}" cx="{x0:.2f}" cy="{y}" r="4.5"/>'
-    told = axis.told(row.value) + (f", {_escaped(row.note)}" if row.note else "")
+    label = axis.label(row.value) + (f", {_escaped(row.note)}" if row.note else "")
     if row.low is not None and row.high is not None:
-        told += f" [{axis.told(row.low)}, {axis.told(row.high)}]"
-    yield f'<text class="note" x="{WIDTH - 14}" y="{y + 4}" text-anchor="end">{told}</text>'
+        label += f" [{axis.label(row.low)}, {axis.label(row.high)}]"
+    yield f'<text class="note" x="{WIDTH - 14}" y="{y + 4}" text-anchor="end">{label}</text>'
 
 
 def _diamond(x: float, y: float) -> str:

@@ -356,11 +356,11 @@ def _name(mark: ApplyMark) -> str:
 def _measured(measure: MeasureComparison) -> str:
     scale, unit = _UNITS[str(measure.name)]
     before, after = (_plain(side, scale) for side in (measure.before, measure.after))
-    told = f"{before} -> {after}{unit}"
+    text = f"{before} -> {after}{unit}"
     if measure.change is not None and measure.low is not None and measure.high is not None:
         unit = " %" if measure.is_relative else " points"
-        told += f"  {gain(measure.change, measure.low, measure.high, unit=unit)}"
-    return f"{told}  {measure.words}  (n {measure.before.count}, {measure.after.count}; {measure.source})"
+        text += f"  {gain(measure.change, measure.low, measure.high, unit=unit)}"
+    return f"{text}  {measure.words}  (n {measure.before.count}, {measure.after.count}; {measure.source})"
 
 
 def _plain(side: ExperimentSide, scale: float) -> str:
@@ -450,8 +450,8 @@ def _checkpoints(checkpoints: CheckpointsPicture) -> list[tuple[str, str]]:
     for name, counts in (("context", checkpoints.context), ("before drafts", checkpoints.speculative)):
         if counts.created or counts.restored or counts.erased:
             latest = f", {size(counts.size_mib * MIB)} the latest" if counts.size_mib is not None else ""
-            told = f"{counts.created} made, {counts.restored} restored, {counts.erased} erased{latest}"
-            rows.append(("checkpoints", f"{name}: {told}"))
+            counts_text = f"{counts.created} made, {counts.restored} restored, {counts.erased} erased{latest}"
+            rows.append(("checkpoints", f"{name}: {counts_text}"))
     if checkpoints.full_reprocessed:
         rows.append(("checkpoints", f"{checkpoints.full_reprocessed} prompts read again from their start"))
     return rows

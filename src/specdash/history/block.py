@@ -2,7 +2,7 @@
 
 Readings of two minutes differ little from one second to the next, so in a block what is alike lies together: every
 JSON object is a row in the table of those with the same keys, and a table is written column by column. That is done to
-any JSON, whatever it is of, and halves what LZMA makes of it. Bytes that were changed are told by LZMA's and zlib's own
+any JSON, and halves what LZMA makes of it. Bytes that were changed are told by LZMA's and zlib's own
 checksums.
 """
 
@@ -217,7 +217,7 @@ class BlockWriter:
         content = {"carried": list(before.values()), "readings": rows}
         try:
             data = pack(content)
-        except Exception as error:  # noqa: BLE001 - whatever cannot be packed is kept plain, and not tried again
+        except Exception as error:  # noqa: BLE001 - what cannot be packed is kept plain, and not tried again
             on_fault(error)
             data = pack_rows(content)
         first, last = readings[0].at, readings[-1].at

@@ -262,7 +262,7 @@ class Recorder:
         self._leadership.give_back()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """Do it; whatever fails becomes the problem."""
+        """Do it; a failure becomes the problem."""
         try:
             work()
         except (sqlite3.Error, OSError, SpecdashError) as error:

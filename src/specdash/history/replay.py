@@ -91,7 +91,7 @@ class ReplaySession:
     """One target's record at one moment; a `tui.view.State`.
 
     One thread moves it; any thread may look at it meanwhile, and never waits. A picture of it is of its `position`,
-    whatever moment is asked for.
+    for any moment.
     """
 
     def __init__(
@@ -288,9 +288,9 @@ class ReplaySession:
         return True
 
     def _feed(self, reel: _Reel, wall: float, reading: Reading[Any]) -> None:
-        anew = bisect_right(self._began, wall) > bisect_right(self._began, reel.position)
+        another_run = bisect_right(self._began, wall) > bisect_right(self._began, reel.position)
         reel.position = max(reel.position, wall)
-        if anew:
+        if another_run:
             reel.state.read_anew()
             self.generation += 1
         reel.state.apply(reading)

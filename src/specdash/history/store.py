@@ -199,11 +199,11 @@ class QueryRow:
 
     def as_json(self) -> dict[str, Any]:
         """For a JSON array."""
-        told = {
+        fields = {
             metric.value: {"mean": cell.mean, "min": cell.low, "max": cell.high, "count": cell.count}
             for metric, cell in self.cells.items()
         }
-        return {"at": self.at, **told}
+        return {"at": self.at, **fields}
 
     def as_csv(self, metrics: Iterable[Metric]) -> list[str]:
         """Mean, least, most and count per metric; empty where nothing is known."""
@@ -424,7 +424,7 @@ class Store:
     def latest(self, target: str, wall: float) -> tuple[tuple[float, Reading[Any]], ...]:
         """The last reading of each source before `wall`, in the order of their times: to begin a replay with.
 
-        Of sources that speak every few seconds, only what they said in the last minute that was recorded.
+        Of sources that speak every few seconds, only their readings of the last minute that was recorded.
         """
         number = self._number(target)
         rows = self._rows(

@@ -91,7 +91,7 @@ def order(names: Sequence[str], rounds: int, seed: int) -> list[tuple[int, str]]
     """Which configuration is booted in which round: every round has each once; each pair of rounds is one random order,
     and that backwards.
 
-    Over such a pair all names stand at the same place on average, so that whatever changes steadily cancels.
+    Over such a pair all names stand at the same place on average, so that a steady change cancels.
     """
     random = Random(f"rounds/{seed}")  # noqa: S311 - an order, no secret
     turns: list[list[str]] = []
@@ -317,7 +317,7 @@ class AbReport:
     least_gain: float = LEAST_GAIN
     stopped: bool = False
     identical: frozenset[str] = frozenset()
-    """Those that are the reference under another name: the engine is told the same."""
+    """Those that are the reference under another name: the engine gets the same arguments."""
     sides: tuple[AbSide, ...] = field(init=False)
     comparisons: tuple[CandidateComparison, ...] = field(init=False)
     by_class: Mapping[str, tuple[CandidateComparison, ...]] = field(init=False)
@@ -345,7 +345,7 @@ class AbReport:
 
     @property
     def more_rounds(self) -> int:
-        """How many rounds more would tell apart what can be told apart."""
+        """How many more rounds would separate what can be separated."""
         return max(
             (comparison.more_rounds or 0 for comparison in self.comparisons if comparison.name not in self.identical),
             default=0,
@@ -376,7 +376,7 @@ class AbReport:
 
     @property
     def decided(self) -> bool:
-        """Whether every configuration that came up was told apart from the reference, or found to be as fast."""
+        """Whether every configuration that came up was distinguished from the reference, or found to be as fast."""
         return bool(self.comparisons) and all(
             comparison.verdict is not ComparisonVerdict.NOISE or comparison.name in self.identical
             for comparison in self.comparisons
@@ -384,14 +384,14 @@ class AbReport:
 
     @property
     def conclusion(self) -> list[str]:
-        """What may be said of it, a sentence each."""
+        """Its conclusions, a sentence each."""
         found = []
         best = self.winner
         if best is not None:
             comparison = next(comparison for comparison in self.comparisons if comparison.name == best)
             found.append(f"{best} is faster than {self.reference}: {gain_words(comparison)}")
             if self.not_apart:
-                found.append(f"it cannot be told apart from {' and '.join(self.not_apart)}")
+                found.append(f"it cannot be distinguished from {' and '.join(self.not_apart)}")
         elif self.comparisons:
             found.append(f"nothing was found to be faster than {self.reference}")
         found += [alone_words(comparison) for comparison in self.comparisons if comparison.only_alone]
@@ -467,9 +467,9 @@ _SIDE = (
 
 def comparison_json(comparison: CandidateComparison) -> dict[str, Any]:
     """One comparison, in a report of ab or matrix."""
-    told: dict[str, Any] = json_of(comparison)
-    told["reference_tokens_per_s"], told["tokens_per_s"] = told.pop("before"), told.pop("after")
-    return told
+    value: dict[str, Any] = json_of(comparison)
+    value["reference_tokens_per_s"], value["tokens_per_s"] = value.pop("before"), value.pop("after")
+    return value
 
 
 def _charts(ab: AbReport) -> dict[str, str]:

@@ -72,7 +72,7 @@ class ServiceBed:
         guard: Guard = lambda _: nullcontext(),
         restore_guard: Guard = lambda _: nullcontext(),
     ) -> None:
-        """`what` is the command, for whoever finds the service on trial. Nothing is touched before the first boot."""
+        """`what` is the command, named while the service is on trial. Nothing is touched before the first boot."""
         self._deployment = deployment
         self._options = options or ApplyOptions()
         self._on_progress = on_progress

@@ -109,9 +109,9 @@ class MachineWatch:
 
 def state_json(state: MachineState) -> dict[str, Any]:
     """As JSON, without the processes of other people."""
-    told = asdict(state)
-    told["gpus"] = [{key: value for key, value in entry.items() if key != "processes"} for entry in told["gpus"]]
-    return told
+    value = asdict(state)
+    value["gpus"] = [{key: value for key, value in entry.items() if key != "processes"} for entry in value["gpus"]]
+    return value
 
 
 def during_json(states: Sequence[MachineState]) -> dict[str, Any]:
@@ -125,10 +125,10 @@ def during_json(states: Sequence[MachineState]) -> dict[str, Any]:
             for name in ("sm_clock_mhz", "memory_clock_mhz", "temperature_celsius", "power_watts"):
                 _note(columns, f"gpu{gpu.index}_{name}", getattr(gpu, name))
             reasons.update(gpu.throttle_reasons or ())
-    told: dict[str, Any] = {
+    spans: dict[str, Any] = {
         name: {"low": min(values), "median": median(values), "high": max(values)} for name, values in columns.items()
     }
-    return {**told, "clock_limits": sorted(reasons), "looks": len(states)}
+    return {**spans, "clock_limits": sorted(reasons), "looks": len(states)}
 
 
 def cpu_name() -> str | None:
@@ -146,8 +146,8 @@ def _note(columns: dict[str, list[float]], name: str, value: float | None) -> No
 
 def _cpu_mhz() -> float | None:
     with suppress(OSError, AttributeError, NotImplementedError, RuntimeError, ValueError):
-        told = psutil.cpu_freq()
-        return float(told.current) or None
+        frequency = psutil.cpu_freq()
+        return float(frequency.current) or None
     return None
 
 
@@ -209,7 +209,7 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], where: str) ->
         shown = "; ".join(
             f"{key} was {before.get(key, 'not there')}, is {now.get(key, 'not there')}" for key in changed
         )
-        raise RefusedError(f"{where} was measured under other conditions ({shown}): begin anew, without --resume")
+        raise RefusedError(f"{where} was measured under other conditions ({shown}): start over, without --resume")
 
 
 def file_words(path: str) -> str:

@@ -173,7 +173,7 @@ def table(matrix: MatrixReport) -> list[list[str]]:
         refused = not boots and any(
             measurement.name == pairing.candidate.name and measurement.failure for measurement in matrix.booted
         )
-        told = [
+        figures = [
             word
             for cell in cells
             for word in (
@@ -182,7 +182,7 @@ def table(matrix: MatrixReport) -> list[list[str]]:
                 else (spread_words(cell.decode), spread_words(cell.acceptance, share=True))
             )
         ]
-        rows.append([*([pairing.target] if several else []), pairing.drafter, str(boots), *told])
+        rows.append([*([pairing.target] if several else []), pairing.drafter, str(boots), *figures])
     return rows
 
 

@@ -91,7 +91,7 @@ class SweepReport:
 
     @property
     def conclusion(self) -> list[str]:
-        """What may be said of it, a sentence each."""
+        """Its conclusions, a sentence each."""
         found: list[str] = []
         if not self.ranked:
             return ["nothing was measured"]
@@ -100,11 +100,11 @@ class SweepReport:
             found.append("how much boots of equal settings differ is not known yet: no interval, and no best")
         elif rivals:
             shown = ", ".join(rivals[:TOP]) + (f" and {len(rivals) - TOP} more" if len(rivals) > TOP else "")
-            found.append(f"{best.name} was the fastest, and cannot be told apart from {shown}")
+            found.append(f"{best.name} was the fastest, and cannot be distinguished from {shown}")
         elif len(self.ranked) == 1:
             found.append(f"only {best.name} was measured, so there is nothing to compare it with")
         else:
-            found.append(f"{best.name} is the fastest, and told apart from all others")
+            found.append(f"{best.name} is the fastest, and distinguishable from all others")
         if self.boot_sd is not None:
             found.append(f"boots of equal settings differ by {percent(self.boot_sd, 1)} (standard deviation)")
         if best.gain is not None and best.gain > 0:
@@ -244,5 +244,5 @@ def _may_be_best(
 
 def _ranked_json(candidate: RankedCandidate) -> dict[str, Any]:
     speed = json_of(candidate, "value=speed low high count=boots")
-    told = json_of(candidate, "name sets=words boots gain acceptance may_be_best")
-    return {**told, "decode_tokens_per_s": speed}
+    value = json_of(candidate, "name sets=words boots gain acceptance may_be_best")
+    return {**value, "decode_tokens_per_s": speed}

@@ -238,9 +238,9 @@ def same_to_the_engine(
     """Names that come to the same arguments, by the first of them; those that stand alone are not there."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for candidate in tried:
-        told = engine_arguments(values, candidate, env)
-        if told is not None:
-            groups.setdefault(told, []).append(candidate.name)
+        arguments = engine_arguments(values, candidate, env)
+        if arguments is not None:
+            groups.setdefault(arguments, []).append(candidate.name)
     return {names[0]: tuple(names) for names in groups.values() if len(names) > 1}
 
 
@@ -281,10 +281,10 @@ class BootMeasurement:
         """Tokens and seconds of each prompt, of one class only where it is named."""
         sums: dict[str, tuple[float, float]] = {}
         for sample in usable(self.samples):
-            told = decode_parts(sample)
-            if told is not None and kind in (None, sample.kind):
+            pair = decode_parts(sample)
+            if pair is not None and kind in (None, sample.kind):
                 before = sums.get(sample.prompt, (0.0, 0.0))
-                sums[sample.prompt] = (before[0] + told[0], before[1] + told[1])
+                sums[sample.prompt] = (before[0] + pair[0], before[1] + pair[1])
         return sums
 
     def acceptance(self, kind: str | None = None) -> float | None:
@@ -339,7 +339,7 @@ class BootFile:
         except OSError as error:
             raise InputError(f"{self.path}: {error.strerror or error}; name the folder of an earlier run") from None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{self.path} is no record of this version of specdash ({error}); begin anew") from None
+            raise InputError(f"{self.path} is no record of this version of specdash ({error}); start over") from None
 
     def _append(self, value: Mapping[str, Any]) -> None:
         try:
@@ -405,14 +405,14 @@ class Trials:
         """What was measured, and why that is nothing."""
         done, planned = 0, len(self.prompts) * self.options.runs + 1
 
-        def told(sample: BenchSample) -> None:
+        def record(sample: BenchSample) -> None:
             nonlocal done
             done += 1
             self.on_step(number + done / planned, f"{candidate.name}: {sample.prompt}")
 
         self.on_step(number, f"{candidate.name}: warming up")
         try:
-            run = measure(place, self.prompts, replace(self.options, log=place.log), told, stop=self.stop)
+            run = measure(place, self.prompts, replace(self.options, log=place.log), record, stop=self.stop)
         except Interrupted:
             raise KeyboardInterrupt from None
         except SpecdashError as error:

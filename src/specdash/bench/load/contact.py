@@ -55,7 +55,7 @@ class ServerDescription:
 def look(place: EngineAddress) -> tuple[EngineAddress, ServerDescription]:
     """The engine, and the place with the model that is to be asked.
 
-    A router must be told which model unless just one is in memory. Raises `UnreachableError` when no one answers,
+    A router needs a model's name unless just one is in memory. Raises `UnreachableError` when no one answers,
     `InputError` for a model that is not there or a key that is not taken, `SpecdashError` for what is no llama-server.
     """
     reply = _asked(place, "/v1/models")
@@ -64,14 +64,14 @@ def look(place: EngineAddress) -> tuple[EngineAddress, ServerDescription]:
     if reply.status == 503:
         raise UnreachableError(f"{place.url} is still loading its model; try again when /health says ok")
     if reply.status != 200:
-        said = f"HTTP {reply.status} {error_message(reply.body)}".rstrip()
-        raise SpecdashError(f"{place.url}/v1/models answers {said}; is this llama-server?")
+        status = f"HTTP {reply.status} {error_message(reply.body)}".rstrip()
+        raise SpecdashError(f"{place.url}/v1/models answers {status}; is this llama-server?")
     try:
-        told = load_json(reply.body)
+        listed = load_json(reply.body)
     except ParseError as error:
         raise SpecdashError(f"{place.url}/v1/models: {error}; is this llama-server?") from None
-    place = _with_model(place, told)
-    return place, _described(place, tuple(_names(told)))
+    place = _with_model(place, listed)
+    return place, _described(place, tuple(_names(listed)))
 
 
 def again(place: EngineAddress, engine: ServerDescription) -> ServerDescription:
@@ -126,9 +126,9 @@ def _of_slots(place: EngineAddress) -> dict[str, Any]:
     }
 
 
-def _with_model(place: EngineAddress, told: object) -> EngineAddress:
-    routed = router_models(told).models
-    names = list(_names(told))
+def _with_model(place: EngineAddress, listed: object) -> EngineAddress:
+    routed = router_models(listed).models
+    names = list(_names(listed))
     if place.model is not None:
         base = {PurePath(name).name for name in names}
         if names and place.model not in names and place.model not in base:
@@ -142,8 +142,8 @@ def _with_model(place: EngineAddress, told: object) -> EngineAddress:
     raise InputError(f"{place.url} is a router: name one of its models with --model; there {_listed(names)}")
 
 
-def _names(told: object) -> Iterable[str]:
-    data = mapping(told).get("data")
+def _names(listed: object) -> Iterable[str]:
+    data = mapping(listed).get("data")
     for row in data if isinstance(data, list) else ():
         name, aliases = text(mapping(row).get("id")), mapping(row).get("aliases")
         if name is not None:

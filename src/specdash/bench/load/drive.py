@@ -403,10 +403,10 @@ class _Drive:
             if self.draft_time is not None:
                 self.draft_time.begin_again(self.warm_up.drafted or 0)
             return
-        said = f"{self.place.url}: {self.warm_up.error}"
+        failure = f"{self.place.url}: {self.warm_up.error}"
         if self.warm_up.fault == ChatFault.UNREACHABLE:
-            raise UnreachableError(f"{said}; start the server, or name another one")
-        raise SpecdashError(f"the first request failed, so nothing was measured: {said}")
+            raise UnreachableError(f"{failure}; start the server, or name another one")
+        raise SpecdashError(f"the first request failed, so nothing was measured: {failure}")
 
     def _watch(self) -> None:
         if self.options.positions:

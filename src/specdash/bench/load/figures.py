@@ -100,7 +100,7 @@ _FIGURES = (
 
 
 def usable(samples: Iterable[BenchSample]) -> list[BenchSample]:
-    """Those that speeds may be told from: answered, and with nothing that cannot be."""
+    """Those that speeds may be computed from: answered, and with nothing that cannot be."""
     return [sample for sample in samples if not sample.failed and not UNUSABLE.intersection(sample.flags)]
 
 
@@ -130,15 +130,15 @@ def rate(samples: Iterable[BenchSample], parts: Callable[[BenchSample], tuple[fl
     sums: dict[str, tuple[float, float]] = {}
     found: list[tuple[str, tuple[float, float]]] = []
     for sample in samples:
-        told = parts(sample)
-        if told is not None:
-            found.append((sample.prompt, told))
+        pair = parts(sample)
+        if pair is not None:
+            found.append((sample.prompt, pair))
             before = sums.get(sample.prompt, (0.0, 0.0))
-            sums[sample.prompt] = (before[0] + told[0], before[1] + told[1])
+            sums[sample.prompt] = (before[0] + pair[0], before[1] + pair[1])
     groups = list(sums.values())
     if len(groups) < 2:
         # Of one prompt, its runs are all that varies.
-        groups = [told for _, told in found]
+        groups = [pair for _, pair in found]
     return _figure(stats.ratio(groups), groups, stats.ratio, len(found))
 
 
@@ -246,7 +246,7 @@ def _tail_json(tail: tuple[float | None, ...]) -> dict[str, Any]:
 def _of_run(
     samples: Sequence[BenchSample], run: int, parts: Callable[[BenchSample], tuple[float, float] | None]
 ) -> float | None:
-    return stats.ratio(told for sample in samples if sample.run == run and (told := parts(sample)) is not None)
+    return stats.ratio(pair for sample in samples if sample.run == run and (pair := parts(sample)) is not None)
 
 
 def _from_drafts(sample: BenchSample) -> tuple[float, float] | None:

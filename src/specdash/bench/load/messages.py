@@ -49,14 +49,14 @@ def _refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {error_message(body) or body[:200].decode('utf-8', 'replace')}"
 
 
-def _read(told: Iterable[bytes], started: float) -> TurnSeen:
+def _read(events: Iterable[bytes], started: float) -> TurnSeen:
     text: list[str] = []
     calls: list[list[str]] = []
     ttft: float | None = None
     stop_reason: str | None = None
     output_tokens: int | None = None
     error: str | None = "the stream ended without message_stop"
-    for event in map(json.loads, told):
+    for event in map(json.loads, events):
         kind = event["type"]
         if kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
             calls.append([event["content_block"]["name"], ""])

@@ -1,6 +1,6 @@
 """What benchmarks measure, as data: one sample a request, one boot a start of an engine.
 
-Times are seconds of the monotonic clock where not said otherwise, rates tokens per second. None is unknown, never zero.
+Times are seconds of the monotonic clock unless stated otherwise, rates tokens per second. None is unknown, never zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WorkloadPrompt:
 
     id: str
     kind: str
-    """Its declared class: coding, pattern, prose, agentic, or whatever a prompt file calls it."""
+    """Its declared class: coding, pattern, prose, agentic, or the name that a prompt file gives."""
     messages: tuple[Mapping[str, object], ...]
     tools: tuple[Mapping[str, object], ...] = ()
     max_tokens: int | None = None
@@ -138,7 +138,7 @@ class TrialBed(Protocol):
         """
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
-        """The boots to come are the one of this number, of so many; None: not counted. For whoever watches."""
+        """The boots to come are the one of this number, of so many; None: not counted. For the display."""
 
     def restore(self) -> None:
         """Everything as it was before the first boot, no matter what happened; may be called twice."""
@@ -297,7 +297,7 @@ _MISSING_S = 0.25
 
 
 def flags_of(sample: BenchSample, *, wanted: int | None, alone: bool, cache: bool) -> tuple[str, ...]:
-    """What is odd about the sample. `wanted` is the length asked for, `alone` whether no other request of ours ran."""
+    """What is odd about the sample. `wanted` is the length asked for, `alone` whether no other request was open."""
     if sample.failed:
         return ()
     found = []
@@ -318,11 +318,11 @@ def _impossible(sample: BenchSample, *, alone: bool) -> list[str]:
     if decode is not None and prefill is not None and processed >= _LEAST_PROMPT and decode > _FASTER * prefill:
         found.append(TOO_FAST)
     if sample.done_s is not None:
-        told = ((sample.prompt_ms or 0.0) + (sample.predicted_ms or 0.0)) / 1000.0
+        timed = ((sample.prompt_ms or 0.0) + (sample.predicted_ms or 0.0)) / 1000.0
         wall = sample.done_s - sample.sent_s
-        if told > wall * (1 + _SLACK_SHARE) + _SLACK_S:
+        if timed > wall * (1 + _SLACK_SHARE) + _SLACK_S:
             found.append(TOO_LONG)
-        if alone and wall - told > max(_MISSING_S, _MISSING_SHARE * wall):
+        if alone and wall - timed > max(_MISSING_S, _MISSING_SHARE * wall):
             found.append(MISSING)
     drafted, accepted, tokens = sample.drafted or 0, sample.accepted or 0, sample.predicted_tokens or 0
     if accepted > drafted or accepted > tokens:

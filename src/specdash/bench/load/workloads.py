@@ -30,7 +30,7 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """One entry: a text, or whatever JSON it is. `where` names it for people."""
+    """One entry: a text, or any JSON. `where` names it for people."""
 
     value: Any
     where: str
@@ -102,11 +102,11 @@ def _json_lines(text: str, path: str, whole: ValueError) -> list[PromptEntry]:
         except RecursionError:
             raise InputError(f"{where}: nested too deeply") from None
         except ValueError as error:
-            told = error
+            fault = error
             if not found and isinstance(whole, json.JSONDecodeError):
                 # Not even the first line is JSON: it is one broken document.
-                told, where = whole, f"prompts {path}, line {whole.lineno}"
-            column = f"column {told.colno}" if isinstance(told, json.JSONDecodeError) else "unreadable"
+                fault, where = whole, f"prompts {path}, line {whole.lineno}"
+            column = f"column {fault.colno}" if isinstance(fault, json.JSONDecodeError) else "unreadable"
             raise InputError(f"{where}: is not JSON ({column})") from None
     return found
 

@@ -1,7 +1,7 @@
 """Replays a session on a running server: a warm-up that counts for nothing, every call cold, then every call warm.
 
-Cold means `cache_prompt: false` and a beginning of its own for each call, so that no cache can help whatever the server
-makes of that. Warm means the cache on and one beginning for the whole session, in order, as the agent sent it.
+Cold means `cache_prompt: false` and a beginning of its own for each call, so that no cache can help, whichever prompts
+the server holds. Warm means the cache on and one beginning for the whole session, in order, as the agent sent it.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ class Replayer:
         """One request of a text of its own, about as long as the first."""
         words = _WARM_UP * max(1, min(first.chars, _WARM_UP_CHARS) // len(_WARM_UP))
         messages: list[Message] = [{"role": "user", "content": f"{words}Say that in other words."}]
-        told = marked(messages, f"{self._run}/warm-up")
-        heard = self._chat().ask(request_body(told, WARM_UP_TOKENS, model=self.place.model, cached=False))
+        conversation = marked(messages, f"{self._run}/warm-up")
+        heard = self._chat().ask(request_body(conversation, WARM_UP_TOKENS, model=self.place.model, cached=False))
         if heard.fault is None:
             self._keep_text = heard.predicted_tokens is None
             return
@@ -222,8 +222,8 @@ class Replayer:
             return None, None
         if heard.predicted_tokens is not None:
             return heard.predicted_tokens, CountedBy.TIMINGS if heard.timings else CountedBy.USAGE
-        told = heard.text + heard.reasoning + heard.called
-        counted = self._looks.count(told) if told else None
+        answer = heard.text + heard.reasoning + heard.called
+        counted = self._looks.count(answer) if answer else None
         if counted is not None:
             return counted, CountedBy.TOKENIZE
         return heard.chunks, CountedBy.CHUNKS
@@ -267,9 +267,9 @@ def _notes(made: Replay) -> list[str]:
         if call_result
         for flag in call_result.sample.flags
     )
-    told = ", ".join(f"{count} {flag}" for flag, count in odd.most_common() if flag not in (CACHED, NO_TIMINGS))
-    if told:
-        found.append(f"odd answers: {told} (docs/measuring.md)")
+    counts = ", ".join(f"{count} {flag}" for flag, count in odd.most_common() if flag not in (CACHED, NO_TIMINGS))
+    if counts:
+        found.append(f"odd answers: {counts} (docs/measuring.md)")
     by = made.counted_by()
     if CountedBy.CHUNKS in by:
         found.append("this server does not tell how many tokens it made: events were counted, one may bring several")
@@ -298,10 +298,10 @@ class ServerQuestions:
 
     def takes_images(self) -> bool:
         try:
-            told = self.place.client(_ANSWER_S).get("/props").json
+            props = self.place.client(_ANSWER_S).get("/props").json
         except OSError:
             return False
-        return mapping(mapping(told).get("modalities")).get("vision") is True
+        return mapping(mapping(props).get("modalities")).get("vision") is True
 
     def prompt(self, messages: list[Message], tools: Sequence[Message]) -> str | None:
         """What the model's chat template makes of messages."""
@@ -327,8 +327,8 @@ def flat(messages: list[Message]) -> list[Message]:
                 f"<tool_call name={tool_call['function']['name']}>{tool_call['function']['arguments']}</tool_call>"
                 for tool_call in message["tool_calls"]
             ]
-            said = message["content"] if isinstance(message["content"], str) else ""
-            found.append({"role": "assistant", "content": "\n".join([*([said] if said else []), *calls])})
+            text = message["content"] if isinstance(message["content"], str) else ""
+            found.append({"role": "assistant", "content": "\n".join([*([text] if text else []), *calls])})
         else:
             found.append(message)
     return joined(found)

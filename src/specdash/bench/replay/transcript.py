@@ -2,7 +2,7 @@
 
 Two formats: what Claude Code writes (one record a line; a message of the model comes in several records with the same
 message id), and OpenAI message lists (a JSON list, an object with `messages`, or either a line). The session is a tree:
-a prompt that was edited, or an answer asked for again, begins a branch, and a compaction begins anew. Every turn of the
+a prompt that was edited, or an answer asked for again, begins a branch, and a compaction starts over. Every turn of the
 model is one call, in the order they were made.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Message = dict[str, Any]
 
 
-# The lines of a transcript as JSON values, read one after the other and bounded, whatever the file is.
+# The lines of a transcript as JSON values, read one after the other and bounded for any file.
 
 LONGEST_LINE = 64 * 1024 * 1024
 LARGEST_DOCUMENT = 256 * 1024 * 1024
@@ -180,8 +180,8 @@ class Contents:
                 found.append(_use(value))
             elif kind == "tool_result":
                 _only(role, "user", "tool result")
-                told = value.get("content")
-                parts = () if told is None else self.parts(told)
+                inner = value.get("content")
+                parts = () if inner is None else self.parts(inner)
                 found.append(ToolResult(_text_of(value, "tool_use_id", "a tool result"), parts))
             else:
                 found.extend(self._part(value, kind))
@@ -344,9 +344,9 @@ def _image_url(value: Mapping[str, Any]) -> str:
             kind = source.get("media_type")
             return f"data:{clean(kind) if isinstance(kind, str) else 'image/png'};base64,{clean(source['data'])}"
         return clean(source["url"]) if isinstance(source.get("url"), str) else ""
-    told = value.get("image_url")
-    told = told.get("url") if isinstance(told, dict) else told
-    return clean(told) if isinstance(told, str) else ""
+    image = value.get("image_url")
+    image = image.get("url") if isinstance(image, dict) else image
+    return clean(image) if isinstance(image, str) else ""
 
 
 def _use(value: Mapping[str, Any]) -> ToolUse:
@@ -530,7 +530,7 @@ class Assembly:
     full: bool = False
     """As many calls as were wanted."""
     skipped: int = 0
-    told: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     loose: bool = False
     """Messages come one a line."""
     tip: TranscriptTurn | None = None
@@ -579,7 +579,7 @@ class Assembly:
             raise BrokenFileError(f"{where}: {why}")
         self.skipped += 1
         if self.skipped <= _MOST_TOLD:
-            self.told.append(f"{where}: {why}")
+            self.remarks.append(f"{where}: {why}")
 
     def _single(self, value: Any, number: int) -> None:
         if not isinstance(value, dict):
@@ -640,8 +640,8 @@ class Assembly:
 
     def _user(self, value: dict[str, Any], blocks: list[Block]) -> None:
         if not any(isinstance(block, ToolResult) for block in blocks):
-            anew = "parentUuid" in value and value["parentUuid"] is None
-            if value.get("isCompactSummary") is True or (anew and self._has_assistant()):
+            is_root = "parentUuid" in value and value["parentUuid"] is None
+            if value.get("isCompactSummary") is True or (is_root and self._has_assistant()):
                 self.tip = None
             else:
                 self._branch(value)
@@ -650,8 +650,8 @@ class Assembly:
         self._add(blocks)
 
     def _assistant(self, value: dict[str, Any], message: dict[str, Any], blocks: list[Block], number: int) -> None:
-        told = message.get("id")
-        name = told if isinstance(told, str) else None
+        identity = message.get("id")
+        name = identity if isinstance(identity, str) else None
         open_turn = self._open_assistant()
         if open_turn is not None and name is not None and open_turn.id == name:
             self._add(blocks, open_turn)
@@ -819,7 +819,7 @@ def assembled(
         made.format or "",
         number,
         made.skipped,
-        tuple(made.told),
+        tuple(made.remarks),
         dict(made.contents.left_out + made.left_out),
         made.full,
     )
@@ -829,7 +829,7 @@ def _nothing(made: Assembly, lines: int) -> str:
     if not lines:
         return " is empty; name a session that Claude Code wrote, or a list of OpenAI messages"
     if made.format is None:
-        why = f" ({made.told[0]})" if made.told else ""
+        why = f" ({made.remarks[0]})" if made.remarks else ""
         return f": none of its {lines} lines is a record of Claude Code or an OpenAI message{why}"
     lost = f", {made.skipped} broken ones left out" if made.skipped else ""
     return f": no turn of an assistant after a prompt in {lines} lines{lost}, so there is nothing to replay"

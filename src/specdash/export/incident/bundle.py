@@ -423,7 +423,7 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
     if clean.run_records:
         yield BundleFile(
             "run-records.json",
-            "what backends and proxies said of themselves, the last one of each address too",
+            "what backends and proxies reported of themselves, the last one of each address too",
             _json(clean.run_records),
         )
 

@@ -100,7 +100,7 @@ def excerpt_of(place: str, data: bytes, written_at: float, span: IncidentSpan, c
         inside = _of_span(dated, span)
     else:
         inside = dated[-MAX_LINES:]
-        remarks.append("the log's lines have no time stamps: these are its last lines, whatever the span")
+        remarks.append("the log's lines have no time stamps: these are its last lines, of any span")
     first = next((line.wall for line in dated if line.wall is not None), None)
     if first is None or first > span.since:
         remarks += cut
