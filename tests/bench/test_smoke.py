@@ -166,11 +166,11 @@ SEEN = Instance("b1", "/m.gguf", "48399025149", (7, 1.5), 1000.0, 12)
     [
         (replace(SEEN, build="b2"), "build b1 became b2"),
         (replace(SEEN, model="/n.gguf"), "another model"),
-        (replace(SEEN, started="1"), "started anew"),
+        (replace(SEEN, started="1"), "it was restarted"),
         (replace(SEEN, process=(8, 2.5)), "process 7 became 8"),
         (replace(SEEN, predicted=900.0), "counters went back"),
         (replace(SEEN, predicted=1010.0), "counters miss answers"),
-        (replace(SEEN, task=3), "began anew"),
+        (replace(SEEN, task=3), "started over"),
     ],
 )
 def test_a_changed_server_fails_also_when_it_was_out_of_sight_between(after: Instance, words: str) -> None:

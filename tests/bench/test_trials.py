@@ -236,7 +236,7 @@ def test_a_sweep_ranks_and_says_who_may_be_the_best() -> None:
     assert [candidate.name for candidate in report.ranked if candidate.may_be_best] == ["x", "y"]
     assert report.boot_sd == pytest.approx(0.0034, rel=0.1)
     assert report.ranked[0].gain == pytest.approx(0.2, abs=0.01)
-    assert any("x was the fastest, and cannot be told apart from y" in line for line in sweep.report(report).lines)
+    assert any("x was the fastest, and cannot be distinguished from y" in line for line in sweep.report(report).lines)
     assert "| x |" in sweep.report(report).page
 
 
