@@ -1,4 +1,4 @@
-"""`specdash baseline record|list|forget`: measure decode without speculation, so that its gain can be told."""
+"""`specdash baseline record|list|forget`: measure decode without speculation, so that its gain is known."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         return on_error(error, as_json=args.json)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - a fault of ours must not look like one of the server's
+    except Exception as error:  # noqa: BLE001 - a fault of specdash must not look like one of the server's
         traceback.print_exc()
         return on_error(error, as_json=args.json)
 

@@ -116,10 +116,10 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
 
 def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
     build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    told: dict[str, Any] = json_of(
+    value: dict[str, Any] = json_of(
         engine_check, f"kind version path reason {build} devices uses_gpu=usable verdict", chosen=True
     )
-    return told
+    return value
 
 
 def _gpu_lines(driver: Driver) -> list[str]:
@@ -155,7 +155,7 @@ def _proxy_words(proxy: ProxyCheck | None) -> str:
 def _log_words(log: LogCheck) -> str:
     if log.failure is not None:
         return log.failure
-    level = "verbosity not told" if log.verbosity is None else f"verbosity {log.verbosity}"
+    level = "verbosity unknown" if log.verbosity is None else f"verbosity {log.verbosity}"
     word = _LEVELS.get(log.verbosity or 0)
     steps = "with" if log.traced_steps else "without"
     return (

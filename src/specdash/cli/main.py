@@ -40,7 +40,7 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Complain of what nobody knows here, so that the complaint names this command and not the one above it."""
+        """Complain of unknown arguments here, so that the complaint names this command and not the one above it."""
         given, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -85,7 +85,7 @@ def entry() -> NoReturn:
         code = main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(ExitCode.FAILED)
-    # What was done is done and said: a Ctrl-C while the interpreter ends must not turn the exit code into another.
+    # What was done is done and printed: a Ctrl-C while the interpreter ends must not turn the exit code into another.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) is _interrupt:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -146,7 +146,7 @@ def _run(command: Command, rest: list[str], instead: str | None) -> int:
     try:
         given = _parsed(parser, rest, instead)
     except UsageError as error:
-        # A monitor's plugin answers in its own way whatever it was asked.
+        # A monitor's plugin answers in its own way to any question.
         on_error = getattr(module, "on_error", None)
         if on_error is None:
             raise

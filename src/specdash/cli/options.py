@@ -206,7 +206,7 @@ def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
 
         named = bare_target(settings)
         return [_with(discover.target_for_url(named.url, os.environ, origin=named.origin), named)]
-    # Before the search: a key that is not set is said whether or not a server is found.
+    # Before the search: a key that is not set is an error whether or not a server is found.
     named = bare_target({**settings, "url": _ANY_ADDRESS})
     return [target if target.name else _with(target, named) for target in every_target(settings)]
 
@@ -255,7 +255,7 @@ def as_named(found: Target, settings: Mapping[str, Resolved]) -> Target:
 
 
 def one_target(settings: Mapping[str, Resolved]) -> Target:
-    """The one server to look at, the best of those found; that there are several is said on standard error. Raises
+    """The one server to look at, the best of those found; standard error names the others. Raises
     `UnreachableError` when nothing is named and nothing is found."""
     targets = find_targets(settings)
     if not targets:
@@ -356,7 +356,7 @@ def _plain(number: float) -> str:
 # One look at a server for a command that prints: collect until everything has answered, and derive the picture.
 
 FIRST_ANSWERS_S = 5.0
-"""How long the first answers of all endpoints may take; what has not answered by then is told as it is."""
+"""How long the first answers of all endpoints may take; what has not answered by then is reported as it is."""
 _POLL_S = 0.005
 
 

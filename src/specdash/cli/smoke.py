@@ -81,7 +81,7 @@ def _as_text(test: Smoke, checks: list[Check], code: ExitCode) -> list[str]:
 
 
 def _as_json(test: Smoke, checks: list[Check], code: ExitCode) -> str:
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         **json_of(test, "url model"),
         "passed": code is ExitCode.OK,
         "stopped": code is ExitCode.INTERRUPTED,
@@ -93,7 +93,7 @@ def _as_json(test: Smoke, checks: list[Check], code: ExitCode) -> str:
         ],
         "instance": json_of(test.looks[-1].instance) if test.looks else None,
     }
-    return json.dumps(told, indent=1, allow_nan=False)
+    return json.dumps(document, indent=1, allow_nan=False)
 
 
 def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None, str]:

@@ -49,7 +49,7 @@ def run_app(
     """Run the app until the user quits, or for `seconds`, and return what it returns.
 
     Raises KeyboardInterrupt when SIGINT, SIGTERM or SIGHUP asked for the end, or the terminal is gone. The process then
-    ends within `LEAVE_S` of the end of `tidy`, whatever the app, its threads or a frozen terminal do; further signals
+    ends within `LEAVE_S` of the end of `tidy`, even when the app, its threads or the terminal hang; further signals
     change nothing. `tidy` is called in a thread of its own, and puts back what must not stay as it is.
     """
 
@@ -93,8 +93,8 @@ def _let_go(terminals: list[int]) -> None:
     """Put streams that behave in the place of a terminal that is gone.
 
     Reading that one never blocks, so that Textual's reader would take a whole core, and writing to it fails, so that
-    nothing would ever take from the queue of Textual's writer. A pipe that nobody writes to is never ready; a reader
-    that was told that the terminal is, fails.
+    nothing would ever take from the queue of Textual's writer. A pipe without a writer is never ready; a reader
+    that takes the terminal for ready fails.
     """
     silence, _ = os.pipe()
     os.set_blocking(silence, False)

@@ -265,7 +265,7 @@ def _services(settings: Mapping[str, Resolved], url: str) -> Deployment:
 
 
 def _end_apply(console: Console) -> None:
-    """An apply that still runs is rolled back before the program ends; whoever waits is told why."""
+    """An apply that still runs is rolled back before the program ends; the waiting terminal prints why."""
     if console.busy:
         print("specdash: an apply was running; it is rolled back", file=sys.stderr, flush=True)
         if not console.close(ROLLBACK_S):
@@ -415,7 +415,7 @@ class Collecting:
                 if memory is not None:
                     state.remember(memory)
                 self._state = state
-                # Beside the demo, too, whose own directory nobody else looks into.
+                # Beside the demo, too, whose directory no other program reads.
                 notes = self._notes = StatusNotes(self._noted)
                 self._hub = Hub(
                     self._target,

@@ -118,7 +118,7 @@ _VIEW, _PANELS, _LOG, _PROXY, _APP = "View", "Panels", "Log", "Proxy", "Program"
 _INCIDENTS, _TRAVEL, _SPECULATION, _TUNE, _TUNER = "Incidents", "Time travel", "Speculation", "Tune", "Tuner"
 GROUPS = (_PANELS, _VIEW, _LOG, _PROXY, _TUNE, _TUNER, _SPECULATION, _INCIDENTS, _TRAVEL, _APP)
 ALWAYS = ("ctrl+c", "ctrl+q", "ctrl+p")
-"""Keys that work before all others, whatever has the focus."""
+"""Keys that work before all others, with any focus."""
 
 
 def _action(
@@ -260,7 +260,7 @@ ACTIONS: tuple[Action, ...] = (
     _action("palette", "colon ctrl+p", "Open the command palette", _APP, "command_palette", overview="palette",
             proxy=("palette", 1), tune=("palette", 2), incidents=("palette", 1), speculation=("palette", 1),
             tuner=("palette", 1)),
-    _action("redraw", "ctrl+l", "Draw the screen anew, after another program wrote on it", _APP, "redraw"),
+    _action("redraw", "ctrl+l", "Redraw the screen, after another program wrote on it", _APP, "redraw"),
     _action("quit", "q ctrl+q ctrl+c", "Quit", _APP, "quit",
             overview="quit", proxy="quit", tune="quit", incidents="quit", speculation="quit", tuner="quit"),
 )

@@ -133,7 +133,7 @@ class Dashboard(App[None]):
 
     @property
     def shown(self) -> DashboardScreen:
-        """The screen that is looked at, whatever question stands above it."""
+        """The screen below any question."""
         screens = (screen for screen in reversed(self.screen_stack) if isinstance(screen, DashboardScreen))
         return next(screens, self.overview)
 
@@ -268,7 +268,7 @@ class Dashboard(App[None]):
         self.overview.view = frozen or self.overview.view
 
     def action_redraw(self) -> None:
-        """Write every cell, whatever the terminal shows."""
+        """Write every cell of the terminal again."""
         self.screen.refresh(layout=True)
 
     def action_arm(self) -> None:
@@ -314,7 +314,7 @@ class Dashboard(App[None]):
         self.refresh_view()
 
     def action_next_theme(self) -> None:
-        """The next theme of ours."""
+        """The next theme of specdash."""
         self.action_take_theme(theme_after(self.theme))
 
     def action_take_theme(self, name: str) -> None:

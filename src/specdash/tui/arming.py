@@ -100,7 +100,7 @@ class ServiceAccess:
         return self.arming.armed(self._clock())
 
     def may_change(self) -> bool:
-        """Whether services may be changed now, having said why not."""
+        """Whether services may be changed now; says why not."""
         if self.armed():
             return True
         self._dashboard.notify(

@@ -146,7 +146,7 @@ THEME_NAMES = tuple(PALETTES)
 
 
 def theme_after(name: str) -> str:
-    """The next theme of ours; the first after one of Textual's."""
+    """The next theme of specdash; the first after one of Textual's."""
     at = THEME_NAMES.index(name) + 1 if name in THEME_NAMES else 0
     return THEME_NAMES[at % len(THEME_NAMES)]
 
@@ -156,7 +156,7 @@ def _mixed(color: str, base: str, share: float) -> str:
 
 
 def _of_textual(theme: Theme) -> Palette:
-    """A theme of Textual's own, its colours in the roles of ours."""
+    """A theme of Textual's own, its colours in specdash's roles."""
     base = "#121212" if theme.dark else "#e0e0e0"
     background = theme.background or base
     text = theme.foreground or Color.parse(background).get_contrast_text().hex6

@@ -100,7 +100,7 @@ class TimeTravel:
         dashboard.refresh_view()
 
     def may_ask(self) -> bool:
-        """Whether there is a record to go to a moment of, having said so when there is none."""
+        """Whether there is a record to travel in; says so when there is none."""
         if self.player is None and self._open_record is None:
             self._dashboard.notify(NO_RECORD, severity="warning")
             return False
@@ -176,7 +176,7 @@ class TimeTravel:
         self._look()
 
     def _look(self) -> None:
-        """Draw when the replay moved; whatever was gathered line by line belongs to one past."""
+        """Draw when the replay moved; what was gathered line by line belongs to one past."""
         player = self.player
         if player is None:
             return

@@ -56,7 +56,7 @@ class TunerModel:
 
     @property
     def under_way(self) -> bool:
-        """Whether a run goes on, whoever started it."""
+        """Whether a run goes on, from here or elsewhere."""
         return self.run is not None and self.run.state in _UNDER_WAY
 
     @property

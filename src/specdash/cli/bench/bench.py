@@ -41,34 +41,34 @@ ACTIONS: tuple[BenchAction, ...] = (
         "live",
         "bench_live",
         "measure a running server on prompts: prefill, decode, time to the first token, real acceptance",
-        "Exit code 0: measured; 1: every request failed; 3: no prompts, or no such model; 4: nobody answers.",
+        "Exit code 0: measured; 1: every request failed; 3: no prompts, or no such model; 4: no server answers.",
     ),
     BenchAction(
         "replay",
         "bench_replay",
         "ask an agent's recorded session again, call by call, with the prompt cache off and on",
         "Exit code 0: measured; 1: every call failed, or an answer was empty with the cache only; 3: the session "
-        "cannot be read, or no call fits; 4: nobody answers; 130: Ctrl-C, with what was measured kept.",
+        "cannot be read, or no call fits; 4: no server answers; 130: Ctrl-C, with what was measured kept.",
     ),
     BenchAction(
         "ab",
         "bench_trials",
         "compare configurations on the service or beside it, boot by boot: real, or within noise",
         "Each round boots every configuration once, in a random order and then in that backwards. Exit code 0: "
-        "measured, whatever came of it; 1: nothing was, or one alone; 3: a profile or prompts that are not there; "
+        "measured, with any result; 1: nothing was, or one alone; 3: a profile or prompts that are not there; "
         "12: the service could not be put back; 130: stopped, and put back.",
     ),
     BenchAction(
         "sweep",
         "bench_trials",
-        "measure a grid of settings, resumable, with the best five and what they cannot be told apart from",
+        "measure a grid of settings, resumable, with the best five and what they cannot be distinguished from",
         "Exit codes as of ab.",
     ),
     BenchAction(
         "matrix",
         "bench_trials",
         "measure drafters by classes of prompts, on one target model or several",
-        "Combinations that are refused are told with the reason. Exit codes as of ab.",
+        "Combinations that are refused are listed with the reason. Exit codes as of ab.",
     ),
     BenchAction(
         "soak",

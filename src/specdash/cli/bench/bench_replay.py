@@ -107,14 +107,14 @@ def _measure(args: argparse.Namespace, place: EngineAddress, transcript: Transcr
     options = ReplayOptions(args.max_tokens, sides, args.timeout, _system(args))
     with Results.new("replay", args.out) as results:
 
-        def told(step: ReplayStep) -> None:
+        def on_step(step: ReplayStep) -> None:
             answer = step.row.side(step.side)
             if answer is not None:
                 results.add({"call": step.row.number, "side": step.side, **answer_json(answer)})
             progress.total = step.total
             progress.show(step.done, f"call {step.row.number}, {step.side}")
 
-        replayer = Replayer(place, transcript, options, engine.slot_context, told)
+        replayer = Replayer(place, transcript, options, engine.slot_context, on_step)
         made = _made(replayer)
         made = replace(made, engine=json_of(engine), session=_session(args, transcript))
         progress.end()

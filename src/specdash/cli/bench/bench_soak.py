@@ -106,7 +106,7 @@ def _check_pids(pids: list[int]) -> None:
 
 
 def _soak(url: str, env: Mapping[str, str], args: argparse.Namespace, key: str | None, span: float | None) -> int:
-    """Soak it, with an eye on its processes; what there is after Ctrl-C is told, too."""
+    """Soak it, with an eye on its processes; Ctrl-C reports what there is."""
     from specdash.bench.report import Results, StepProgress
     from specdash.bench.soak import SoakReport, SoakWatch, processes_of, soak
 
@@ -114,13 +114,13 @@ def _soak(url: str, env: Mapping[str, str], args: argparse.Namespace, key: str |
     keeps = args.out is not None or span is not None
     results = Results.new("soak", args.out) if keeps else None
     progress = StepProgress(span or turns, quiet=args.json or span is None)
-    told = _Told(progress, span, results, quiet=args.json)
+    on_turn = _TurnPrinter(progress, span, results, quiet=args.json)
     done: list[SoakTurn] = []
     interrupted = False
     with SoakWatch(lambda: {**processes_of(url, env), **{f"process {pid}": pid for pid in args.pid}}) as watch:
         try:
             until = None if span is None else time.monotonic() + span
-            soak(url, turns, key=key, timeout=args.timeout, on_turn=told, until=until, done=done)
+            soak(url, turns, key=key, timeout=args.timeout, on_turn=on_turn, until=until, done=done)
         except KeyboardInterrupt:
             interrupted = True
     progress.end()
@@ -135,7 +135,7 @@ def _soak(url: str, env: Mapping[str, str], args: argparse.Namespace, key: str |
     return ExitCode.OK if report.passed else ExitCode.FAILED
 
 
-class _Told:
+class _TurnPrinter:
     """Says of every turn what came of it; of a soak by the hour only what went wrong."""
 
     def __init__(self, progress: StepProgress, span: float | None, results: Results | None, *, quiet: bool) -> None:
@@ -155,10 +155,12 @@ class _Told:
         self._faults += turn.fault is not None
         if self._span is None or turn.fault is not None:
             made = ", ".join(name for name, _ in seen.calls) or "no call"
-            said = turn.fault or f"{seen.stop_reason}, {made}"
+            outcome = turn.fault or f"{seen.stop_reason}, {made}"
             self._progress.end()
             print(
-                f"{turn.number + 1:>4}  {turn.kind:<6}  {seen.duration_s:7.2f} s  {said}", file=sys.stderr, flush=True
+                f"{turn.number + 1:>4}  {turn.kind:<6}  {seen.duration_s:7.2f} s  {outcome}",
+                file=sys.stderr,
+                flush=True,
             )
         if self._span is not None:
             spent = time.monotonic() - self._began

@@ -104,7 +104,7 @@ def options_of(args: argparse.Namespace) -> MeasureOptions:
 
 @contextmanager
 def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]:
-    """Where it boots: the service with `--service`, else engines of our own. Restored at the end, whatever happens."""
+    """Where it boots: the service with `--service`, else engines of our own. Restored at the end in any case."""
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.cli.changes.apply_run import deployment_of
     from specdash.cli.demo import private_directory
@@ -170,7 +170,7 @@ def begun(
     folder = Path(args.resume).expanduser()
     before, booted = BootFile(folder).read()
     if before.get("what") != name or before.get("candidates") != head["candidates"]:
-        raise InputError(f"--resume {args.resume}: is of other configurations; give the same ones, or begin anew")
+        raise InputError(f"--resume {args.resume}: is of other configurations; give the same ones, or start over")
     check_same(before.get("fingerprint", {}), facts["fingerprint"], str(folder))
     # A configuration that failed gets another chance.
     kept = [measurement for measurement in booted if not measurement.failure]
@@ -421,11 +421,11 @@ def sweep(args: argparse.Namespace) -> int:
         also = [f"{len(left_out)} left out: {left_out[0][0]}: {left_out[0][1]}"] if left_out else []
         plan = schedule([candidate.name for candidate in tried], args.passes, args.seed)
 
-        def told(work: TrialWork) -> BenchReport:
+        def made(work: TrialWork) -> BenchReport:
             parts = work.candidates, tuple(work.booted), work.facts, left_out, tuple(same.values()), tuple(notes)
             return report(SweepReport(*parts, stopped=work.stopped))
 
-        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], told)[0]
+        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], made)[0]
 
 
 def _listed(args: argparse.Namespace) -> frozenset[str]:
@@ -492,10 +492,10 @@ def matrix(args: argparse.Namespace) -> int:
         candidates = tuple(pairing.candidate for pairing in pairings)
         schedule = order([candidate.name for candidate in candidates], rounds, args.seed)
 
-        def told(work: TrialWork) -> BenchReport:
+        def made(work: TrialWork) -> BenchReport:
             return report(MatrixReport(pairings, tuple(work.booted), work.facts, work.stopped))
 
-        return carried_out(args, bed, candidates, schedule, (), told, compares=False)[0]
+        return carried_out(args, bed, candidates, schedule, (), made, compares=False)[0]
 
 
 def _pairings(args: argparse.Namespace, model: str | None) -> tuple[Pairing, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # What `specdash verify` prints: progress, the report as text, and as JSON.
 
 _SHOWN = 8
-"""Differences that are told in full."""
+"""Differences that are printed in full."""
 _CONTEXT_CHARACTERS = 72
 
 
@@ -147,7 +147,7 @@ def _difference(
 
 def _preference(gap: float | None) -> str:
     if gap is None:
-        return "the baseline prefers its token by more than can be told"
+        return "the baseline prefers its token by more than the server lists"
     if gap < 0:
         return f"reading the same text as a prompt, the baseline prefers the other one, by {-gap:.3g} nats"
     return f"the baseline prefers its token by {gap:.3g} nats"
@@ -156,8 +156,8 @@ def _preference(gap: float | None) -> str:
 def _token(token: int | None, verification: Verification, context: bool) -> str:
     if token is None:
         return "(end)"
-    said = verification.texts.get((token,))
-    return f"{token} {_quoted(said)}" if context and said is not None else f"{token}"
+    text = verification.texts.get((token,))
+    return f"{token} {_quoted(text)}" if context and text is not None else f"{token}"
 
 
 def _quoted(words: str) -> str:
@@ -192,7 +192,7 @@ def as_json(verification: Verification, words: dict[VerifySide, str], *, context
         str(side): {"words": words[side], **json_of(facts, "url model build slots speculates")}
         for side, facts in verification.facts.items()
     }
-    told = {
+    value = {
         "verdict": report.verdict,
         "failed": failed(verification, strict=strict),
         "stopped": report.stopped,
@@ -207,7 +207,7 @@ def as_json(verification: Verification, words: dict[VerifySide, str], *, context
         "results": [_run_json(run, verification, context=context) for run in report.runs],
         "advice": _advice(verification),
     }
-    return json.dumps(told, indent=1, allow_nan=False)
+    return json.dumps(value, indent=1, allow_nan=False)
 
 
 def _run_json(run: VerifiedAnswer, verification: Verification, *, context: bool) -> dict[str, Any]:
@@ -407,12 +407,12 @@ def _check_same_model(running: EngineInPlace, own: OwnedEngine, file: str) -> No
     """A baseline of another model would differ by nature. Raises `InputError`, or what a server that does not answer
     raises."""
     with running.open(10.0) as server:
-        told = Path(server.model).name
+        served = Path(server.model).name
     wanted = own.plan.settings.model
-    if wanted is not None and told and Path(wanted).name != told:
+    if wanted is not None and served and Path(wanted).name != served:
         raise InputError(
-            f"{running.url} runs {told}, and {file} names {Path(wanted).name}: no baseline can be made of it; name the "
-            "right file with --env-file, or a server without speculation with --baseline-url"
+            f"{running.url} runs {served}, and {file} names {Path(wanted).name}: no baseline can be made of it; name "
+            "the right file with --env-file, or a server without speculation with --baseline-url"
         )
 
 

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until standard input ends."""
     try:
-        import mcp.server.mcpserver  # noqa: F401 - said before anything is collected
+        import mcp.server.mcpserver  # noqa: F401 - fails before anything is collected
     except ModuleNotFoundError:
         raise InputError(
             "specdash mcp needs the package mcp: run `pip install '.[mcp]'` in a checkout of specdash"

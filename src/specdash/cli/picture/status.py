@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdash.llama.blocking import BlockingClient
 
 ASK_S = 0.1
-"""How long the server has to answer where nobody watches it."""
+"""How long an unwatched server has to answer."""
 AWAY = {"down": ExitCode.UNREACHABLE, "unknown": ExitCode.UNREACHABLE, "unauthorized": ExitCode.BAD_INPUT}
 """States in which the line says nothing else, and the exit code, as `specdash snapshot` has it."""
 NEEDS_WATCHING = "CAN'T TELL YET (needs a dashboard or `specdash record`)"
@@ -143,7 +143,7 @@ def asked(target: Target) -> dict[str, str]:
 
 
 def _ask(client: BlockingClient, places: tuple[str, ...], ends: float) -> dict[str, tuple[int, bytes]]:
-    """Status and body of each; status 0 for one that has not answered in time, none for one that nobody answers."""
+    """Status and body of each; status 0 for one that has not answered in time, none for one without a listener."""
     answers: dict[str, tuple[int, bytes]] = {}
 
     def look(place: str) -> None:

@@ -142,8 +142,8 @@ def _events(store: Store, args: argparse.Namespace) -> int:
     target = _target(store, args.target)
     events = store.events(target, since, until)
     if args.json:
-        told = [json_of(event, "at ended kind severity title detail ref") for event in events]
-        document: dict[str, Any] = {"target": target, "since": since, "until": until, "events": told}
+        shown = [json_of(event, "at ended kind severity title detail ref") for event in events]
+        document: dict[str, Any] = {"target": target, "since": since, "until": until, "events": shown}
         print_json(document)
         return ExitCode.OK
     for event in events:

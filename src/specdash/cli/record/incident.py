@@ -144,7 +144,7 @@ def live_series(columns: Columns, picture: Picture, span: IncidentSpan) -> Serie
 
 
 def all_alerts(picture: Picture | None, recorded: Sequence[Alert], span: IncidentSpan) -> tuple[Alert, ...]:
-    """Recorded ones, and those that are active now: an alert seen both ways is told as it was recorded."""
+    """Recorded ones, and those that are active now: an alert seen both ways is kept as it was recorded."""
     found = {(alert.key, alert.raised): alert for alert in recorded}
     active = {alert.key for alert in recorded if alert.is_active}
     if picture is not None:
@@ -160,10 +160,10 @@ def all_events(
 ) -> tuple[TimelineEvent, ...]:
     """Everything that happened, each thing once, oldest first."""
     live = picture.timeline if picture is not None else ()
-    told = [timeline_event for timeline_event in (*recorded, *live) if timeline_event.kind is not EventKind.ALERT]
+    kept = [timeline_event for timeline_event in (*recorded, *live) if timeline_event.kind is not EventKind.ALERT]
     unique = {
         (round(timeline_event.at), timeline_event.kind, timeline_event.title): timeline_event
-        for timeline_event in told
+        for timeline_event in kept
         if span.touches(timeline_event.at, timeline_event.ended or timeline_event.at)
     }
     return tuple(sorted([*unique.values(), *map(of_alert, alerts)], key=lambda timeline_event: timeline_event.at))
@@ -180,7 +180,7 @@ def cause(picture: Picture | None, alerts: Sequence[Alert], rules: Sequence[Rule
     is_now = bool(active) and worst(active) >= worst(alerts)
     found = likely_cause(active if is_now else alerts, rules)
     if is_now and picture is not None and picture.alerts.cause_key is not None:
-        # The one on the screen, in the words of whoever saw it begin.
+        # The one on the screen, in the words of the record that saw it begin.
         found = next((alert for alert in active if alert.key == picture.alerts.cause_key), found)
     return f"{found.title}: {found.summary}" if found is not None else ""
 
@@ -339,7 +339,7 @@ class Gathering:
         return self.attempt("the user's thresholds", lambda: changed_rules(self.settings)) or shipped()
 
     def _applies(self) -> tuple[ApplyRecord, ...]:
-        """All of them: what is told of earlier ones must not show what they hid either."""
+        """All of them: the text about earlier ones must not show what they hid either."""
         from specdash.backend.journal import read_records
 
         return read_records(paths.applies_file(self.env))
@@ -471,14 +471,14 @@ class Gathering:
                 last = self.attempt("last readings", partial(found.last, alerts)) or {}
         if columns is not None and picture is not None and self.is_now:
             series = {**live_series(columns, picture, span), **series}
-        told = all_alerts(picture, alerts, span)
+        known = all_alerts(picture, alerts, span)
         now = picture if self.is_now else None
         history = paths.history_file(self.env)
         return replace(
             parts,
-            alerts=told,
-            cause=self.attempt("likely cause", lambda: cause(now, told, rules)) or "",
-            events=all_events(picture, events, told, span),
+            alerts=known,
+            cause=self.attempt("likely cause", lambda: cause(now, known, rules)) or "",
+            events=all_events(picture, events, known, span),
             series=series,
             extract=partial(extract, history, found.name, span, parts.redactor) if found is not None else None,
             command=self._command(picture, last),
@@ -567,7 +567,7 @@ def _secret_variables(pid: int) -> set[str]:
 
 ALL_SCHEMA = "specdash.incidents/1"
 LOOK_S = 2.0
-"""How long the first answers of all endpoints may take; what has not answered by then is told as it is."""
+"""How long the first answers of all endpoints may take; what has not answered by then is reported as it is."""
 NO_SERVER = "http://127.0.0.1:8080"
 """What is looked at where no server is known at all."""
 
@@ -680,7 +680,7 @@ def _rules_or_shipped(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
 
 
 def _refuse(path: Path) -> None:
-    """Say at once what would be said in the end."""
+    """Report now what would be reported at the end."""
     from specdash.core.errors import NotWrittenError
 
     if path.exists():
@@ -737,12 +737,12 @@ def gather(
     is_elsewhere: bool = False,
     env: Mapping[str, str] = os.environ,
 ) -> Parts:
-    """Everything that a bundle about `span` is made of. Takes seconds, and never fails: what is missing is told in it.
+    """Everything that a bundle about `span` is made of. Takes seconds, and never fails: it lists what is missing.
 
     Without a `picture`, the server is looked at now. `columns` (see `TargetState.columns`) give the charts where there
     is no record. `up_to_now` lets the span end with the look at the server, so that what that finds is in it. Of one
     that `is_elsewhere` nothing is taken from this machine but what is named as its own. To be called in a thread of its
-    own where somebody waits for the screen.
+    own where a screen waits.
     """
 
     gathering = Gathering(target, settings, span, env, anonymise=anonymise, is_elsewhere=is_elsewhere)

@@ -61,14 +61,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _targets(settings: Mapping[str, Resolved], stop: Flag, ends: float | None) -> list[Target]:
     """The servers that may be recorded; waits until there is one. None of them when it is time to end."""
-    told = False
+    warned = False
     while True:
         found = find_targets(settings)
         if found:
             return found
-        if not told:
+        if not warned:
             _say("no llama-server found yet; waiting for one (or name it with --url http://HOST:PORT)")
-            told = True
+            warned = True
         if stop.wait(LOOK_S if ends is None else max(0.0, min(LOOK_S, ends - time.monotonic()))) or _is_over(ends):
             return []
 
@@ -123,10 +123,10 @@ def recorder_for(
 
 
 class ServerRecording:
-    """One server that is recorded, and what was said of it."""
+    """One server that is recorded, and its messages."""
 
     def __init__(self, target: Target, settings: Mapping[str, Resolved], *, named: bool) -> None:
-        """`named`: what is said of the server begins with its name."""
+        """`named`: messages about the server begin with its name."""
         from specdash.collect.hub import Bus
         from specdash.export.status_notes import StatusNotes
         from specdash.history.recorder import Recorder
@@ -168,7 +168,7 @@ class ServerRecording:
         self.recorder.close()
 
     def ended(self) -> ExitCode:
-        """What is said in the end."""
+        """The last line."""
         if not self.recorder.problem:
             return ExitCode.OK
         self._say(f"stopped, but not everything was recorded: {self.recorder.problem}")

@@ -48,7 +48,7 @@ KEPT_S = 360.0
 ASKED_EVERY_S = 5.0
 """A Prometheus is asked at most so often: it scrapes no faster."""
 UNSEEN_S = 3.0
-"""A row that nobody looks at may be so old."""
+"""A row off the screen may be so old."""
 KEY_OPTION = "--prometheus-key-env"
 LONGEST_WAIT_S = 86400.0
 

@@ -170,9 +170,9 @@ class ApplyScreen(PageScreen[None]):
             how = "restarts" if edit.needs_restart else "takes over while it runs"
             lines.append(((f"  {edit.role} ", "text bold"), (f"{how}; {edit.env_file}", "dim")))
         lines += [((f"  {part}", "text"),) for part in wrap(self._felt, width - 3, 3)] if self._felt else []
-        said = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
-        if said:
-            lines += [BLANK, *finding_lines(said, width, max(height - len(lines) - 1, 1), GLYPHS.alert)]
+        findings = [finding for finding in self._plan.findings if finding.severity is not Severity.INFO]
+        if findings:
+            lines += [BLANK, *finding_lines(findings, width, max(height - len(lines) - 1, 1), GLYPHS.alert)]
         return lines
 
 
@@ -233,8 +233,8 @@ def step_lines(reports: Sequence[ApplyProgress], width: int) -> list[Line]:
 def end_lines(record: ApplyRecord | None, error: str | None, width: int) -> list[Line]:
     """How it ended: the outcome, the step and the reason, and the log lines that show why."""
     if record is None:
-        told = error or "it ended and left no record"
-        return [BLANK, *[((f" {part}", "banner.bad"),) for part in wrap(clean(told, 600), width - 2, 4)]]
+        reason = error or "it ended and left no record"
+        return [BLANK, *[((f" {part}", "banner.bad"),) for part in wrap(clean(reason, 600), width - 2, 4)]]
     words, role = _ENDS[record.outcome]
     if record.outcome is ApplyOutcome.APPLIED and record.downtime_s is not None:
         words += f"; the backend did not answer for {seconds(record.downtime_s)}"

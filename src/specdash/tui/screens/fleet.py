@@ -415,7 +415,7 @@ class FleetApp(SmallApp[FleetRow]):
         self._page.redraw()
 
     def action_next_theme(self) -> None:
-        """The next theme of ours."""
+        """The next theme of specdash."""
         self.theme = theme_after(self.theme)
         self.palette = PALETTES[self.theme]
         self._page.repaint(self.palette)

@@ -81,8 +81,8 @@ def now_known(proxy: ProxyPicture, request: Request) -> Request:
 def request_lines(request: Request, view: View, width: int) -> list[Line]:
     """The page."""
     lines: list[Line] = [(("Request", "accent bold"), (f"  all details; {view.keys['back']} closes", "dim")), BLANK]
-    told = _ended(request) if isinstance(request, RequestEvent) else _running(request, view)
-    for label, text in (*_whose(request, view), *told):
+    details = _ended(request) if isinstance(request, RequestEvent) else _running(request, view)
+    for label, text in (*_whose(request, view), *details):
         role = "dim" if text == UNKNOWN else "bad bold" if label == "error" else "text"
         for index, part in enumerate(wrap(text, max(width - _LABEL, 20), 4)):
             lines.append(((("" if index else label).ljust(_LABEL), "dim"), (part, role)))
@@ -137,10 +137,10 @@ def _ended(request: RequestEvent) -> Iterator[tuple[str, str]]:
 
 
 def _guardrail_lines(request: Request, view: View, width: int) -> Iterator[Line]:
-    told = marks(request.guardrails or ())
+    names = marks(request.guardrails or ())
     nothing = UNKNOWN if request.guardrails is None else "none"
-    for index, part in enumerate(wrap(told or nothing, max(width - _LABEL, 20), 4)):
-        yield ((("" if index else "guardrails").ljust(_LABEL), "dim"), (part, "warn bold" if told else "dim"))
+    for index, part in enumerate(wrap(names or nothing, max(width - _LABEL, 20), 4)):
+        yield ((("" if index else "guardrails").ljust(_LABEL), "dim"), (part, "warn bold" if names else "dim"))
     for action in view.picture.proxy.actions:
         if action.request_id != request.request_id or not request.request_id:
             continue

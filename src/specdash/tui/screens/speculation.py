@@ -339,7 +339,7 @@ class SpeculationScreen(FoldingScreen[SpeculationBoard]):
             await self.ask(f"{action} slot {slot.id}: name of the file", name, answer)
 
     def _slot_to_change(self) -> PrefixSlot | None:
-        """The selected slot; None, having said why, when it may not be changed now."""
+        """The selected slot; None, with a message, when it may not be changed now."""
         slots = self.board.slots
         if self.dashboard.slot_console is None:
             self.notify("this dashboard cannot change slots; use `specdash slots`", severity="warning")

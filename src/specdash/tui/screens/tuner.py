@@ -236,8 +236,8 @@ class TunerBoard(FoldingBoard):
 
 
 class TunerScreen(FoldingScreen[TunerBoard]):
-    """Watches a run, whoever started it, and, when armed, starts and stops one. Runs are looked at, planned, started
-    and stopped in a thread."""
+    """Watches a run, from here or elsewhere, and, when armed, starts and stops one. Runs are looked at, planned,
+    started and stopped in a thread."""
 
     place = FooterScreen.TUNER
     BINDINGS: ClassVar[list[BindingType]] = bindings(place)
@@ -451,7 +451,7 @@ class TunerScreen(FoldingScreen[TunerBoard]):
 
 
 def _what_a_run_means(plan: RunPlan, stop: str, *, demo: bool) -> tuple[str, ...]:
-    """For whoever uses the service."""
+    """For the users of the service."""
     waits = f"; clients wait about {about(plan.downtime_s)} in all" if plan.downtime_s is not None else ""
     starts = f"The engine restarts {number(plan.budget.restarts)} times, and once more at the end"
     return (

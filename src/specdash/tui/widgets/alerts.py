@@ -155,7 +155,7 @@ class AlertDetail(TitledPanel):
 
     @property
     def specs(self) -> Mapping[str, RuleSpec]:
-        """What is said of each rule."""
+        """The text of each rule."""
         if self._specs is None:
             from specdash.insight.rules.catalogue import shipped
 
@@ -236,8 +236,8 @@ class AlertDetail(TitledPanel):
             return []
         if chart.empty:
             opens = f"nothing recorded here for that time; {view.keys['open']} opens it"
-            told = opens if alert is not None else "nothing yet"
-            lines[len(lines) // 2] = ((fit(" " * SCALE_WIDTH + told, width), "dim"),)
+            text = opens if alert is not None else "nothing yet"
+            lines[len(lines) // 2] = ((fit(" " * SCALE_WIDTH + text, width), "dim"),)
         spec = CHARTS[metric]
         title: Line = ((f"{spec.title} ", "text"), (spec.unit, "dim"))
         when = f"{duration(span)} around it " if alert is not None else f"last {window(span)} "
@@ -424,7 +424,7 @@ class TimelineStrip(LinesWidget):
             self.set_lines(strip_lines(picture, width, self.problem))
 
     def redraw(self) -> None:
-        """The next view is drawn whatever it holds."""
+        """The next view is drawn in any case."""
         self._key = None
 
 
@@ -498,8 +498,8 @@ def _title(name: str, width: int, problem: str) -> Line:
     """`Timeline  last 3h ──── ◆ critical alert  ▲ warning …`, as much of the key as fits."""
     left: list[Span] = [("Timeline", "text"), (f"  last {name}", "dim")]
     if problem:
-        told = f"  {clean(problem, 200)}"
-        return (*left, (fit(told, max(width - line_width(left), 0)), "warn"))
+        text = f"  {clean(problem, 200)}"
+        return (*left, (fit(text, max(width - line_width(left), 0)), "warn"))
     key: list[Span] = []
     for look in _KEY:
         head = look.head

@@ -255,7 +255,7 @@ def _severity(warning: WarningPicture) -> tuple[int, float]:
 
 
 def in_order(warnings: Sequence[WarningPicture], room: int) -> list[WarningPicture]:
-    """The classes that fit into `room` lines, gravest and latest first, find_slot kept whatever comes before it."""
+    """The classes that fit into `room` lines, gravest and latest first, find_slot always among them."""
     ordered = sorted(warnings, key=_severity)
     if len(ordered) <= room:
         return ordered

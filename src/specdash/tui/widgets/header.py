@@ -281,7 +281,7 @@ class HeaderSituation:
 
 
 class DashboardHeader(LinesWidget):
-    """Two lines, one for the likely cause while an alert is active, up to three for what else is to be said, and on the
+    """Two lines, one for the likely cause while an alert is active, up to three for anything else, and on the
     overview the verdict."""
 
     _verdict: tuple[View, tuple[int, int, bool], list[Line]] | None = None
@@ -380,7 +380,7 @@ def state_glyph(state: BackendState) -> str:
 
 def trouble(view: View, *, on_speculation: bool = False) -> tuple[str, str] | None:
     """The one thing to say loudly, with its role: the server's state, else that it runs without the speculation that
-    was asked for, else a recent error or storm in the log. None of it is said of settings that are only tried."""
+    was asked for, else a recent error or storm in the log. None of it for settings that are only tried."""
     backend = view.picture.backend
     if view.is_tried and backend.state in (*AWAY, BackendState.LIVE):
         return None
@@ -442,8 +442,8 @@ def _speculation(view: View) -> list[Span]:
         off = speculation.active is False
         name = "+".join(clean(kind, 24) for kind in speculation.types)
         spans.append((name + (" (inactive)" if off else ""), "warn" if off else "accent"))
-    told = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
-    return spans + [(f"{_short(key)} {clean(value.rsplit('/', 1)[-1], 24)}", "dim") for key, value in told]
+    settings = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
+    return spans + [(f"{_short(key)} {clean(value.rsplit('/', 1)[-1], 24)}", "dim") for key, value in settings]
 
 
 def _short(key: str) -> str:

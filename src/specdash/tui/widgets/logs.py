@@ -55,13 +55,13 @@ class LogBuffer:
     def extend(self, lines: Sequence[LogLine], skipped: int = 0) -> int:
         """Take in new lines, `skipped` of which were never seen; returns how many of the shown lines are new."""
         fresh = [text[:_KEPT_CHARACTERS] for text, _ in lines]
-        told = [text for text, (_, is_detail) in zip(fresh, lines, strict=True) if not is_detail]
-        self.has_detail |= len(told) < len(fresh)
+        notable = [text for text, (_, is_detail) in zip(fresh, lines, strict=True) if not is_detail]
+        self.has_detail |= len(notable) < len(fresh)
         if skipped > 0:
             fresh.insert(0, f"{_MARKER}{number(skipped)} lines came faster than they can be shown")
-        passing = told if self.leaves_out else self._passing(fresh)
+        passing = notable if self.leaves_out else self._passing(fresh)
         self.lines = (self.lines + fresh)[-self.capacity :]
-        self._told = (self._told + told)[-self.capacity :]
+        self._notable = (self._notable + notable)[-self.capacity :]
         self.shown = (self.shown + passing)[-self.capacity :]
         return len(passing)
 
@@ -72,12 +72,12 @@ class LogBuffer:
 
     def clear(self) -> None:
         """Forget all lines."""
-        self.lines, self._told, self.shown = [], [], []
+        self.lines, self._notable, self.shown = [], [], []
         self.has_detail = False
 
     def refilter(self) -> None:
         """Judge all kept lines again."""
-        self.shown = list(self._told) if self.leaves_out else self._passing(self.lines)
+        self.shown = list(self._notable) if self.leaves_out else self._passing(self.lines)
 
     def _passing(self, lines: list[str]) -> list[str]:
         if not (self.filter_on and self.filter):

@@ -84,8 +84,8 @@ class ProxySessionsTable(RowsPanel[SessionView]):
         """What each session shows."""
         columns = session_columns(view.picture.wall, self.size.width)
         # No one reports running requests: the column would show zeros that no one counted.
-        told = view.picture.proxy.tells_running
-        return columns if told else [column for column in columns if column.heading != RUNNING]
+        shown = view.picture.proxy.tells_running
+        return columns if shown else [column for column in columns if column.heading != RUNNING]
 
 
 def _is_recent(session: SessionView, wall: float) -> bool:

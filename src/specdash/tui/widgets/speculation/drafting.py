@@ -117,11 +117,11 @@ def _in_force(view: View, width: int, *, tall: bool) -> list[Line]:
         label = fit(f" {name}", max(_LABEL + 1, len(name) + 3))
         for row, text in enumerate(wrap(item.meaning + pays, width - len(label) - 1, 2)):
             lines.append(((label if row == 0 else " " * len(label), "accent bold"), (text, "dim")))
-    told = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
-    if not told:
+    settings = [(key, value) for key, value in speculation.parameters if key != "spec-type"]
+    if not settings:
         return lines
     line: Line = ((f" {'with':<{_LABEL}}", "accent"),)
-    for key, value in told:
+    for key, value in settings:
         pair: Line = ((f"{_short(key)} ", "dim"), (f"{clean(value.rsplit('/', 1)[-1], 40)}  ", "text"))
         if line_width(line) + line_width(pair) > width and line_width(line) > _LABEL + 1:
             break
@@ -382,8 +382,8 @@ def length_lines(picture: DrafterPicture, width: int) -> list[Line]:
     # Another length only where it is what the verdict advises: two advices are none.
     if picture.best_length is not None and (settled or picture.best_length == picture.advised_length):
         gain = f" +{percent(picture.best_gain)}" if picture.best_gain and not settled else ""
-        told: Line = (("best length ", "dim"), (str(picture.best_length), "good bold" if settled else "gain bold"))
-        parts.append((*told, (gain, "gain")))
+        label: Line = (("best length ", "dim"), (str(picture.best_length), "good bold" if settled else "gain bold"))
+        parts.append((*label, (gain, "gain")))
     return _flow(parts, width)
 
 
@@ -504,12 +504,12 @@ def rows_for(picture: DrafterPicture, most: int) -> list[Row]:
 
 def _bar_line(row: tuple[str, float, float | None], label: int, width: int, basis: str) -> Line:
     name, share, published = row
-    told = f" {percent(published):>5}" if published is not None and width >= _WIDE_COLUMN else ""
+    reference = f" {percent(published):>5}" if published is not None and width >= _WIDE_COLUMN else ""
     room = max(width - label - 1 - 6 - (6 if width >= _WIDE_COLUMN else 0), _LEAST_BAR)
     role = "machine" if basis == "lifetime" else "acceptance"
     return (
         (f"{name:>{label}} ", "dim"),
         *marked_bar(share, published, room, role),
         (f"{percent(share):>6}", "text"),
-        (told, "gain"),
+        (reference, "gain"),
     )

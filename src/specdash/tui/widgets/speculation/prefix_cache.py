@@ -167,7 +167,7 @@ class SlotsTable(RowsPanel[PrefixSlot]):
         return str(row.id)
 
     def nothing(self, view: View) -> str:
-        """None told."""
+        """Nothing known."""
         return "no slot data yet"
 
     def columns(self, view: View) -> Sequence[Column[PrefixSlot]]:
@@ -217,7 +217,7 @@ class CachedSessionsTable(RowsPanel[PrefixSession]):
         return row.id
 
     def nothing(self, view: View) -> str:
-        """None told."""
+        """Nothing known."""
         return "no sessions yet; they come from the proxy"
 
     def columns(self, view: View) -> Sequence[Column[PrefixSession]]:

@@ -348,7 +348,7 @@ class KeyHelpPanel(TitledPanel):
 
 
 def help_lines(row: Change, spec_types: Sequence[str], width: int, height: int) -> list[Line]:
-    """The most important first, as much as fits. Of what differs by spec type, only what is said of those in force."""
+    """The most important first, as much as fits. Of what differs by spec type, only what is about those in force."""
     described = key_help(row.key)
     if described is None:
         return [(("  not in the catalogue: handed on as it is", "warn"),)]
@@ -394,8 +394,8 @@ class ChecksPanel(TitledPanel):
         warnings = sum(finding.severity is Severity.WARNING for finding in plan.findings)
         if errors:
             return ((f"refused: {counted(errors, 'error')}", "bad bold"),)
-        said = f", {counted(warnings, 'warning')}" if warnings else ""
-        return ((f"may be applied{said}", "good bold"),)
+        caveat = f", {counted(warnings, 'warning')}" if warnings else ""
+        return ((f"may be applied{caveat}", "good bold"),)
 
     def body(self, view: View, width: int, height: int) -> list[Line]:
         """The findings, worst first; without any, how to go on."""

@@ -356,8 +356,10 @@ class DetailPanel(TextPart):
         lines: list[Line] = []
         for index, boot in enumerate(same):
             gain = self.model.gains.get(boot.number)
-            told = gain_text(gain.gain, gain.low, gain.high) if gain is not None else boot.result.failure or "the start"
-            text = f"boot {boot.number}: {rate(boot.speed)} tok/s, {clean(told, 200)}"
+            outcome = (
+                gain_text(gain.gain, gain.low, gain.high) if gain is not None else boot.result.failure or "the start"
+            )
+            text = f"boot {boot.number}: {rate(boot.speed)} tok/s, {clean(outcome, 200)}"
             lines += labelled("earlier" if index == 0 else "", text, "text", width, 1)
         return lines
 

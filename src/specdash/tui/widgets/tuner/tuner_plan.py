@@ -161,8 +161,8 @@ def _aside(model: TunerModel, wall: float) -> str:
     if model.under_way:
         left = run.now.left_s if run.now is not None else None
         left = None if left is None or run.now is None else max(left - max(wall - run.now.at, 0.0), 0.0)
-        told = "time left unknown" if left is None else f"{duration(left, short=True)} left"
-        return f"{told} · since {clock(run.head.at, seconds=False)}"
+        remaining = "time left unknown" if left is None else f"{duration(left, short=True)} left"
+        return f"{remaining} · since {clock(run.head.at, seconds=False)}"
     if run.end is None:
         return f"begun {ago(wall - run.head.at)}"
     return ago(wall - run.end.at)
@@ -407,11 +407,11 @@ def _gain_lines(run: TuneRun, outcome: TuneOutcome, width: int) -> list[Line]:
     if not outcome.improved:
         return labelled("gain", "none confirmed, so nothing is recommended", "text bold", width, 1)
     gain = gain_text(outcome.gain, outcome.low, outcome.high)
-    told = clean(run.plan.objective, 60)
+    objective = clean(run.plan.objective, 60)
     confirmed: Line = (
         (f" {'gain':<{LABEL}}", "accent"),
         (gain, f"{gain_role(outcome.low, outcome.high)} bold"),
-        (fit(f"   {told} over the start, 90 % interval", max(width - 11 - len(gain), 0)).rstrip(), "dim"),
+        (fit(f"   {objective} over the start, 90 % interval", max(width - 11 - len(gain), 0)).rstrip(), "dim"),
     )
     return [confirmed, *labelled("chosen", point_words(outcome.chosen, 100), "text bold", width, 1)]
 
@@ -444,8 +444,8 @@ def _evidence_lines(run: TuneRun, gains: Mapping[int, Gain], outcome: TuneOutcom
     best = best_boot(run, gains) if outcome is None or not outcome.improved else None
     if best is not None:
         boot, gain = best
-        told = f"{point_words(boot.result.point)} · {gain_text(gain.gain, gain.low, gain.high)}, not confirmed"
-        lines += labelled("best seen", told, "text", width, 2)
+        found = f"{point_words(boot.result.point)} · {gain_text(gain.gain, gain.low, gain.high)}, not confirmed"
+        lines += labelled("best seen", found, "text", width, 2)
     return lines
 
 
