@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities
-from specdash.backend.capabilities import lacking, missing_values
+from specdash.backend.engines import lacking
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE, SPECULATION
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
-from support.help_engine import OLD, TODAY, help_engine
+from support.help_engine import OLD, TODAY
 from support.known_engines import BUILD, KNOWN, WHEEL, without
 
 LESS = replace(
@@ -253,24 +253,6 @@ def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:
 def test_automatic_slots_are_four_with_one_cache_as_in_llama_server() -> None:
     found = assigned(LLAMA_PARALLEL="-1")
     assert (found["n_parallel"], found["kv_unified"]) == (4, True)
-
-
-@pytest.mark.parametrize(
-    ("key", "gone", "missing"),
-    [
-        ("LLAMA_SPEC_TYPE", ",draft-dflash,draft-dspark", ["draft-dflash", "draft-dspark"]),
-        ("LLAMA_ARG_SPEC_DRAFT_SAMPLING", "--spec-draft-sampling", ["greedy", "probabilistic"]),
-        ("LLAMA_CACHE_TYPE_K", "", []),
-        ("LLAMA_SPLIT_MODE", "", []),
-    ],
-)
-def test_the_listed_values_that_a_build_has_not_are_known_before_a_start(
-    key: str, gone: str, missing: list[str], tmp_path: Any
-) -> None:
-    program = help_engine(tmp_path / "llama-server")
-    program.write_text(program.read_text().replace(".txt;;", f".txt | sed 's/{gone or '^$'}/,x/';;", 1))
-    values = {**MODEL, "LLAMA_BIN": str(program)}
-    assert sorted(missing_values(key, values, {"HOME": str(tmp_path)})) == missing
 
 
 def sample(parameter: Parameter) -> Any:

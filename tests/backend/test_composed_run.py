@@ -67,18 +67,6 @@ def test_keys_about_gpus_do_no_harm_where_there_is_none(models: dict[str, Path],
         assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
 
 
-@pytest.mark.llama_server
-def test_a_device_that_is_not_there_is_refused_and_none_is_the_cpu(
-    models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write_env(tmp_path / "b.env", env(models, "llama-server", LLAMA_DEVICE="CUDA99"))
-    assert main(["backend", "show", "--env-file", str(file)]) == 3
-    assert "LLAMA_DEVICE=CUDA99: llama-server" in (said := capsys.readouterr().err)
-    assert "lists no device CUDA99" in said
-    with running_backend(env(models, "llama-server", LLAMA_DEVICE="none"), tmp_path / "none") as backend:
-        assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("changes", "said"),

@@ -101,7 +101,7 @@ class Plan:
     own: frozenset[int] = frozenset()
     """The processes of this service now."""
     dropped: frozenset[str] = frozenset()
-    """Keys that were left out because their value is an error: a rule that depends on one of them says nothing."""
+    """Keys that were left out because their value is an error: nothing is measured against it then."""
     problems: tuple[Finding, ...] = ()
     """What was found while the plan was made; with an error among them nothing can be started."""
     failure: SpecdashError | None = None
@@ -114,7 +114,9 @@ class Plan:
 
         out = [*self.problems, *(row for rule in values.ALWAYS for row in rule(self.values, self.circumstances))]
         if not self.unread:
-            out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
+            # In place of a value that was left out stands its default, whose size says nothing.
+            sizes = () if self.dropped else values.RULES
+            out += [row for rule in (*sizes, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
             out += proxy.pair(self.settings, other, self.circumstances) if other is not None else ()
         return in_order(out, {**(self.circumstances.other or {}), **self.values})
@@ -142,15 +144,6 @@ class Plan:
     def number(self, name: str) -> int:
         """The value of a parameter that is a whole number."""
         return int(self.settings.value(name) or 0)
-
-    def readable(self, *names: str) -> bool:
-        """Whether nothing that sets these parameters was left out for its bad value."""
-        parameters = [BY_NAME[name] for name in names]
-        if self.dropped.intersection(key for parameter in parameters for key in parameter.keys):
-            return False
-        lost = self.values.get(EXTRA_ARGS, "") if EXTRA_ARGS in self.dropped else ""
-        words = lost.replace("=", " ").split()
-        return not any(flag in words for parameter in parameters for flag in (*parameter.flags, *parameter.off_flags))
 
     @property
     def spec_types(self) -> list[SpecType]:

@@ -428,7 +428,7 @@ class _SettingsReader:
     def _lists(self, name: str) -> bool:
         """Whether the engine lists this spec type, or this variable, in its own help."""
         # The engine is asked only where something is not in the catalogue.
-        from specdash.backend.capabilities import listed_names
+        from specdash.backend.engines import listed_names
 
         return name in listed_names(self.env)
 

@@ -85,9 +85,3 @@ def test_half_of_what_tls_needs_is_an_error(backend: Check, tmp_path: Path) -> N
     assert backend(pair).of("tls") == []
     for key, file in pair.items():
         assert backend({key: file}).one("tls").key == key
-
-
-def test_a_flag_lost_with_unreadable_arguments_silences_what_depends_on_it(backend: Check) -> None:
-    found = backend({"LLAMA_EXTRA_ARGS": "--host 127.0.0.1 'x", "LLAMA_HOST": "192.0.2.1"})
-    assert not found.of("host")
-    assert backend({"LLAMA_EXTRA_ARGS": "'x", "LLAMA_HOST": "192.0.2.1"}).of("host")

@@ -79,7 +79,6 @@ DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "the proxy looks elsewhere": ("upstream", (f"LLAMA_CPP_BASE={HERE}:%nobody/v1",)),
     "the proxy looks at the default": ("upstream", ("-LLAMA_CPP_BASE",)),
     "only the other loopback": ("upstream", ("LLAMA_HOST=::1",)),
-    "a socket file": ("upstream", ("LLAMA_HOST=/tmp/llama.sock",)),
     "TLS where there is none": ("upstream", ("LLAMA_CPP_BASE=https://127.0.0.1:%backend/v1",)),
     "no TLS where the backend has it by arguments": (
         "upstream",

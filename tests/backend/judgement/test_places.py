@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from specdash.backend.rules import machine
 from specdash.core.paths import run_records_dir
 from specdash.core.records import RunRecord
 from specdash.system.processes import began
@@ -101,24 +99,6 @@ def test_only_addresses_that_collide_count(listens: str, wanted: str, taken: boo
     assert bool(found.of("port-owner")) == taken
 
 
-def test_the_check_leaves_ports_alone(backend: Check) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    before = machine.listeners(port)
-    backend({"LLAMA_PORT": str(port)})
-    assert machine.listeners(port) == before == []
-
-
-def test_a_listener_is_found_with_its_address_and_process() -> None:
-    for host in ("127.0.0.1", "::1", "0.0.0.0"):
-        other = Listening(host)
-        try:
-            (found,) = machine.listeners(int(other.port))
-            assert (found.address, found.pid) == (host, other.pid)
-        finally:
-            other.stop()
-
-
 def test_letting_others_in_without_a_key(backend: Check, proxy: Check, tmp_path: Path) -> None:
     assert backend({"LLAMA_HOST": "0.0.0.0"}).one("api-key").severity == "warning"
     keys = tmp_path / "keys"
@@ -126,11 +106,6 @@ def test_letting_others_in_without_a_key(backend: Check, proxy: Check, tmp_path:
     for key in ({"LLAMA_API_KEY": "k"}, {"LLAMA_API_KEY_FILE": str(keys)}):
         assert not backend({"LLAMA_HOST": "0.0.0.0", **key}).of("api-key")
     assert proxy({"PROXY_HOST": "0.0.0.0"}).one("api-key").severity == "error"
-
-
-def test_a_socket_file_needs_a_directory(backend: Check, tmp_path: Path) -> None:
-    assert not backend({"LLAMA_HOST": str(tmp_path / "x.sock")}).errors
-    assert backend({"LLAMA_HOST": str(tmp_path / "absent" / "x.sock")}).one("host").severity == "error"
 
 
 def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from specdash.backend.auto import cells_asked
 from specdash.backend.plan import readable_settings
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.rules.machine import listeners, place
-from specdash.backend.rules.values import empty, env_lines, misplaced, takes_effect
+from specdash.backend.rules.values import env_lines, misplaced, takes_effect
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError
@@ -88,7 +88,6 @@ def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Fi
     proxy = _Proxy(values, around)
     found = [
         *env_lines(values, around),
-        *empty(values, BY_KEY),
         *_unknown(values, around),
         *proxy.problems,
         *_listening(proxy),
@@ -179,13 +178,6 @@ def _relations(proxy: _Proxy) -> Iterator[Finding]:
         ours = next((key for key in (target, threshold) if key in proxy.around.changed), None)
         fix = f"lower {target}, or raise {threshold}"
         yield (error if ours else warning)("relation", said, ours or target, fix)
-    keep, least = "PROXY_TOOL_NARROWING_KEEP", "PROXY_TOOL_NARROWING_MIN_TOOLS"
-    if proxy.values["PROXY_TOOL_NARROWING"] and proxy.number(keep) >= proxy.number(least):
-        said = f"{keep}={proxy.text(keep)} is not below {least}={proxy.text(least)}: little would be narrowed"
-        yield warning("relation", said, keep, f"lower {keep}, or raise {least}")
-    if proxy.number("PROXY_HOLD_LIMIT") == 0 and proxy.good("PROXY_HOLD_LIMIT"):
-        said = "PROXY_HOLD_LIMIT=0: while settings are applied, requests would fail at once instead of waiting"
-        yield warning("relation", said, "PROXY_HOLD_LIMIT", "use 120")
 
 
 def _files(proxy: _Proxy) -> Iterator[Finding]:
@@ -225,7 +217,7 @@ def pair(backend: BackendSettings, proxy: Mapping[str, str], around: Circumstanc
         return
     parts, port = found
     elsewhere = list(_address(backend, parts, port, around))
-    if elsewhere or all(name.endswith(".sock") for name in _listens(backend)):
+    if elsewhere:
         yield from elsewhere
         return
     yield from _key(backend, str(_read(proxy, UPSTREAM_KEY) or ""))
@@ -253,11 +245,7 @@ def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Ci
     """The proxy asks an address at which the backend does not answer, or not as the backend wants to be asked."""
     host, listens, fix = parts.hostname or "", _listens(backend), f"set {UPSTREAM}={backend.url}/v1"
     https = parts.scheme == "https"
-    if all(name.endswith(".sock") for name in listens):
-        if not _another_listens(port, around):
-            said = f"{UPSTREAM} asks {host}:{port}, and the backend listens on a socket file, {listens[0]}"
-            yield error("upstream", said, UPSTREAM, "set LLAMA_HOST=127.0.0.1")
-    elif backend.port and backend.port != port:
+    if backend.port and backend.port != port:
         said = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
         if _another_listens(port, around):
             yield warning("upstream", f"{said}; another server listens on {port}", UPSTREAM, fix)
@@ -309,4 +297,4 @@ def _reaches(host: str, listening: str) -> bool:
 
 def _another_listens(port: int, around: Circumstances) -> bool:
     own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
-    return any(listener.pid not in own for listener in listeners(port))
+    return any(pid not in own for _, pid in listeners(port))
