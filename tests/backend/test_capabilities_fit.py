@@ -15,7 +15,7 @@ from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities
 from specdash.backend.engines import lacking
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
-from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE, SPECULATION
+from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
 from support.help_engine import OLD, TODAY
@@ -229,12 +229,6 @@ def test_other_things_are_left_out_with_a_warning(can: Capabilities, env: dict[s
     assert [found.removeprefix("LLAMA_ARG_ENDPOINT_METRICS: ") for found in lines(can, "warning", **env)] == [line]
 
 
-def test_a_switch_with_a_flag_for_the_opposite_alone_is_as_wanted_already() -> None:
-    build = without(*BY_NAME["jinja"].off_flags, "--ui", "--webui")
-    assert lacking(settings(LLAMA_ARG_UI="1"), build) == ()
-    assert "--no-ui" in binary.arguments(settings(LLAMA_ARG_UI="0"), build)
-
-
 @pytest.mark.parametrize("flag", ["--api-key", "--api-key-file", "--host", "--port", "--model"])
 def test_what_would_make_it_another_server_is_refused_even_when_it_is_no_speculation(flag: str) -> None:
     build = without(*BY_NAME[flag.lstrip("-")].flags)
@@ -315,18 +309,6 @@ def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSetting
     assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
     assert not any("\n" in lack.line for lack in fitted.lacks)
-
-
-@pytest.mark.parametrize("build", [BUILD, LESS], ids=lambda can: can.version)
-def test_every_parameter_is_rendered_or_named_as_lacking(build: Capabilities) -> None:
-    for parameter in ENGINE:
-        value = ParameterValue(value=sample(parameter), source=parameter.key)
-        fitted = binary.fit(BackendSettings(parameters={parameter.name: value}), build)
-        said = [lack.key for lack in fitted.lacks]
-        already = parameter.kind is ValueKind.SWITCH and build.first(parameter.off_flags) is not None
-        given_flag = bool(set(parameter.flags) & set(fitted.arguments))
-        assert given_flag or said == [parameter.key] or already, parameter.name
-        assert not (said and parameter in SPECULATION) or fitted.lacks[0].severity == "error"
 
 
 @given(any_settings(), st.frozensets(st.sampled_from(sorted(WHEEL.flags))))

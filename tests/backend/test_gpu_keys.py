@@ -16,7 +16,6 @@ from specdash.backend.launch import make_plan
 from specdash.backend.plan import Circumstances, Plan
 from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.core.errors import InputError
 from support import known_engines as known
 from support.engines import llama_server_binary
 from support.help_engine import TODAY, help_engine
@@ -64,34 +63,6 @@ def test_each_key_becomes_its_flag_and_sets_its_attribute_of_the_package(key: st
             embedded.apply(xllamacpp, params, row.name, row.path, row.value)
     assert key != "LLAMA_TENSOR_SPLIT" or list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
     assert key != "LLAMA_MAIN_GPU" or params.main_gpu == 1
-
-
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"LLAMA_TENSOR_SPLIT": "half"},
-        {"LLAMA_TENSOR_SPLIT": "3,,1"},
-        {"LLAMA_DEVICE": "CUDA0, CUDA1"},
-        {"LLAMA_FLASH_ATTN": "maybe"},
-        {"LLAMA_CACHE_TYPE_K": "q3_k"},
-        {"LLAMA_SPLIT_MODE": "rows"},
-        {"LLAMA_MAIN_GPU": "-1"},
-        {"LLAMA_N_GPU_LAYERS": "some"},
-    ],
-)
-def test_what_cannot_be_meant_is_refused_with_what_may_be_written(env: dict[str, str]) -> None:
-    with pytest.raises(InputError) as raised:
-        settings(**env)
-    (key,) = env
-    assert str(raised.value).startswith(f"{key}=")
-
-
-def test_switch_words_mean_on_and_off_where_the_engine_takes_those() -> None:
-    assert [settings(LLAMA_FLASH_ATTN=word).value("flash-attn") for word in ("1", "off", "auto")] == [
-        "on",
-        "off",
-        "auto",
-    ]
 
 
 def test_the_list_of_devices_is_read() -> None:
