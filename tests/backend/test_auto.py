@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend import auto
-from specdash.backend.auto import MemoryRoom, choose, loads, read_settings, slowed_down
+from specdash.backend.auto import MemoryRoom, choose, loads, read_settings
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
 from specdash.llama.memory import estimate
@@ -84,16 +84,6 @@ def test_what_was_chosen_is_in_the_settings_with_the_reason(target: GgufFacts) -
     (decision,) = found.decisions
     assert (decision.name, decision.value) == ("spec-type", "ngram-mod,draft-mtp")
     assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in decision.because
-
-
-def test_small_models_are_warned_of_where_the_operator_names_their_layers(target: GgufFacts) -> None:
-    small, large = sized(target, 800_000_000, heads=1), sized(target, 3_000_000_000, heads=1)
-    named = settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "draft-mtp"})
-    said = slowed_down(named, small)
-    assert said is not None
-    assert "0.8B parameters, and under 2B its prediction layers slow it down" in said
-    assert slowed_down(named, large) is None
-    assert slowed_down(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-mod"}), small) is None
 
 
 def context(facts: GgufFacts, room: MemoryRoom, draft: GgufFacts | None = None, **env: str) -> BackendSettings:

@@ -182,19 +182,6 @@ def _with_a_draft(name: str, draft: GgufFacts) -> str:
     return f"the draft model's architecture is {draft.architecture}"
 
 
-def slowed_down(settings: BackendSettings, facts: GgufFacts | None) -> str | None:
-    """What to say of prediction layers that somebody asked for in a model that they slow down; None otherwise."""
-    if _MTP not in settings.spec_types or facts is None or settings.decisions:
-        return None
-    parameters = describe(facts).parameters
-    if not 0 < parameters < MTP_PAYS_FROM:
-        return None
-    return (
-        f"{settings.spec_source}={','.join(settings.spec_types)}: the model has {billions(parameters)} parameters, "
-        f"and under {billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
-    )
-
-
 def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bool]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are left to specdash.
 

@@ -66,14 +66,13 @@ class ExtraArgs:
     """What one argument takes from another, without secrets."""
 
 
-def parse(text: str) -> ExtraArgs:
+def parse(text: str) -> ExtraArgs:  # noqa: C901 - one branch for each kind of word
     """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
     try:
         words = shlex.split(text)
-    except ValueError as error:
+    except ValueError:
         what = "a backslash ends it" if text.endswith("\\") else "a quote is not closed"
-        whole = f"{SOURCE}: {error} in {text!r}; close the quote"
-        raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE, text=whole) from None
+        raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE) from None
     known: dict[str, tuple[str, str]] = {}
     rest: list[str] = []
     remarks: list[Problem] = []
@@ -487,13 +486,10 @@ class _SettingsReader:
                 else_ = f"otherwise {kind.name} would discard every draft"
                 self._remark(f"--{least} is lowered from its default {low} to {high}: {else_}")
                 continue
-            named = [
-                f"the default {held.value}"
-                if held.source == DEFAULT
-                else setting(held.source, BY_NAME[name], held.value)
-                for name, held in ((least, shortest), (kind.max_parameter, longest))
-            ]
-            what = f"{' is above '.join(named)}: {kind.name} would discard every draft"
+            named = setting(longest.source, BY_NAME[kind.max_parameter], longest.value)
+            most = f"the default {high}" if longest.source == DEFAULT else named
+            above = f"{setting(shortest.source, BY_NAME[least], shortest.value)} is above {most}"
+            what = f"{above}: {kind.name} would discard every draft"
             fix = "lower the minimum or raise the maximum"
             also = () if longest.source == DEFAULT else (longest.source,)
             raise InputError(Problem(what, fix, shortest.source, also=also, follows=frozenset(KNOBS)))

@@ -6,7 +6,6 @@ The proxy reads its env forgivingly; here nothing is forgiven that a change brin
 from __future__ import annotations
 
 import ipaddress
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -17,7 +16,7 @@ from specdash.backend.auto import cells_asked
 from specdash.backend.plan import readable_settings
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.rules.machine import listeners, place
-from specdash.backend.rules.values import env_lines, misplaced, takes_effect
+from specdash.backend.rules.values import env_lines, misplaced
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
-_NOWHERE = ("off", "none", "0", "false", "no")
 
 
 class _Proxy:
@@ -93,8 +91,6 @@ def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Fi
         *_listening(proxy),
         *_upstream(proxy),
         *_relations(proxy),
-        *_files(proxy),
-        *takes_effect(Role.PROXY, around),
     ]
     return in_order(found, {**(around.other or {}), **values})
 
@@ -178,32 +174,6 @@ def _relations(proxy: _Proxy) -> Iterator[Finding]:
         ours = next((key for key in (target, threshold) if key in proxy.around.changed), None)
         fix = f"lower {target}, or raise {threshold}"
         yield (error if ours else warning)("relation", said, ours or target, fix)
-
-
-def _files(proxy: _Proxy) -> Iterator[Finding]:
-    key = "PROXY_EVENTS_FILE"
-    path = proxy.text(key)
-    if not path or path.lower() in _NOWHERE:
-        return
-    try:
-        reason = _cannot_write(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111 - spelled as the user did
-    except (OSError, ValueError) as problem:
-        reason = str(problem)
-    if reason is not None:
-        yield error("file", f"{key}={path}: {reason}", key, "name a file that can be written")
-
-
-def _cannot_write(file: Path) -> str | None:
-    if file.is_dir():
-        return "is a directory"
-    if file.exists():
-        return None if os.access(file, os.W_OK) else "cannot be written by this user"
-    folder = file.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is no directory"
-    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
 
 
 # Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this

@@ -8,7 +8,7 @@ from specdash.backend.engines import listed_names
 from specdash.backend.rules import error, info, warning
 from specdash.core import envfile
 from specdash.core.changes import Role
-from specdash.core.env_edit import close_key, key_help, parameter_of
+from specdash.core.env_edit import close_key, parameter_of
 from specdash.core.parameter_catalogue import REMOVED_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.speculation import KNOBS
@@ -51,20 +51,6 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
     for key, text in values.items():
         if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
             yield error("env-value", said.what, key, said.fix)
-
-
-def takes_effect(role: Role, around: Circumstances) -> Iterator[Finding]:
-    """How the changed keys take effect."""
-    later: list[str] = []
-    at_once: list[str] = []
-    for key in sorted(around.changed):
-        known = key_help(key)
-        needs = known.restart if known is not None else role is Role.BACKEND
-        (later if needs else at_once).append(key)
-    for keys, how in ((later, f"a restart of the {role}"), (at_once, "a reload (SIGHUP), without a restart")):
-        if keys:
-            verb = "takes" if len(keys) == 1 else "take"
-            yield info("restart", f"{', '.join(keys)} {verb} effect with {how}", keys[0] if len(keys) == 1 else None)
 
 
 def misplaced(role: Role, key: str) -> Finding:
@@ -222,7 +208,6 @@ def _cache_types(plan: Plan, facts: GgufFacts | None, keys: str, values: str) ->
 ALWAYS = (
     env_lines,
     unknown_keys,
-    lambda _, around: takes_effect(Role.BACKEND, around),
 )
 """Rules over the values and the circumstances alone, for settings that cannot be read, too."""
 RULES = (
