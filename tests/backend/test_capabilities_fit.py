@@ -134,29 +134,9 @@ _NEWER = "remove it, or use a newer llama.cpp"
             f"LLAMA_ARG_SPEC_DRAFT_SAMPLING=greedy: llama-server less has no --spec-draft-sampling; {_NEWER}",
         ),
         (
-            LESS,
-            {"LLAMA_EXTRA_ARGS": "--load-mode mmap"},
-            f"LLAMA_EXTRA_ARGS --load-mode mmap: llama-server less has no --load-mode; {_NEWER}",
-        ),
-        (
-            LESS,
-            {"LLAMA_EXTRA_ARGS": "--n-cpu-ffn 3"},
-            f"LLAMA_EXTRA_ARGS: llama-server less has no --n-cpu-ffn; {_NEWER}",
-        ),
-        (
             BUILD,
             {"LLAMA_EXTRA_ARGS": "--spec-defaults"},
             f"LLAMA_EXTRA_ARGS: llama-server {TODAY} has no --spec-defaults; did you mean --spec-default?",
-        ),
-        (
-            BUILD,
-            {"LLAMA_EXTRA_ARGS": "--cpu-moe=1"},
-            f"LLAMA_EXTRA_ARGS: llama-server {TODAY} has no --cpu-moe=1; write '--cpu-moe 1'",
-        ),
-        (
-            BUILD,
-            {"LLAMA_EXTRA_ARGS": "--cpu-moe yes"},
-            f"LLAMA_EXTRA_ARGS: 'yes' belongs to no argument that llama-server {TODAY} knows; remove it",
         ),
         (
             replace(
@@ -173,14 +153,6 @@ _NEWER = "remove it, or use a newer llama.cpp"
             (
                 "LLAMA_EXTRA_ARGS: xllamacpp has no parameter for '--grp-attn-n'; remove it, or set LLAMA_BIN to a "
                 "llama-server binary (LLAMA_ENGINE=llama-server)"
-            ),
-        ),
-        (
-            WHEEL,
-            {"LLAMA_EXTRA_ARGS": "--spec-draft-cpu-mask ff"},
-            (
-                "LLAMA_EXTRA_ARGS --spec-draft-cpu-mask ff: xllamacpp has no such parameter; remove it, or set "
-                "LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
             ),
         ),
         (

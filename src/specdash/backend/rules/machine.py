@@ -13,6 +13,7 @@ import psutil
 
 from specdash.backend.auto import MemoryRoom, loads
 from specdash.backend.binary import LACKS
+from specdash.backend.devices import NONE, list_devices, visible_environment
 from specdash.backend.engines import build_of, lacking
 from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
@@ -40,6 +41,23 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "env-file"})
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
     yield from lacking(plan.settings, plan.engine.can) if plan.engine is not None else ()
+
+
+def devices(plan: Plan) -> Iterator[Finding]:
+    """Devices that the settings name and the engine does not list; it is asked only where they name any."""
+    for name in ("device", "spec-draft-device"):
+        text = plan.settings.text(name)
+        if plan.engine is None or text is None or text == NONE:
+            continue
+        listed = list_devices(plan.engine, visible_environment(plan.settings, plan.circumstances.base))
+        known = {device.name.lower() for device in listed or ()}
+        strange = [word for word in text.split(",") if word.lower() not in known]
+        if listed is None or not strange:
+            continue
+        offered = " or ".join(f"{device.name} ({device.description})" for device in listed)
+        fix = f"use {offered}, or 'none' for the CPU" if listed else "remove it: the engine has no device but the CPU"
+        said = f"{plan.named(name)}: {plan.engine.words} lists no device {', '.join(strange)}"
+        yield error(LACKS, said, plan.source(name), fix)
 
 
 def no_gpu(plan: Plan) -> Iterator[Finding]:
@@ -302,4 +320,4 @@ def _may_bind(port: int) -> bool:
     return bool(int(capabilities, 16) & _BIND_CAPABILITY)
 
 
-RULES = (engine_lacks, no_gpu, memory, listening)
+RULES = (engine_lacks, devices, no_gpu, memory, listening)
