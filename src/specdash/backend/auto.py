@@ -106,13 +106,14 @@ def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -
     return target, draft
 
 
-def longest_asked(settings: BackendSettings) -> int:
-    """Tokens of the longest draft that the chain asks for: so many, and the token before, are verified at once."""
-    known = [item for item in map(spec_type, settings.spec_types) if item is not None]
-    asked = [
-        item.fixed_draft_length if item.max_parameter is None else settings.value(item.max_parameter) for item in known
-    ]
-    return max((int(number or 0) for number in asked), default=0)
+def longest_asked(settings: BackendSettings, draft: GgufFacts | None = None) -> int:
+    """Tokens of the longest draft that the chain makes: so many, and the token before, are verified at once."""
+    block = draft.number("block_size") if draft is not None else None
+    longest = 0
+    for kind in filter(None, map(spec_type, settings.spec_types)):
+        asked = kind.fixed_draft_length if kind.max_parameter is None else settings.value(kind.max_parameter)
+        longest = max(longest, min(int(asked or 0), kind.longest_draft(block) or int(asked or 0)))
+    return longest
 
 
 def _layers(wanted: int, *, on_gpu: bool) -> int:

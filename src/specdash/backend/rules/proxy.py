@@ -180,40 +180,24 @@ def _relations(proxy: _Proxy) -> Iterator[Finding]:
 # one, is in front of that.
 
 
-def pair(backend: BackendSettings, proxy: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
     """What backend and proxy do not agree on; the same findings for whichever of the two `around` is about."""
-    found = _split(str(_read(proxy, UPSTREAM) or ""))
+    proxy = _Proxy(wanted, around)
+    found = _split(proxy.text(UPSTREAM))
     if found is None or not _of_this_machine(found[0].hostname or ""):
         return
-    parts, port = found
-    elsewhere = list(_address(backend, parts, port, around))
-    if elsewhere:
-        yield from elsewhere
-        return
-    yield from _key(backend, str(_read(proxy, UPSTREAM_KEY) or ""))
-    window, context = int(_read(proxy, WINDOW) or 0), int(backend.value("ctx-size") or 0)
-    slot = cells_asked(backend, None)
-    if window > slot and context > 0:
+    elsewhere = list(_address(backend, *found, around))
+    yield from elsewhere or _key(backend, proxy.text(UPSTREAM_KEY))
+    window, slot = int(proxy.number(WINDOW)), cells_asked(backend, None)
+    if not elsewhere and window > slot and int(backend.value("ctx-size") or 0) > 0:
         said = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
         yield error("upstream-window", said, WINDOW, f"set {WINDOW}=0, which takes what the backend says")
 
 
-def _read(proxy: Mapping[str, str], key: str) -> Scalar | None:
-    """A value as the proxy reads it; its default where it cannot be meant, which has a finding of its own."""
-    parameter, text = BY_KEY[key], proxy.get(key, "").strip()
-    try:
-        return parameter.parse(text, key) if text else parameter.default
-    except InputError:
-        return parameter.default
-
-
-def _listens(backend: BackendSettings) -> list[str]:
-    return [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
-
-
 def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Circumstances) -> Iterator[Finding]:
     """The proxy asks an address at which the backend does not answer, or not as the backend wants to be asked."""
-    host, listens, fix = parts.hostname or "", _listens(backend), f"set {UPSTREAM}={backend.url}/v1"
+    host, fix = parts.hostname or "", f"set {UPSTREAM}={backend.url}/v1"
+    listens = [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
     https = parts.scheme == "https"
     if backend.port and backend.port != port:
         said = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from specdash.backend.auto import longest_asked
 from specdash.backend.engines import listed_names
 from specdash.backend.rules import error, info, warning
 from specdash.core import envfile
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.backend.plan import Circumstances, Plan
     from specdash.core.errors import Finding
-    from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
 
 _READ_BY_ENGINE = frozenset(
@@ -159,7 +159,7 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
     """
     if not plan.spec_types:
         return
-    longest = max(_longest(plan, kind) for kind in plan.spec_types)
+    longest = longest_asked(plan.settings, plan.draft)
     slots, batch = plan.slots.sequences, plan.number("batch-size")
     needed = slots * (longest + 1)
     if batch < needed:
@@ -169,15 +169,6 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         )
         fix = f"set {plan.change('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
-
-
-def _longest(plan: Plan, kind: SpecType) -> int:
-    """Tokens of the longest draft that a type of the chain makes."""
-    if kind.max_parameter is None:
-        return kind.fixed_draft_length or 0
-    asked = plan.number(kind.max_parameter)
-    block = plan.draft.number("block_size") if plan.draft is not None else None
-    return min(asked, block - kind.block_margin) if kind.block_margin is not None and block else asked
 
 
 def cache_types(plan: Plan) -> Iterator[Finding]:
