@@ -214,7 +214,7 @@ def test_a_port_in_use_is_named_with_its_owner(models: dict[str, Path], tmp_path
         values = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": str(port)}
         code, error = fails("run", "--env-file", str(write_env(tmp_path / "e.env", values)))
     assert code == ExitCode.PORT_IN_USE
-    assert f"LLAMA_PORT={port}: the port is in use by " in error
+    assert f"port {port} is in use by " in error
     assert f"(pid {os.getpid()})" in error
 
 

@@ -283,7 +283,7 @@ def place(host: str, port: int, host_key: str, port_key: str, own: frozenset[int
     for address, pid in listeners(port) if port else ():
         if _collides(host, address) and (pid is None or pid not in own):
             who = f"{name_of(pid)} (pid {pid})" if pid is not None else "a process of another user"
-            said = f"{port_key}={port}: the port is in use by {who}"
+            said = f"port {port} is in use by {who}"
             yield error("port-owner", said, port_key, f"stop it, or set another {port_key}")
             return
 
