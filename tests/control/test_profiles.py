@@ -129,11 +129,6 @@ class TestOwn:
         with pytest.raises(InputError, match="no profile 'max-througput'; did you mean max-throughput"):
             find_profile("max-througput", env)
 
-    def test_a_file_in_the_place_of_the_directory_holds_none(self, env: dict[str, str]) -> None:
-        user_profiles_dir(env).parent.mkdir(parents=True)
-        user_profiles_dir(env).write_text("", encoding="utf-8")
-        assert len(all_profiles(env)) == len(SHIPPED)
-
     @pytest.mark.parametrize("content", [b"\xff", b"x" * (1 << 21)])
     def test_bytes_that_are_no_text_are_no_profile(self, env: dict[str, str], content: bytes) -> None:
         write(env, "").write_bytes(content)
@@ -228,12 +223,6 @@ class TestConversion:
             find_profile("mine", env)
         assert [wrong.path for wrong in broken_profiles(env)] == [old]
         assert old.read_text(encoding="utf-8") == body
-
-    def test_an_env_file_of_that_name_is_not_replaced(self, env: dict[str, str]) -> None:
-        old = write(env, OLD, ending="toml")
-        write(env, "LLAMA_DRAFT_MAX=3\n")
-        assert find_profile("mine", env).values == {Role.BACKEND: {"LLAMA_DRAFT_MAX": "3"}}
-        assert old.exists()
 
 
 @pytest.mark.parametrize(

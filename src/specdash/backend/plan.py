@@ -181,38 +181,31 @@ def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -
 
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
+    from specdash.backend.rules.machine import room
+
     reader = _Reader(values, circumstances)
     settings = reader.settings()
     if settings is None:
-        return replace(reader.plan(BackendSettings(parameters={})), unread=True)
+        found = Plan(values, circumstances, BackendSettings(parameters={}), unread=True)
+        return replace(found, dropped=frozenset(reader.dropped), problems=tuple(reader.problems))
     engine, failure = reader.engine(settings)
-    model, draft = (reader.gguf(settings, name) for name in ("model", "spec-draft-model"))
-    reader.gguf(settings, "mmproj")
-    found = replace(
-        reader.plan(settings),
-        engine=engine,
-        failure=failure,
-        model=model,
-        draft=draft,
-        gpus=reader.gpus(settings, engine),
-        own=circumstances.own(),
-    )
-    found = _with_context(found, settings, reader) if auto.wanted(settings) else found
-    return replace(found, problems=tuple(reader.problems))
-
-
-def _with_context(found: Plan, settings: BackendSettings, reader: _Reader) -> Plan:
-    """The plan with the context that fits in place of `auto`; as the engine would choose it where none does."""
-    from specdash.backend.rules.machine import room
-
-    if found.model is None and settings.model is not None:
-        # The model's file has a finding of its own.
-        return replace(found, settings=auto.without(settings))
-    try:
-        return replace(found, settings=auto.fitted(settings, found.model, found.draft, room(found)))
-    except InputError as problem:
-        reader.problems.append(error("context", problem.problem.what, found.source("ctx-size"), problem.problem.fix))
-        return replace(found, settings=auto.without(settings))
+    model, draft, _ = (reader.gguf(settings, name) for name in ("model", "spec-draft-model", "mmproj"))
+    gpus, own = reader.gpus(settings, engine), circumstances.own()
+    found = Plan(
+        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=own,
+        dropped=frozenset(reader.dropped),
+    )  # fmt: skip
+    if auto.wanted(settings):
+        # Where no context fits, and where the model's file has a finding of its own, the engine would choose it.
+        chosen = auto.without(settings)
+        try:
+            if model is not None or settings.model is None:
+                chosen = auto.fitted(settings, model, draft, room(found))
+        except InputError as raised:
+            problem = raised.problem
+            reader.problems.append(error("context", problem.what, found.source("ctx-size"), problem.fix))
+        found = replace(found, settings=chosen)
+    return replace(found, failure=failure, problems=tuple(reader.problems))
 
 
 class _Reader:
@@ -225,15 +218,6 @@ class _Reader:
         self.env |= {key: base[key] for key in MACHINE_KEYS if key not in self.env and base.get(key)}
         self.dropped: set[str] = set()
         self.problems: list[Finding] = []
-
-    def plan(self, settings: BackendSettings) -> Plan:
-        return Plan(
-            self.values,
-            self.circumstances,
-            settings,
-            dropped=frozenset(self.dropped),
-            problems=tuple(self.problems),
-        )
 
     def settings(self) -> BackendSettings | None:
         """The settings without what is in their way; None where a problem is of no key that could be left out."""
