@@ -45,7 +45,6 @@ UNREAD = [["benches"], ["docs"], ["examples"], ["media"], ["models"], ["tests"]]
 ROWS = 524_288
 """Feed-forward rows of the widened model on a GPU: about 1.3 GB. Few rows on a CPU, where the check only has to run."""
 ROWS_ON_A_CPU = 32_768
-BYTES_A_ROW = 2_600
 STEP_S = 600.0
 BUILD_S = 3600.0
 TAIL = 3000
@@ -53,7 +52,7 @@ WIDEN = """
 import sys
 from pathlib import Path
 from specdash.backend import demo
-demo.WIDE_ROWS, demo.WIDE_BYTES = int(sys.argv[2]), int(sys.argv[3])
+demo.WIDE_ROWS = int(sys.argv[2])
 target, trouble = demo.widened_target(Path(sys.argv[1]))
 print(trouble or target.path)
 print(demo.bundled_model(demo.DRAFT_MODEL))
@@ -303,7 +302,7 @@ def _models(check: Check, args: argparse.Namespace) -> tuple[str, str | None]:
     folder = check.work / "models"
     folder.mkdir(exist_ok=True)
     rows = args.rows or (ROWS_ON_A_CPU if args.cpu else ROWS)
-    command = [check.python, "-c", WIDEN, str(folder), str(rows), str(rows * BYTES_A_ROW)]
+    command = [check.python, "-c", WIDEN, str(folder), str(rows)]
     step = check.run("write the model", command, env=check.environment())
     if not step["ok"]:
         raise StopError("there is no model to serve")

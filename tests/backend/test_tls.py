@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.collect.discover import discover, server_arguments
+from specdash.collect.discover import discover
 from specdash.core.readings import Failure, Health, HealthStatus
 from specdash.core.records import Drafting
 from specdash.llama.blocking import BlockingClient
@@ -47,23 +47,6 @@ def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env
     found = settings(**env)
     assert found.url.partition("://")[0] == scheme
     assert (found.certificate is not None) == (scheme == "https")
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "url"),
-    [
-        (["--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"], {}, "https://127.0.0.1:8080"),
-        ([], PAIR, "https://127.0.0.1:8080"),
-        (["--ssl-cert-file", "c.pem"], {}, "http://127.0.0.1:8080"),
-    ],
-)
-def test_a_server_that_others_started_is_found_where_it_serves_tls(
-    words: list[str], env: dict[str, str], url: str
-) -> None:
-    found = server_arguments(["llama-server", *words], env, "/srv")
-    assert found.url() == url
-    if words and url.startswith("https"):
-        assert found.certificate == "/srv/c.pem"
 
 
 @contextmanager

@@ -77,12 +77,6 @@ def test_a_question_is_put_below_the_prefix_and_answered_whole() -> None:
     assert http.status_of(url, "/", 5.0) is None
 
 
-def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
-    path = tmp_path / "x.sock"
-    with running(_UnixServer(str(path), _Echo)):  # type: ignore[arg-type]
-        assert http.ask(f"http://{path}", "/y").json["path"] == "/y"
-
-
 def test_a_certificate_is_checked_unless_the_service_is_known_by_its_pid(tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -96,7 +90,7 @@ def test_a_certificate_is_checked_unless_the_service_is_known_by_its_pid(tmp_pat
         assert http.ask(url, "/", verified=False).status == 201
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://127.0.0.1:99999", "http://[::", "http:///no.sock"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://127.0.0.1:99999", "http://[::"])
 def test_nobody_there_is_told_from_a_broken_answer(url: str) -> None:
     with pytest.raises(http.NoConnectionError):
         http.ask(url.format(port=free_port()), "/")

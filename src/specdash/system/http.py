@@ -116,7 +116,7 @@ def opened(
     verified: bool = True,
     cancel: Cancel | None = None,
 ) -> Iterator[Response]:
-    """The answer as far as its headers. `url` may have a prefix and may name a Unix socket; `body` goes as JSON.
+    """The answer as far as its headers. `url` may have a prefix; `body` goes as JSON.
 
     `timeout` bounds each silence, in seconds. `verified` is False for services of this machine, which are found by pid:
     their certificates name other hosts. Raises `NoConnectionError`, other `OSError`.
@@ -130,7 +130,7 @@ def opened(
             stack.callback(connection.close)
             if cancel is not None:
                 stack.enter_context(cancel.watched(connection.sock))
-            prefix = "" if ".sock" in url else urlsplit(url).path.rstrip("/")
+            prefix = urlsplit(url).path.rstrip("/")
             try:
                 connection.request("GET" if data is None else "POST", prefix + path, data, head)
                 answer = connection.getresponse()
@@ -244,23 +244,8 @@ def _connected(url: str, timeout: float, context: ssl.SSLContext | None) -> http
 
 
 def _connection(url: str, timeout: float, context: ssl.SSLContext | None) -> http.client.HTTPConnection:
-    if ".sock" in url:
-        path = url.partition("://")[2]
-        return _UnixConnection(path[: path.index(".sock") + len(".sock")], timeout)
     place = urlsplit(url)
     host = place.hostname or "127.0.0.1"
     if place.scheme == "https":
         return http.client.HTTPSConnection(host, place.port, timeout=timeout, context=context)
     return http.client.HTTPConnection(host, place.port, timeout=timeout)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-        self._limit = timeout
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self._limit)
-        self.sock.connect(self._path)
