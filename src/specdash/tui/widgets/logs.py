@@ -37,7 +37,7 @@ class LogBuffer:
     def __init__(self, capacity: int = CAPACITY) -> None:
         self.capacity = capacity
         self.lines: list[str] = []
-        self._told: list[str] = []
+        self._notable: list[str] = []
         self.folded = True
         self.has_detail = False
         """Whether any line was detail."""
