@@ -166,6 +166,8 @@ class RouterModel:
     """Of its child server, while there is one: the log's lines of that child name it."""
     failure: str = ""
     """What the router says went wrong."""
+    has_source: bool | None = None
+    """Its arguments name a model file or repository; None where they are not known."""
     never_loaded: bool = False
     """It is not in memory and never was, since the router's start."""
     exit_code: int | None = None

@@ -35,6 +35,7 @@ from specdash.insight.picture import (
     SpeculationViews,
     WarningPicture,
 )
+from specdash.insight.progress import STARVED_SHARE, ServerSigns, build_number, is_wedged, never_waits
 from specdash.insight.proxy import prefix_cache
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.speculation import checkpoints, drafter, drafting, speculation
@@ -45,7 +46,7 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from specdash.core.readings import Props, Reading, RouterModels, SchedulingDelay, Slot
+    from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
     from specdash.insight.log.log_view import SlotSteps
     from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture, SpeedUpPicture
@@ -83,6 +84,7 @@ class Evidence:
     """Since when the endpoint that was last to do so has refused the key without a break."""
     starved: bool = False
     """Specdash itself gets no CPU in time."""
+    signs: ServerSigns = ServerSigns()
 
 
 def judge(evidence: Evidence) -> tuple[BackendState, str]:
@@ -140,6 +142,7 @@ def _is_key_refused(evidence: Evidence, readings: Sequence[Reading[Any]]) -> boo
     return not any(reading.at > since for reading in taken)
 
 
+STUCK = "this build never waits there, so its inference loop is stuck: restart it"
 TOO_BUSY = "this machine is too busy for specdash to look in time"
 _UNAUTHORIZED = "the server wants an API key: start specdash with --api-key-env NAME or --api-key-file FILE"
 
@@ -158,7 +161,10 @@ def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
         return BackendState.LOADING, "the model is loading"
     if FailureKind.TIMEOUT in kinds:
         slow = " and ".join(name for name, failure in failures if failure.kind is FailureKind.TIMEOUT)
-        return BackendState.BUSY, f"/health answers, {slow} not in time: busy decoding, not down"
+        if is_wedged(evidence.signs):
+            return BackendState.WEDGED, f"/health answers, {slow} not for {evidence.signs.hang_s:.0f} s; {STUCK}"
+        why = "busy decoding, not down" if not never_waits(evidence.signs) else "stuck, if it stays so on this build"
+        return BackendState.BUSY, f"/health answers, {slow} not in time: {why}"
     if evidence.restarted_at is not None and evidence.now - evidence.restarted_at <= RESTARTED_FOR_S:
         return BackendState.RESTARTED, f"counters went back {evidence.now - evidence.restarted_at:.0f} s ago"
     if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
@@ -261,7 +267,8 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
 
 
 def _backend(state: TargetState, now: float, wall: float, window_s: float) -> BackendPicture:
-    verdict, reason = judge(_evidence(state, now))
+    signs = _signs(state, now)
+    verdict, reason = judge(_evidence(state, now, signs))
     props: Props | None = state.value(Source.PROPS)
     scrape = state.counters.last
     life = state.counters.life
@@ -288,6 +295,25 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         sources=tuple(_sources(state, now)),
         counters=_totals(state),
         process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
+        signs=signs,
+    )
+
+
+def _signs(state: TargetState, now: float) -> ServerSigns:
+    health, process = state.latest.get(Source.HEALTH), state.value(Source.PROCESS)
+    latest, delay = state.latest.get(Source.PROCESS), state.value(Source.SCHEDULING)
+    late_s, hang_s = state.late.seconds(now)
+    log, written = state.latest.get(Source.LOG), state.log.written_at
+    return ServerSigns(
+        health=health.failure.kind if health is not None and health.failure is not None else None,
+        ended=process is not None and latest is not None and latest.failure is not None,
+        stopped=_lives(state) and process is not None and bool(process.stopped),
+        late_s=late_s,
+        hang_s=hang_s,
+        build=build_number(state.value(Source.PROPS)),
+        log_silent_s=now - written if written is not None and log is not None and log.failure is None else None,
+        cpu_starved=process is not None and (process.cpu_wait or 0.0) >= STARVED_SHARE,
+        starved=delay is not None and delay.is_starved,
     )
 
 
@@ -297,14 +323,13 @@ def _lives(state: TargetState) -> bool:
     return latest is not None and latest.failure is None
 
 
-def _evidence(state: TargetState, now: float) -> Evidence:
+def _evidence(state: TargetState, now: float, signs: ServerSigns) -> Evidence:
     good = [
         state.last_known[source].at
         for source in (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
         if source in state.last_known
     ]
     models: RouterModels | None = state.value(Source.ROUTER)
-    delay: SchedulingDelay | None = state.value(Source.SCHEDULING)
     return Evidence(
         now=now,
         health=state.latest.get(Source.HEALTH),
@@ -317,7 +342,8 @@ def _evidence(state: TargetState, now: float) -> Evidence:
         refused_since=max(
             (at for source, at in state.refused_since.items() if source in (Source.METRICS, Source.SLOTS)), default=None
         ),
-        starved=delay is not None and delay.is_starved,
+        starved=signs.starved,
+        signs=signs,
     )
 
 
@@ -341,10 +367,10 @@ def _slots(state: TargetState, now: float) -> tuple[SlotPicture, ...] | None:
     reading = _fresh(state, Source.SLOTS, now)
     if reading is None or reading.value is None:
         return None
-    return tuple(_slot(state, slot) for slot in reading.value.slots)
+    return tuple(_slot(state, slot, now) for slot in reading.value.slots)
 
 
-def _slot(state: TargetState, slot: Slot) -> SlotPicture:
+def _slot(state: TargetState, slot: Slot, now: float) -> SlotPicture:
     phase = SlotPhase.IDLE
     progress = None
     steps = state.log.slot_steps.get(slot.id)
@@ -370,6 +396,7 @@ def _slot(state: TargetState, slot: Slot) -> SlotPicture:
         progress=progress,
         tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id) or (_step_rate(steps) if live else None),
         acceptance=steps.drafts.acceptance if steps is not None and live else None,
+        signs=state.slot_watch.signs(now, slot, state.decode_calls, state.log.slot_steps),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from specdash.core.proxy_events import RequestOutcome, RequestPhase
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import Drafting
+from specdash.insight.progress import ServerSigns
 from specdash.system.data import dataclass
 from specdash.system.stats import share
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
     from specdash.core.speculation import MemoryKind, Rollback
+    from specdash.insight.progress import SlotSigns
     from specdash.insight.request import ServedRequest
 
 
@@ -286,6 +288,10 @@ class RouterModelPicture:
     watched: bool = False
     """The one that this picture is of."""
     failure: str = ""
+    loading_s: float | None = None
+    """For how long it has been loading."""
+    has_source: bool | None = None
+    """Its preset names a file or a repository; one that names none starts another router and loads for ever."""
     words: str = ""
     """The status in full: of a model that is not in memory, whether it ever was, or how its server ended."""
 
@@ -663,6 +669,8 @@ class BackendState(StrEnum):
     LIVE = "live"
     BUSY = "busy"
     """/health answers, /metrics or /slots does not: decoding on an older build, not down."""
+    WEDGED = "wedged"
+    """The same on a build whose endpoints never wait, with a silent log: its inference loop is stuck for good."""
     STALE = "stale"
     """It answered before and nothing fresh has come for a while."""
     LOADING = "loading"
@@ -727,6 +735,8 @@ class SlotPicture:
     tokens_per_second: float | None = None
     acceptance: float | None = None
     """Live, from per-step trace lines of the current task."""
+    signs: SlotSigns | None = None
+    """What is seen of it since it moved last; None where it was not seen at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -793,6 +803,8 @@ class BackendPicture:
     counters: tuple[tuple[str, float], ...] = ()
     """The raw totals of the last scrape, by their field name in `core.readings.Counters`."""
     process: ProcessTree | None = None
+    signs: ServerSigns = field(default_factory=ServerSigns)
+    """What says whether it gets on with its work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ def derive(state: TargetState, now: float, wall: float) -> RouterPicture:
                 watched=model.id == watched or (watched is not None and watched in model.aliases),
                 failure=model.failure,
                 words=model.words,
+                loading_s=now - state.loading_since[model.id] if model.id in state.loading_since else None,
+                has_source=model.has_source,
             )
             for model in models
         ),

@@ -17,8 +17,10 @@ from specdash.core.readings import (
     Health,
     HealthStatus,
     Host,
+    ModelStatus,
     ProcessTree,
     Reading,
+    RouterModels,
     Slots,
     Source,
 )
@@ -30,6 +32,7 @@ from specdash.insight.experiments import Experiments
 from specdash.insight.log.counter_log import KEEP_S, CounterLog, Scrape
 from specdash.insight.log.log_view import LogView
 from specdash.insight.picture import AlertsPicture, BackendState
+from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
 from specdash.insight.rates import (
     GainPoint,
@@ -186,6 +189,10 @@ class TargetState:
         self.last_known: dict[Source, Reading[Any]] = {}
         self.counters = CounterLog(kept_s)
         self.slot_rates = SlotRates()
+        self.slot_watch = SlotWatch()
+        self.late = LateWatch()
+        self.loading_since: dict[str, float] = {}
+        """Since when each model of a router has been loading."""
         self.log = LogView()
         self.proxy = ProxyState()
         self._probes = _probes_of(target)
@@ -276,13 +283,14 @@ class TargetState:
             self.proxy.add_status(reading.at, value)
         elif isinstance(value, ProxyEvents):
             self._proxy_events(value)
-        elif isinstance(value, tuple):
-            self._noted(reading.source, value)
+        elif isinstance(value, tuple | RouterModels):
+            self._noted(reading.source, reading.at, value)
         elif isinstance(value, Health) and value.status is HealthStatus.LOADING:
             self._absent_since = reading.at
 
     def _note_change(self, reading: Reading[Any]) -> None:
         """What makes readings of before tell of another time."""
+        self.late.add(reading)
         before = self.latest.get(Source.HEALTH)
         if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
             self.recovered_at = reading.at
@@ -291,8 +299,11 @@ class TargetState:
         else:
             self.refused_since.pop(reading.source, None)
 
-    def _noted(self, source: Source, value: tuple[Any, ...]) -> None:
-        if source is Source.BASELINES:
+    def _noted(self, source: Source, at: float, value: tuple[Any, ...] | RouterModels) -> None:
+        if isinstance(value, RouterModels):
+            loading = [model.id for model in value.models if model.status is ModelStatus.LOADING]
+            self.loading_since = {model: self.loading_since.get(model, at) for model in loading}
+        elif source is Source.BASELINES:
             self.baselines = value
         elif source is Source.APPLIES:
             self.experiments.set_records(value)
@@ -364,6 +375,11 @@ class TargetState:
         """Whether the log's earlier lines are all read."""
         latest = self.latest.get(Source.LOG)
         return latest is None or latest.value is None or not latest.value.more_follows
+
+    @property
+    def decode_calls(self) -> float | None:
+        """Decode calls of the server so far."""
+        return self.counters.last.counters.decode_calls if self.counters.last is not None else None
 
     def value(self, source: Source) -> Any:
         """The last known value of a source, of any age; None when there never was one."""
@@ -492,6 +508,7 @@ class TargetState:
         busy = sum(slot.is_processing for slot in slots.slots)
         self._works += bool(busy and not (self.busy_slots and self.busy_slots[-1][1]))
         self.busy_slots.append((at, busy))
+        self.slot_watch.add(at, slots, self.decode_calls, self.log.slot_steps)
         prefill, decode = self.slot_rates.add(at, slots)
         if prefill is not None:
             self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)
@@ -534,6 +551,7 @@ class TargetState:
 
     def _forget_process(self, at: float) -> None:
         self.slot_rates = SlotRates()
+        self.slot_watch = SlotWatch()
         self.prefill.clear()
         self.decode.clear()
         self.gain = None

@@ -213,6 +213,7 @@ def _speculative_types(value: object) -> tuple[str, ...] | None:
 
 _STATES = {model_status.value: model_status for model_status in ModelStatus}
 _SPEC_TYPE, _DRAFT, _PORT = "llama_spec_type", "spec-draft-model", "port"
+_MODEL_SOURCES = frozenset({"llama_model", "model", "model-url", "hf-repo", "docker-repo"})
 _NEVER_STARTED = 10
 _OLD_EXIT_CODES = frozenset({_NEVER_STARTED, 1})
 """Builds whose rows have no `source` yet say `failed` of models that are merely not loaded, too: with the first of
@@ -256,6 +257,7 @@ def _model(row: dict[str, Any]) -> RouterModel:
         draft_model=values.get(_DRAFT) if values is not None else None,
         port=_port(values) if status in RESIDENT else None,
         failure="its server ended" + (f" with exit code {code}" if code is not None else "") if failed else "",
+        has_source=not _MODEL_SOURCES.isdisjoint(values) if values is not None else None,
         never_loaded=status is ModelStatus.UNLOADED and never_started,
         exit_code=code if failed else None,
     )

@@ -520,6 +520,8 @@ class SlotSteps:
 
     task: int
     drafts: DraftTally = NO_DRAFTS
+    restored: int = 0
+    """How many of its steps, replays included, went back to a checkpoint."""
     first_s: float | None = None
     last_s: float | None = None
 
@@ -750,6 +752,7 @@ class LogView:
         drafts = DraftTally.of_steps(fact, live.last_s)
         self.step_totals.add(at, drafts)
         live.drafts += drafts
+        live.restored += fact.restored
         live.last_s = fact.at_s
 
     def _fact(self, at: float, fact: LogFact, port: int | None) -> None:

@@ -319,6 +319,12 @@ def _cached(share: float) -> str:
 
 
 def _why_little(found: PrefixCachePicture) -> str:
+    if found.size_mib is not None and found.limit_mib and found.size_mib > found.limit_mib and found.entries == 1:
+        held = f"{found.size_mib:.0f} MiB against a limit of {found.limit_mib:.0f}"
+        return (
+            f"one prompt alone is over the cache's limit: {held}; raise LLAMA_ARG_CACHE_RAM only where the machine has "
+            "that much memory to spare, else set it to 0"
+        )
     if found.size_mib is not None and found.limit_mib and found.size_mib >= FULL * found.limit_mib:
         dropped = f", {counted(found.evicted, 'prompt')} dropped" if found.evicted else ""
         return f"cache full: {found.size_mib:.0f} of {found.limit_mib:.0f} MiB{dropped}; raise LLAMA_ARG_CACHE_RAM"

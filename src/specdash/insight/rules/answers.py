@@ -593,13 +593,19 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         share = sum(count > 0 for count in queued) / len(queued)
         if share >= limits["share"]:
             slots = scene.picture.backend.slots
+            reading = [slot for slot in slots or () if slot.phase is SlotPhase.PREFILL]
+            long = f" behind a long prompt: {reading[0].prompt_processed or 0} tokens of it are read" if reading else ""
             yield Symptom(
-                f"{queued[-1]:.0f} requests wait for a slot, and some did for {percent(share)} of the last "
+                f"{queued[-1]:.0f} requests wait for a slot{long}, and some did for {percent(share)} of the last "
                 f"{duration(window)}",
                 (
                     ("waiting, mean", f"{sum(queued) / len(queued):.1f}"),
                     ("slots", str(len(slots)) if slots else UNKNOWN),
                 ),
+                remedy="A prompt of this length takes that long. Let its client compact, or give short requests a slot "
+                "of their own (LLAMA_PARALLEL)."
+                if slots and len(reading) == len(slots)
+                else "",
             )
             return
     proxy = scene.picture.proxy

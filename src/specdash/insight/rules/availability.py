@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
+from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, SlotPhase
-from specdash.insight.rules.catalogue import rule
+from specdash.insight.progress import Standstill, of_server, of_slot
+from specdash.insight.rules.catalogue import UnjudgeableError, rule
 from specdash.insight.rules.known import must_see
 from specdash.insight.rules.scene import KEEP_S, increase
-from specdash.system.text import UNKNOWN, clock, duration, plain
+from specdash.insight.speedup.verdict import WITHOUT
+from specdash.system.text import UNKNOWN, clock, duration, number, percent, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from specdash.core.readings import ProcessTree
     from specdash.core.records import Alert
-    from specdash.insight.picture import SlotPicture, SourcePicture
+    from specdash.insight.picture import RouterModelPicture, SlotPicture, SourcePicture
+    from specdash.insight.progress import SlotSigns
     from specdash.insight.rules.catalogue import Limits
+    from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene, Start
 
 _FOREIGN = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND})
@@ -95,7 +101,7 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     why = health.reason if health is not None and health.reason else backend.reason
     evidence = [("address", backend.url), ("/health", why)]
     owner = scene.past.starts.owner
-    gone = owner is not None and _has_ended(scene)
+    gone = owner is not None and of_server(backend.signs, limits) is Standstill.DEAD
     remedy = ""
     if owner is None and not any(sample.state in _SERVING for sample in scene.past.backwards()):
         others = why.partition(OTHER_SERVERS)[2]
@@ -155,7 +161,8 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
     taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
     refuted, and is no longer a cause of anything. A warning where /health answers and /metrics or /slots have not for a
-    minute: a long prompt blocks them in builds before b10420.
+    minute: a long prompt blocks them in builds before b10420. From b10420 on nothing does: where they hang for 30 s and
+    no log line comes, the inference loop is stuck for good.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
     - kill -CONT {pid}, when it is stopped
@@ -165,54 +172,70 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Stopped: kill -CONT {pid}. Otherwise restart it: specdash services restart backend; a process in state D survives
     kill -9 until its device answers, and may need a reboot.
     """
-    backend = scene.picture.backend
-    process = _process(scene)
-    if process is not None and process.stopped:
-        pids = ", ".join(map(str, process.stopped))
-        yield Symptom(
-            f"process {pids} was stopped by a signal: it keeps its port and answers nothing",
-            (("process", f"{pids} stopped (kill -CONT resumes it)"), ("address", backend.url)),
-        )
-        return
-    if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
-        yield from _busy(scene, limits)
-        return
-    must_see(scene)
+    backend, process = scene.picture.backend, _process(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
     answering = (Source.HEALTH, Source.METRICS)
     ages = [source.age_s for source in backend.sources if source.source in answering and source.age_s is not None]
     silent = min(ages, default=None)
     first = scene.past.first_within(KEEP_S)
     unheard = silent if silent is not None else scene.now - first.at if first is not None else 0.0
-    if unheard < limits["starved_s" if _is_server_starved(scene, limits, unheard) else "silent_s"]:
-        return
-    evidence = [("address", backend.url), ("last answer", f"{duration(silent)} ago" if silent is not None else "never")]
-    if process is not None:
-        cores = f"{process.cpu_cores:.1f} cores busy" if process.cpu_cores is not None else "alive"
-        evidence.append(("process", f"{process.pid} ({process.name or '?'}), {cores}"))
-    since = f"for {duration(silent)}" if silent is not None else "since specdash looks"
-    yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
+    starved = _is_server_starved(scene, limits, unheard)
+    found = of_server(replace(backend.signs, unheard_s=unheard, cpu_starved=starved), limits)
+    if found is Standstill.STARVED:
+        raise UnjudgeableError(TOO_BUSY)
+    if found is Standstill.STOPPED and process is not None:
+        pids = ", ".join(map(str, process.stopped))
+        yield Symptom(
+            f"process {pids} was stopped by a signal: it keeps its port and answers nothing",
+            (("process", f"{pids} stopped (kill -CONT resumes it)"), ("address", backend.url)),
+        )
+    elif found is Standstill.SILENT:
+        evidence = [
+            ("address", backend.url),
+            ("last answer", f"{duration(silent)} ago" if silent is not None else "never"),
+        ]
+        if process is not None:
+            cores = f"{process.cpu_cores:.1f} cores busy" if process.cpu_cores is not None else "alive"
+            evidence.append(("process", f"{process.pid} ({process.name or '?'}), {cores}"))
+        since = f"for {duration(silent)}" if silent is not None else "since specdash looks"
+        yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
+    elif found is Standstill.WEDGED:
+        yield _wedged(scene)
+    elif found is Standstill.LATE:
+        names = " and ".join(f"/{item.source}" for item, _ in _late(scene)) or "/metrics"
+        yield Symptom(
+            f"/health answers, {names} not in time for {duration(backend.signs.late_s or 0.0)}",
+            tuple((f"/{item.source}", age) for item, age in _late(scene)),
+            severity=AlertSeverity.WARNING,
+            remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_BATCH_SIZE), or "
+            "a newer build. When no prompt moves in the log either: specdash services restart backend.",
+        )
 
 
-def _busy(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It is alive, but metrics or slots have not come for long."""
-    lasting = scene.past.lasting((BackendState.BUSY,))
-    if lasting is None or lasting < limits["busy_s"]:
-        return
-    must_see(scene)
-    late = [
-        source
-        for source in scene.picture.backend.sources
-        if source.source in (Source.METRICS, Source.SLOTS) and source.failure is FailureKind.TIMEOUT
-    ]
-    ages = (f"last answer {duration(item.age_s)} ago" if item.age_s is not None else "no answer yet" for item in late)
-    names = " and ".join(f"/{item.source}" for item in late) or "/metrics"
-    yield Symptom(
-        f"/health answers, {names} not in time for {duration(lasting)}",
-        tuple((f"/{item.source}", age) for item, age in zip(late, ages, strict=True)),
-        severity=AlertSeverity.WARNING,
-        remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_BATCH_SIZE), or a "
-        "newer build. When no prompt moves in the log either: specdash services restart backend.",
+def _late(scene: RuleScene) -> Iterable[tuple[SourcePicture, str]]:
+    """/metrics or /slots that do not answer in time, with how long ago they did last."""
+    for item in scene.picture.backend.sources:
+        if item.source in (Source.METRICS, Source.SLOTS) and item.failure is FailureKind.TIMEOUT:
+            yield item, f"last answer {duration(item.age_s)} ago" if item.age_s is not None else "no answer yet"
+
+
+def _wedged(scene: RuleScene) -> Symptom:
+    """It lives, takes requests, and will never answer one."""
+    backend, signs = scene.picture.backend, scene.picture.backend.signs
+    tasks = [f"slot {slot.id}, task {slot.task}" for slot in backend.slots or () if slot.phase is not SlotPhase.IDLE]
+    used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
+    log = f"{duration(signs.log_silent_s)} ago" if signs.log_silent_s is not None else "not read"
+    return Symptom(
+        f"the inference loop is stuck: /health answers, {' and '.join(f'/{item.source}' for item, _ in _late(scene))} "
+        f"not for {duration(signs.hang_s or 0.0)}, and {backend.engine or 'this build'} never waits there",
+        (
+            *((f"/{item.source}", age) for item, age in _late(scene)),
+            ("open request", "; ".join(tasks) or UNKNOWN),
+            ("last log line", log),
+            ("GPU", percent(used) if used is not None else UNKNOWN),
+        ),
+        remedy="Restart it: specdash services restart backend, which kills it when it ignores SIGTERM. Its open "
+        "requests are lost either way. When it happens again, report it with the log's last lines: specdash incident.",
     )
 
 
@@ -245,28 +268,77 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     services restart backend. When it happens again with speculation and not without, it is worth a ticket: specdash
     incident.
     """
-    must_see(scene)
-    slots = scene.picture.backend.slots or ()
-    for slot in slots:
-        if slot.phase is SlotPhase.IDLE:
-            continue
-        unmoved = _unmoved(scene, slot)
-        if slot.phase is SlotPhase.PREFILL:
-            limit, what = limits["prefill_s"], "processed no prompt token"
-        else:
-            moving = bool(scene.past.growth("decode_calls", limits["no_token_s"]))
-            limit = limits["while_others_s"] if moving else limits["no_token_s"]
-            what = "generated no token"
-        if unmoved < limit:
-            continue
+    for slot, signs in _at_a_standstill(scene, limits, Standstill.STUCK):
+        what = "processed no prompt token" if signs.prefill else "generated no token"
+        used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
         evidence = (
             ("slot", str(slot.id)),
             ("task", plain(slot.task)),
             ("generated", str(slot.decoded or 0)),
             ("prompt processed", plain(slot.prompt_processed)),
-            ("unmoved for", duration(unmoved)),
+            ("unmoved for", duration(signs.unmoved_s)),
+            ("GPU", percent(used) if used is not None else UNKNOWN),
         )
-        yield Symptom(f"slot {slot.id} is busy and has {what} for {duration(unmoved)}", evidence, f"slot {slot.id}")
+        yield Symptom(
+            f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}", evidence, f"slot {slot.id}"
+        )
+
+
+def _at_a_standstill(scene: RuleScene, limits: Limits, kind: Standstill) -> Iterable[tuple[SlotPicture, SlotSigns]]:
+    """Slots at work of which the judgement is this."""
+    must_see(scene)
+    for slot in scene.picture.backend.slots or ():
+        if slot.phase is not SlotPhase.IDLE and slot.signs is not None and of_slot(slot.signs, limits) is kind:
+            yield slot, slot.signs
+
+
+@rule(
+    "One verification step repeats",
+    AlertSeverity.CRITICAL,
+    clear_after_s=0,
+    needs=(Source.SLOTS,),
+    while_idle=False,
+    chart="decode",
+    explains=("clients_leaving", "requests_waiting", "slot_hung", "zero_acceptance", "repeating_answer"),
+    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
+)
+def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """The server decodes and a slot gets no token: it drafts the same tokens, refuses the same one, goes back to its
+    checkpoint and begins again, for hours. It comes from speculation (a tie between two tokens that a batch and a
+    single step decide differently, as with ngram-mod at temperature 0), not from the GPU. Every request behind it
+    waits.
+
+    - specdash snapshot: the slot's task, and decode calls that grow while its tokens do not
+    - LLAMA_TRACE=1: the log repeats the same `accepted 20/21 draft tokens (restore checkpoint)`
+
+    Close that one request at its client; the proxy then closes it at the server, and the slot is free. The same request
+    does it again: give it a temperature above 0, or take the n-gram type out of LLAMA_SPEC_TYPE.
+    """
+    for slot, signs in _at_a_standstill(scene, limits, Standstill.REPEATS):
+        running = scene.picture.proxy.running
+        client = f"session {running[0].session}, request {running[0].request_id}" if len(running) == 1 else UNKNOWN
+        yield Symptom(
+            f"slot {slot.id} repeats one verification step: no token for {duration(signs.unmoved_s)}, and the server "
+            "decodes all the time",
+            (
+                ("slot", str(slot.id)),
+                ("task", plain(slot.task)),
+                ("generated", str(slot.decoded or 0)),
+                ("decode calls meanwhile", number(signs.calls, 0)),
+                ("steps that went back to a checkpoint", str(signs.restored) if signs.restored else UNKNOWN),
+                ("request", client),
+            ),
+            f"slot {slot.id}",
+            fix=_without_repeats(scene.picture.backend.speculation.types),
+        )
+
+
+def _without_repeats(types: Sequence[str] | None) -> Fix:
+    """The chain without its n-gram types; nothing where there is none."""
+    kept = [kind for kind in types or () if not kind.startswith("ngram")]
+    if not types or len(kept) == len(types):
+        return ()
+    return (("LLAMA_SPEC_TYPE", ",".join(kept)),) if kept else WITHOUT
 
 
 @rule(
@@ -275,7 +347,8 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     clear_after_s=0,
     hold_back=False,
     explains=("upstream_unreachable", "proxy_errors", "requests_waiting"),
-    limits={"seconds": 300, "critical_s": 900},
+    # What names no model never has one.
+    limits={"seconds": 300, "critical_s": 900, "nothing_s": 30},
 )
 def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server is there and still loads its model; until it is done every request gets 503. A big model from a slow
@@ -289,6 +362,9 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Wait while the disk reads. A model that does not fit into memory swaps forever: less context, fewer layers, or a
     smaller quantisation. Raise limits.seconds for a model that takes so long by nature.
     """
+    for model in scene.picture.views.router.models:
+        if (model.loading_s or 0.0) >= limits["nothing_s" if model.has_source is False else "seconds"]:
+            yield _model_loads(model, limits)
     seen = scene.past.lasting((BackendState.LOADING,))
     if seen is None:
         return
@@ -304,6 +380,22 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if process is not None:
         evidence += [("process", str(process.pid)), ("CPU", f"{process.cpu_cores or 0.0:.1f} cores")]
     yield Symptom(f"the model has been loading for {duration(loading)}", tuple(evidence), severity=severity)
+
+
+def _model_loads(model: RouterModelPicture, limits: Limits) -> Symptom:
+    """A model behind a router that does not get ready."""
+    loading = model.loading_s or 0.0
+    nothing = model.has_source is False
+    words = "its preset names no model, so that its server became another router" if nothing else ""
+    return Symptom(
+        f"model {model.id} has been loading for {duration(loading)}" + (f": {words}" if words else ""),
+        (("model", model.id), ("loading for", duration(loading))),
+        subject=model.id,
+        severity=AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None,
+        remedy="Name its file or repository in the preset (model = FILE, or hf-repo = OWNER/NAME), then load it again."
+        if nothing
+        else "",
+    )
 
 
 @rule(
@@ -548,19 +640,6 @@ def _process(scene: RuleScene) -> ProcessTree | None:
 
 def _has_ended(scene: RuleScene) -> bool:
     return _failure(scene, Source.PROCESS) is not None
-
-
-def _unmoved(scene: RuleScene, slot: SlotPicture) -> float:
-    """For how many seconds the slot has come no further with its task."""
-    since = scene.now
-    now = (slot.task, slot.decoded, slot.prompt_processed)
-    for sample in scene.past.backwards():
-        if sample.work is None:
-            continue
-        if sample.work.get(slot.id) != now:
-            break
-        since = sample.at
-    return scene.now - since
 
 
 def _by_apply(scene: RuleScene, start: Start) -> bool:

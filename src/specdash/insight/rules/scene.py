@@ -31,7 +31,9 @@ CONFIRMED_S = 4.0
 TRIAL_SEEN_S = CONFIRMED_S + 3.0
 """So long after a trial its last restart, which put the settings from before back, may still be seen; longer where its
 process is seen to have begun before the trial's end."""
-_UP = frozenset({BackendState.LIVE, BackendState.BUSY, BackendState.LOADING, BackendState.RESTARTED})
+_UP = frozenset(
+    {BackendState.LIVE, BackendState.BUSY, BackendState.WEDGED, BackendState.LOADING, BackendState.RESTARTED}
+)
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
 
@@ -139,7 +141,7 @@ COARSE_S = 10.0
 LEAST_APART_S = 0.9
 """Looks that follow each other closer than this share a sample, unless the state changed."""
 _THIN_EVERY = 64
-_SHARED = ("totals", "live", "guardrails", "work")
+_SHARED = ("totals", "live", "guardrails")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,6 @@ class PictureSample:
     """Specdash itself got no CPU in time."""
     busy: int | None = None
     """Slots at work."""
-    work: Mapping[int, tuple[int | None, ...]] | None = None
-    """How far each slot at work has come: task, generated tokens, processed prompt tokens, by slot."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """By field name of `core.readings.Counters`."""
     live: Mapping[str, int] = field(default_factory=dict)
@@ -385,7 +385,6 @@ def sample_of(picture: Picture) -> PictureSample:
         cpu_wait=backend.process.cpu_wait if backend.process is not None else None,
         starved=picture.delay is not None and picture.delay.is_starved,
         busy=sum(slot.phase != "idle" for slot in slots) if slots is not None else None,
-        work={s.id: (s.task, s.decoded, s.prompt_processed) for s in slots if s.phase != "idle"} if slots else None,
         totals=dict(backend.counters),
         live=dict(picture.log.live),
         exact_accepted=backend.speculation.accepted_tokens_total,

@@ -234,6 +234,7 @@ def _cell(at: float, begin: float, end: float, width: int) -> int:
 STATE_ROLES = {
     BackendState.LIVE: "good",
     BackendState.BUSY: "warn",
+    BackendState.WEDGED: "bad",
     BackendState.STALE: "warn",
     BackendState.LOADING: "accent",
     BackendState.RESTARTED: "warn",
@@ -369,6 +370,7 @@ def state_glyph(state: BackendState) -> str:
     shapes = {
         BackendState.LIVE: GLYPHS.live,
         BackendState.BUSY: GLYPHS.busy,
+        BackendState.WEDGED: GLYPHS.down,
         BackendState.STALE: GLYPHS.stale,
         BackendState.LOADING: GLYPHS.loading,
         BackendState.RESTARTED: GLYPHS.restarted,
