@@ -234,6 +234,8 @@ class SlotSelected:
     slot: int
     how: str
     similarity: float | None = None
+    kept: float | None = None
+    """Share of what the slot held that this start is."""
     at_s: float | None = None
 
 

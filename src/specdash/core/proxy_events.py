@@ -138,6 +138,18 @@ class GuardrailEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptChange:
+    """What a prompt changed of the one that it goes on from."""
+
+    what: str
+    """`system`, `tools`, `message 3`, `messages left out`; empty where it only goes on."""
+    at: float
+    """Share of the prompt before the change."""
+    known: float
+    """Share of it that the former prompt had too, wherever it stands."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestEvent:
     """One finished request. Token counts are summed over retries; a value that is not known is None, a text empty.
 
@@ -180,6 +192,10 @@ class RequestEvent:
     guardrails: tuple[str, ...] | None = ()
     prompt_estimated: bool | None = None
     """True where the upstream did not tell the size of the prompt, and `prompt_tokens` is the proxy's estimate."""
+    changed: str | None = None
+    """`PromptChange.what`; None for a new conversation. The next two are of the same."""
+    changed_at: float | None = None
+    known_share: float | None = None
 
 
 ProxyEvent = GuardrailEvent | RequestEvent

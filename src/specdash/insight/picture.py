@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
     from specdash.core.speculation import MemoryKind, Rollback
     from specdash.insight.progress import SlotSigns
+    from specdash.insight.proxy.read_again import ReadAgainSum
     from specdash.insight.request import ServedRequest
 
 
@@ -271,6 +272,8 @@ class PrefixCachePicture:
     """What the TTFT is: `proxy`, as its clients had it, or `prompt`, the time that the server took for the prompt."""
     prefill_rate: float | None = None
     """Of prompts long enough to tell, in tokens per second: what `saved_s` rests on."""
+    read_again: tuple[ReadAgainSum, ...] = ()
+    """Prompts of the window that were read again, by reason, the most tokens first."""
     unknown: str = ""
     """What is unknown and what would show it; empty where everything is known."""
     verdict: str = ""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specdash.core.log_facts import (
     AcceptancePerPosition,
+    CheckpointEvent,
     DecodeProgress,
     DecodeTiming,
     LogFact,
@@ -187,6 +188,10 @@ class ServedRequest:
     """Why it got its slot: `lcp` (shared prefix), `lru` (the one unused longest) or `id`."""
     similarity: float | None = None
     """Share of its prompt that the slot held already, where that is why."""
+    kept: float | None = None
+    """Share of what the slot held that was its prompt's start, likewise."""
+    no_checkpoint: bool = False
+    """It was read from its start because no checkpoint was left to go back to."""
     cancelled: bool = False
     error: str | None = None
     finished: bool = False
@@ -198,6 +203,10 @@ class ServedRequest:
     told_ttft_s: float | None = None
     told_rates: tuple[float | None, float | None] = (None, None)
     """Prefill and decode speed, in tokens per second."""
+    changed: str | None = None
+    """What the proxy says of its prompt: see `core.proxy_events.PromptChange`."""
+    changed_at: float | None = None
+    known_share: float | None = None
     began: float = 0.0
     ended: float = 0.0
     ended_age_s: float = 0.0
@@ -328,6 +337,9 @@ def of_event(event: RequestEvent) -> ServedRequest:
         purpose=_purpose(event),
         told_ttft_s=told_ttft(event),
         told_rates=rates,
+        changed=event.changed,
+        changed_at=event.changed_at,
+        known_share=event.known_share,
         began=event.at,
         ended=event.at + (event.duration_s or 0.0),
     )
@@ -459,6 +471,7 @@ class RequestAssembler:
             TaskLaunched: self._launched,
             SlotSelected: self._selected,
             PromptStarted: self._prompt_started,
+            CheckpointEvent: self._checkpoint,
             PromptReused: self._prompt_reused,
             PrefillProgress: self._prefill,
             DecodeProgress: self._decode,
@@ -543,6 +556,7 @@ class RequestAssembler:
         selection = self._selections.pop(fact.slot, None)
         if selection is not None:
             request.selected, request.similarity = selection.how, selection.similarity
+            request.kept = selection.kept
 
     def _selected(self, fact: SlotSelected) -> None:
         known = self._open.get(fact.slot)
@@ -551,6 +565,10 @@ class RequestAssembler:
         if len(self._selections) >= _MAX_OPEN:
             self._selections.clear()
         self._selections[fact.slot] = fact
+
+    def _checkpoint(self, fact: CheckpointEvent) -> None:
+        if fact.action == "full_reprocess" and fact.slot in self._open:
+            self._open[fact.slot].request.no_checkpoint = True
 
     def _prompt_started(self, fact: PromptStarted) -> None:
         self._early(fact).prompt_total_tokens = fact.prompt_tokens

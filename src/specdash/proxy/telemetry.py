@@ -30,6 +30,7 @@ from specdash.core.proxy_events import (
 from specdash.core.proxy_lines import CONTEXT_LEVELS, ContextLine, context_text, line_text, note_text
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
+from specdash.proxy.prompts import PromptBook
 from specdash.system.data import dataclass
 from specdash.system.files import put
 
@@ -356,6 +357,7 @@ class Telemetry:
         self.log_lines_lost: Callable[[], int] = int
         """Lines of the human log that could not be written."""
         self._sessions = sessions
+        self._prompts = PromptBook()
         self._clock = clock
         self._wall = wall
         self._active: dict[int, ActiveRequest] = {}
@@ -374,6 +376,14 @@ class Telemetry:
         facts = {"stream": event.stream, "messages": event.messages or 0, "tools": event.tools}
         _tell(logging.INFO, line_text, "request", facts, session=session.id, request_id=event.request_id)
         return active
+
+    def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
+        """The chat completions body of a request, as it goes to the upstream."""
+        change = self._prompts.change(body)
+        if change is not None:
+            active.event = dataclasses.replace(
+                active.event, changed=change.what, changed_at=change.at, known_share=change.known
+            )
 
     def note(self, active: ActiveRequest | None, session: ProxySession, note: GuardrailNote) -> None:
         """A guardrail did something."""

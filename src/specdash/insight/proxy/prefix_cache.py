@@ -15,6 +15,7 @@ from specdash.core.proxy_events import PREFILL, speed
 from specdash.core.readings import Source
 from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import PrefixCachePicture, PrefixSession, PrefixSlot, ended_at
+from specdash.insight.proxy.read_again import read_again, summed
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.request import of_event, told_ttft
 from specdash.insight.speculation.acceptance import resolution
@@ -66,6 +67,8 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         warm, cold = _ttfts(requests)
     rate = _prefill_rate(state)
     book = state.log.prompt_cache
+    dropped = any(state.log.storms.count(name) for name in _EVICTIONS)
+    again = (read_again(request, dropped=dropped) for request in recent)
     found = PrefixCachePicture(
         cached=sums.cached if sums is not None else None,
         processed=sums.processed if sums is not None else None,
@@ -92,6 +95,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         basis=sums.basis if sums is not None else "",
         ttft_basis=_ttft_basis(requests) if warm or cold else "",
         prefill_rate=rate,
+        read_again=summed(one for one in again if one is not None),
         unknown=_unknown(state),
     )
     return verdict_on(found, window_s, _missing(state))
@@ -127,7 +131,14 @@ def _joined(from_proxy: ServedRequest, logged: list[ServedRequest]) -> ServedReq
     for index, request in enumerate(logged):
         if abs(request.ended_age_s - from_proxy.ended_age_s) <= SAME_END_S:
             del logged[index]
-            return replace(from_proxy, slot=request.slot, task=request.task, similarity=request.similarity)
+            return replace(
+                from_proxy,
+                slot=request.slot,
+                task=request.task,
+                similarity=request.similarity,
+                selected=request.selected,
+                no_checkpoint=request.no_checkpoint,
+            )
     return from_proxy
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.records import AlertSeverity, Symptom
+from specdash.insight.proxy.read_again import OF_CLIENT, read_again
+from specdash.insight.request import of_event
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import (
     flag,
@@ -18,14 +21,16 @@ from specdash.insight.rules.known import (
     per_minute,
     takeovers,
     touched,
+    turns_of,
     warning,
 )
 from specdash.insight.speedup.verdict import WITHOUT, advice
-from specdash.system.text import percent
+from specdash.system.text import UNKNOWN, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from specdash.insight.proxy.read_again import ReadAgain, Reason
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -313,7 +318,8 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Turns read again what the turn before had left in the cache: time to first token grows with the whole
     conversation. Seen in the log (a slot picked for the start it held, and then not used) or in the proxy's events (a
     longer prompt of the same session, less than half of it cached). Or more conversations than slots take turns, and
-    each throws out what another's slot held; from the log alone this is a notice, since its prompts may not be turns
+    each throws out what another's slot held; or one client changes the start of its prompts every time, and the
+    proxy saw what. From the log alone this is a notice, since its prompts may not be turns
     of conversations.
 
     - does the client change the start of its prompts: a date, a request's id, reordered tools?
@@ -326,6 +332,10 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     a slot for each, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents at a time.
     """
     window = limits["window_s"]
+    changing = list(_changing_clients(scene, limits))
+    if changing:
+        yield from changing
+        return
     slots = scene.picture.backend.slots or ()
     sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
     if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
@@ -362,6 +372,35 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"{taken.tokens} tokens; if these are turns of conversations, there are more of them than slots",
             (("prompts", f"{taken.requests} of {taken.of}"), ("tokens", str(taken.tokens)), ("slots", str(len(slots)))),
             severity=AlertSeverity.NOTICE,
+        )
+
+
+def _changing_clients(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """Clients that change what every turn begins with, by what they change."""
+    found: defaultdict[tuple[str, Reason], list[ReadAgain]] = defaultdict(list)
+    turns: Counter[str] = Counter()
+    for event in turns_of(scene, limits["window_s"]).ended:
+        turns[event.session] += 1
+        again = read_again(of_event(event))
+        if again is not None and again.reason in OF_CLIENT and again.tokens >= limits["tokens"]:
+            found[event.session, again.reason].append(again)
+    for (session, reason), ones in found.items():
+        if len(ones) < limits["times"] or len(ones) < limits["share"] * turns[session]:
+            continue
+        known = [one.seconds for one in ones if one.seconds is not None]
+        tokens = sum(one.tokens for one in ones)
+        yield Symptom(
+            f"session {session} had {tokens} tokens read again in {len(ones)} of {turns[session]} turns: {reason}",
+            (
+                ("session", session),
+                ("turns", f"{len(ones)} of {turns[session]}"),
+                ("tokens read again", str(tokens)),
+                ("it cost", seconds(sum(known)) if known else UNKNOWN),
+                ("changed at", ", ".join(sorted({percent(one.at) for one in ones}))),
+            ),
+            subject=session,
+            remedy="Keep that part the same from turn to turn: no date or id in the system prompt, the same tools in "
+            "the same order, new messages at the end alone. Or put what changes at the end.",
         )
 
 

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _selected(slot: int, task: int, how: str, at_s: float | None, similarity: float | None = None) -> SlotSelected:  # noqa: ARG001
-    return SlotSelected(slot, how.lower(), similarity, at_s)
+_BY_PREFIX = "slot| selected slot by {how:=LCP} similarity"
+
+
+def _selected(slot: int, task: int, how: str, at_s: float | None, **shares: float) -> SlotSelected:  # noqa: ARG001
+    return SlotSelected(slot, how.lower(), at_s=at_s, **shares)
 
 
 def _released(slot: int, task: int, n_tokens: int, truncated: int, at_s: float | None) -> TaskReleased:
@@ -131,8 +134,8 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         "slot_selected",
         "a slot was picked for a request",
         (
-            "slot| selected slot by {how:=LCP} similarity, f_sim_best = {similarity:f} (> {:f} thold), f_keep = {:f}",
-            "slot| selected slot by {how:=LCP} similarity, sim_best = {similarity:f} (> {:f} thold), f_keep = {:f}",
+            f"{_BY_PREFIX}, f_sim_best = {{similarity:f}} (> {{:f}} thold), f_keep = {{kept:f}}",
+            f"{_BY_PREFIX}, sim_best = {{similarity:f}} (> {{:f}} thold), f_keep = {{kept:f}}",
             "slot| selected slot by {how:=LRU}, t_last = {:d}",
             "slot| selected slot by {how:=id} ({:d})",
         ),

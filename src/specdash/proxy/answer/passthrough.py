@@ -85,6 +85,7 @@ class _Exchange:
         self._body = body
         self._chat = chat
         self.wants_stream = bool(active.event.stream)
+        proxy.telemetry.sends(active, chat)
         self._answer = AnswerAssembler()
         self._is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""

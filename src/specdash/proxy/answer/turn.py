@@ -187,6 +187,7 @@ class Turn:
         self.settings = self.proxy.settings
         self.deadline = Deadline(self.settings.generation_timeout)
         self.is_ready = True
+        self.proxy.telemetry.sends(self.active, prepared.body)
         for note in prepared.notes:
             self.proxy.telemetry.note(self.active, self.session, note)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.readings import ReadingStatus
 from specdash.insight.picture import NAME_PROXY, acceptance, cache_share, ended_how, is_error, prefill_progress
+from specdash.insight.proxy.read_again import read_again
+from specdash.insight.request import of_event
 from specdash.system.stats import share
 from specdash.system.text import (
     UNKNOWN,
@@ -82,7 +84,7 @@ def request_lines(request: Request, view: View, width: int) -> list[Line]:
     """The page."""
     lines: list[Line] = [(("Request", "accent bold"), (f"  all details; {view.keys['back']} closes", "dim")), BLANK]
     details = _ended(request) if isinstance(request, RequestEvent) else _running(request, view)
-    for label, text in (*_whose(request, view), *details):
+    for label, text in (*_whose(request, view), *details, *_read_again(request, view)):
         role = "dim" if text == UNKNOWN else "bad bold" if label == "error" else "text"
         for index, part in enumerate(wrap(text, max(width - _LABEL, 20), 4)):
             lines.append(((("" if index else label).ljust(_LABEL), "dim"), (part, role)))
@@ -102,6 +104,20 @@ def _whose(request: Request, view: View) -> Iterator[tuple[str, str]]:
         how.append("checked whole before it is sent")
     yield "endpoint", ", ".join(how) or UNKNOWN
     yield "model", clean(request.model, 200) or UNKNOWN
+
+
+def _read_again(request: Request, view: View) -> Iterator[tuple[str, str]]:
+    """Why its prompt was read again, with what the log adds."""
+    if not isinstance(request, RequestEvent):
+        return
+    known = (
+        one
+        for one in view.picture.views.prefix_cache.requests
+        if one.session == request.session and one.began == request.at
+    )
+    found = read_again(next(known, of_event(request)))
+    if found is not None:
+        yield "read again", found.words
 
 
 def _running(request: ActiveView, view: View) -> Iterator[tuple[str, str]]:

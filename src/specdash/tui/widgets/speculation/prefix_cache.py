@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.insight.picture import PrefixCachePicture
+    from specdash.insight.proxy.read_again import ReadAgainSum
     from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
 
 
+_REASONS = 3
+"""So many reasons why prompts were read again are named."""
 _LABEL = 13
 _BAR, _BAR_MOST = 12, 40
 _OTHERS = 140
@@ -60,6 +63,7 @@ class PrefixCachePanel(TextPart):
         if prefix_cache.warm or prefix_cache.cold:
             lines.append(_first_token(prefix_cache, view.picture.window_s, width))
         lines.append(_prompt_cache(prefix_cache, width))
+        lines += [_read_again(one) for one in prefix_cache.read_again[:_REASONS]]
         lines += sentences(clean(prefix_cache.verdict, 400), width, 2, "text bold")
         return lines + sentences(clean(prefix_cache.unknown, 400), width, 2)
 
@@ -102,6 +106,16 @@ def _first_token(picture: PrefixCachePicture, window_s: float, width: int) -> Li
         )
         spans = (*spans, *saved) if line_width(spans) + line_width(saved) <= width else spans
     return spans
+
+
+def _read_again(found: ReadAgainSum) -> Line:
+    cost = f"  {seconds(found.seconds)}" if found.seconds is not None else ""
+    return (
+        (f"{'read again':<{_LABEL}}", "dim"),
+        (counted(found.requests, "prompt"), "warn bold"),
+        (f"  {compact(found.tokens)} tokens{cost}  ", "text"),
+        (str(found.reason), "warn"),
+    )
 
 
 def _prompt_cache(picture: PrefixCachePicture, width: int) -> Line:
