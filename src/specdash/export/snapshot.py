@@ -97,6 +97,8 @@ def _backend(backend: BackendPicture) -> dict[str, Any]:
         counters=dict(backend.counters),
         process=_process(backend),
     )
+    for slot in document["slots"] or ():
+        del slot["signs"]
     return document
 
 
