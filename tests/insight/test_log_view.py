@@ -13,7 +13,7 @@ def test_steps_of_a_slots_task_add_up_over_batches() -> None:
     view = LogView()
     view.add(100.0, LogBatch(facts=(VerificationSteps(0, 7, 2, 9, 16, 1, 1, 1.0, 1.5),)), 2.0)
     fresh = view.add(101.0, LogBatch(facts=(VerificationSteps(0, 7, 3, 10, 24, 0, 0, 2.0, 2.5),)), 3.0)
-    assert view.slot_steps == {0: SlotSteps(7, steps(40, 19, 5, 1, (2.5 - 1.0, 5)), 1.0, 2.5)}
+    assert view.slot_steps == {0: SlotSteps(7, steps(40, 19, 5, 1, (2.5 - 1.0, 5)), 1.0, 2.5, restored=1)}
     assert (fresh.drafts.drafted, fresh.drafts.accepted) == (24, 10)
 
 
@@ -21,7 +21,7 @@ def test_replays_move_the_time_but_not_the_sums() -> None:
     view = LogView()
     view.add(100.0, LogBatch(facts=(VerificationSteps(0, 7, 1, 6, 8, 0, 1, 1.0, 1.0),)), 2.0)
     view.add(101.0, LogBatch(facts=(VerificationSteps(0, 7, 0, 0, 0, 1, 0, 2.0, 2.0),)), 3.0)
-    assert view.slot_steps == {0: SlotSteps(7, steps(8, 6, 1, 1, (1.0, 1)), 1.0, 2.0)}
+    assert view.slot_steps == {0: SlotSteps(7, steps(8, 6, 1, 1, (1.0, 1)), 1.0, 2.0, restored=1)}
 
 
 def test_another_task_of_the_slot_begins_anew() -> None:

@@ -121,6 +121,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "port_closed": "backend_down",
     "proxy_settings": "",
     "recording_fault": "",
+    "repeating_answer": "",
     "server_starved": "cpu_starved",
     "slot_nearly_full": "context_nearly_full (limits.slot)",
     "slot_thrash": "prompt_cache_lost (limits.takeovers)",

@@ -1,29 +1,23 @@
 """Rules that read the server's own log: clients that leave, and answers that repeat themselves."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from insight.rules.judging import OK, Watch, counters, only, process
-from specdash.core.readings import Props, Slot, Slots, Source
-from specdash.core.records import Alert, AlertSeverity
-from specdash.core.target import Target
+from specdash.core.readings import Slot, Slots, Source
+from specdash.core.records import Alert
 from specdash.llama.log.parser import LogParser
 
-RULES = only("clients_leaving", "repeating_answer")
+RULES = only("clients_leaving")
 BUILDS = {"today": "W srv          stop", "2024 to 2026": "W srv  cancel_tasks"}
 
 
 class Logged:
     """A server of which the log tells, one request after the other."""
 
-    def __init__(self, *, draft_model: str | None = None, types: tuple[str, ...] = ("draft-simple",)) -> None:
+    def __init__(self) -> None:
         self.watch = Watch(RULES)
-        if draft_model is not None:
-            parameters = (("spec-draft-model", draft_model),)
-            self.watch.state.retarget(Target(self.watch.state.target.url, parameters=parameters))
         self.parser = LogParser()
-        self.slots = Slots((Slot(0, is_processing=False, speculative=True, speculative_types=types),))
+        self.slots = Slots((Slot(0, is_processing=False, speculative=True),))
         self.task = 0
         self.watch.look(2, health=OK, metrics=counters(1), slots=self.slots, process=process())
         self.write("srv  update_slots: all slots are idle")
@@ -97,58 +91,3 @@ def test_those_who_left_long_before_specdash_looked_are_no_storm_of_now() -> Non
     )
     fresh.look(3, health=OK, metrics=counters(1), slots=logged.slots, process=process())
     assert fresh.raised() == set()
-
-
-def test_a_long_answer_of_which_every_draft_is_right_repeats_itself() -> None:
-    logged = Logged()
-    for _ in range(3):
-        logged.answer(200, 200, 110)
-    logged.answer(3000, 2400, 2376, slot=2)
-    alert = logged.alert("repeating_answer")
-    assert alert is not None
-    assert (alert.subject, alert.severity) == ("slot 2", AlertSeverity.WARNING)
-    evidence = dict(alert.evidence)
-    assert evidence["request"] == "slot 2, task 4"
-    assert evidence["acceptance"] == "99.0 %"
-    assert evidence["other answers"] == "55 % of drafts accepted"
-
-
-def test_where_only_repeated_text_is_drafted_it_may_be_a_copy_and_is_a_notice() -> None:
-    logged = Logged(types=("ngram-mod",))
-    logged.answer(3000, 2400, 2400)
-    alert = logged.alert("repeating_answer")
-    assert alert is not None
-    assert alert.severity is AlertSeverity.NOTICE
-
-
-@given(st.lists(st.tuples(st.integers(1, 999), st.integers(1, 999)), max_size=15))
-def test_short_answers_never_repeat_themselves_however_right_their_drafts(answers: list[tuple[int, int]]) -> None:
-    logged = Logged()
-    for tokens, drafted in answers:
-        logged.answer(tokens, drafted, drafted)
-    assert logged.watch.raised() == set()
-
-
-@pytest.mark.parametrize(
-    ("tokens", "drafted", "accepted"), [(3000, 2400, 2100), (3000, 900, 900), (900, 720, 720)],
-    ids=["good drafts", "few drafts", "short"],
-)  # fmt: skip
-def test_a_long_answer_with_good_drafts_is_no_loop(tokens: int, drafted: int, accepted: int) -> None:
-    logged = Logged()
-    logged.answer(tokens, drafted, accepted)
-    assert logged.watch.raised() == set()
-
-
-def test_a_drafter_that_is_always_right_is_no_loop() -> None:
-    logged = Logged()
-    for _ in range(5):
-        logged.answer(100, 80, 80)
-    logged.answer(3000, 2400, 2400)
-    assert logged.watch.raised() == set()
-
-
-def test_a_draft_model_that_is_the_model_itself_is_no_loop() -> None:
-    logged = Logged(draft_model="/m/model.gguf")
-    logged.watch.tell(Source.PROPS, Props(model_path="/m/model.gguf"))
-    logged.answer(3000, 2400, 2400)
-    assert logged.watch.raised() == set()

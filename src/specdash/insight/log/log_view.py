@@ -520,10 +520,10 @@ class SlotSteps:
 
     task: int
     drafts: DraftTally = NO_DRAFTS
-    restored: int = 0
-    """How many of its steps, replays included, went back to a checkpoint."""
     first_s: float | None = None
     last_s: float | None = None
+    restored: int = 0
+    """How many of its steps, replays included, went back to a checkpoint."""
 
 
 @dataclass(slots=True)

@@ -299,7 +299,7 @@ def _at_a_standstill(scene: RuleScene, limits: Limits, kind: Standstill) -> Iter
     needs=(Source.SLOTS,),
     while_idle=False,
     chart="decode",
-    explains=("clients_leaving", "requests_waiting", "slot_hung", "zero_acceptance", "repeating_answer"),
+    explains=("clients_leaving", "requests_waiting", "slot_hung", "zero_acceptance"),
     limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
 )
 def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:

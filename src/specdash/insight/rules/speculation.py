@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import islice
 from math import inf, sqrt
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.masking import MASK
-from specdash.core.readings import ReadingStatus, Source
+from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Drafting, Symptom
 from specdash.insight.picture import BackendState
-from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
+from specdash.insight.request import NO_DRAFTS, drafts_of
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from specdash.core.changes import Change
     from specdash.insight.picture import ApplyMark, SpeculationPicture
-    from specdash.insight.request import DraftTally, ServedRequest
+    from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
@@ -411,131 +410,6 @@ def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         (("generated", f"{tokens:.0f}"), ("drafted", "0"), *_types(scene)),
         severity=AlertSeverity.NOTICE if guesses else None,
     )
-
-
-@rule(
-    "An answer repeats itself",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    ends_with_server=True,
-    of_drafts=True,
-    clear_after_s=0,
-    chart="acceptance",
-    limits={
-        "tokens": 1000,
-        "acceptance": 0.95,
-        "drafted_share": 0.5,
-        "others_drafted": 100,
-        "others_acceptance": 0.9,
-        "shown_s": 300,
-    },
-)
-def repeating_answer(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nearly every draft token of a long answer was accepted. A drafter is that sure of text that it has seen before:
-    the model says the same thing over and over, or it copies. A loop looks like a fast server and gives its client
-    nothing. Judged from 1000 tokens on, because every short answer may be predictable; from 95 %, because good drafts
-    of real text reach 80 to 90; where drafts made half of the answer, because a drafter that hardly ever drafts is
-    often right. Not where the draft model is the model itself, nor where this server's short answers are accepted as
-    well as that (90 % of 100 draft tokens): there the drafter is right by nature. A notice only where nothing but
-    n-gram types draft, which are there for text that is copied.
-
-    - what does the answer of that request say? the client has it; nothing here shows prompts
-    - did it end at its token limit (max_tokens, the context's end)?
-    - sampling of the client: temperature 0, no repetition penalty?
-    - the quantisation of model and KV cache: does a finer one loop too?
-
-    Give the client a token limit, a temperature above 0 or a repetition penalty (DRY: --dry-multiplier 0.8). A session
-    that loops is best begun anew: what repeats in its history is repeated.
-    """
-    guesses = _only_repeats(scene.picture.backend.speculation)
-    found = [
-        answer
-        for answer in _answers(scene, limits["shown_s"])
-        if answer.tokens >= limits["tokens"]
-        and answer.acceptance >= limits["acceptance"]
-        and (answer.drafted_share or 1.0) >= limits["drafted_share"]
-    ]
-    if not found or _is_draft_the_target(scene) or _drafts_are_always_right(scene, limits):
-        return
-    for answer in found:
-        yield Symptom(
-            f"{percent(answer.acceptance)} of drafts accepted over an answer of {answer.tokens} tokens "
-            f"({answer.words}): it repeats itself, or copies",
-            (
-                ("request", answer.words),
-                ("answer", f"{answer.tokens} tokens"),
-                ("acceptance", percent(answer.acceptance, 1)),
-                ("drafted", percent(answer.drafted_share)),
-                ("other answers", _others(scene, limits)),
-            ),
-            subject=answer.subject,
-            severity=AlertSeverity.NOTICE if guesses else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """One answer with drafts: `subject` and `words` say which, `drafted_share` how much of it drafts gave."""
-
-    subject: str
-    words: str
-    tokens: int
-    acceptance: float
-    drafted_share: float | None = None
-
-
-def _answers(scene: RuleScene, seconds: float) -> Iterable[_Answer]:
-    """Answers that are made now, and those of the last `seconds`, by the log, else by the proxy. One for a subject."""
-    found: dict[str, _Answer] = {}
-    for slot in scene.picture.backend.slots or ():
-        if slot.acceptance is not None and slot.decoded:
-            subject = f"slot {slot.id}"
-            found[subject] = _Answer(subject, f"{subject}, task {slot.task}, running", slot.decoded, slot.acceptance)
-    for ended in scene.picture.log.requests:
-        rate, tokens = ended.acceptance, ended.decode_tokens
-        if ended.ended_age_s <= seconds and rate is not None and tokens:
-            subject = f"slot {ended.slot}" if ended.slot is not None else f"task {ended.task}"
-            words = f"{subject}, task {ended.task}" if ended.slot is not None else subject
-            answer = _Answer(subject, words, tokens, rate, (ended.draft_accepted or 0) / tokens)
-            if subject not in found or found[subject].tokens < tokens:
-                found[subject] = answer
-    if scene.picture.log.status is ReadingStatus.KNOWN:
-        return found.values()
-    since = scene.picture.wall - seconds
-    for event in scene.picture.proxy.finished:
-        tokens = event.completion_tokens
-        if not tokens or event.at < since:
-            continue
-        drafts = of_event(event).drafts
-        if drafts.acceptance is not None:
-            subject = f"session {event.session}"
-            words = f"{subject}, request {event.request_id}"
-            found.setdefault(subject, _Answer(subject, words, tokens, drafts.acceptance, drafts.accepted / tokens))
-    return found.values()
-
-
-def _is_draft_the_target(scene: RuleScene) -> bool:
-    """Whether the draft model is the model itself, whose drafts are right by nature."""
-    draft, model = parameter(scene, "spec-draft-model"), scene.picture.backend.model_path
-    return draft is not None and model is not None and PurePath(draft).name == PurePath(model).name
-
-
-def _drafts_are_always_right(scene: RuleScene, limits: Limits) -> bool:
-    """Whether short answers of this server are drafted as well as that: then it is the drafter, and no loop."""
-    drafts = _of_short_answers(scene, limits)
-    return drafts.drafted >= limits["others_drafted"] and (
-        drafts.accepted >= limits["others_acceptance"] * drafts.drafted
-    )
-
-
-def _of_short_answers(scene: RuleScene, limits: Limits) -> DraftTally:
-    """Of answers that are too short to be judged."""
-    return drafts_of(request for request in _of_this_server(scene) if (request.decode_tokens or 0) < limits["tokens"])
-
-
-def _others(scene: RuleScene, limits: Limits) -> str:
-    rate = _of_short_answers(scene, limits).acceptance
-    return f"{percent(rate)} of drafts accepted" if rate is not None else "none to compare with"
 
 
 @rule(
