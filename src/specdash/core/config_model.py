@@ -79,9 +79,9 @@ def _kind(setting: Setting) -> Any:
     if isinstance(setting.default, bool):
         return bool
     if isinstance(setting.default, float):
-        unit = {"unit": setting.unit}
+        unit: dict[str, Any] = {"unit": setting.unit}
         if not setting.bounds:
-            return Annotated[Literal[setting.choices], Field(json_schema_extra=unit), BeforeValidator(_number)]  # type: ignore[valid-type]
+            return Annotated[Literal[setting.choices], Field(json_schema_extra=unit), BeforeValidator(_number)]
         least, most = setting.bounds
         return Annotated[float, Field(ge=least, le=most, json_schema_extra=unit), BeforeValidator(_number)]
     if setting.choices:
@@ -103,22 +103,18 @@ def _called(about: str, default: Any) -> tuple[Any, Any]:
 
 
 _TABLE = ConfigDict(extra="forbid")
+_KEYS: Any = {key: _field(BY_NAME[key], ... if key == "url" else None) for key in TARGET_KEYS}
 _TARGET: Any = create_model(
     "Target",
     __config__=_TABLE,
     name=_called("What it is called.", ...),
     group=_called("The group that it is in, for `specdash fleet`.", ""),
-    **{key: _field(BY_NAME[key], ... if key == "url" else None) for key in TARGET_KEYS},
+    **_KEYS,
 )
-_TARGETS: Any = Annotated[
-    tuple[Annotated[_TARGET, AfterValidator(_check_address)], ...],  # type: ignore[valid-type]
-    AfterValidator(_check_names),
-]
+_TARGETS: Any = Annotated[tuple[Annotated[_TARGET, AfterValidator(_check_address)], ...], AfterValidator(_check_names)]
+_FIELDS: Any = {setting.name: _field(setting) for setting in SETTINGS if setting.name != "target"}
 CONFIG: Any = create_model(
-    "config.toml",
-    __config__=_TABLE,
-    target=(_TARGETS, Field((), description=BY_NAME["target"].help)),
-    **{setting.name: _field(setting) for setting in SETTINGS if setting.name != "target"},
+    "config.toml", __config__=_TABLE, target=(_TARGETS, Field((), description=BY_NAME["target"].help)), **_FIELDS
 )
 
 
@@ -176,7 +172,7 @@ def _wanted(schema: Mapping[str, Any]) -> str:
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of config.toml, draft 2020-12, for editors."""
     named = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:specdash:schema:config.toml"}
-    schema = CONFIG.model_json_schema()
+    schema: dict[str, Any] = CONFIG.model_json_schema()
     for table in (schema, *schema["$defs"].values()):
         for row in table["properties"].values():
             row.pop("title", None)

@@ -213,11 +213,13 @@ def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
 
     only = ConfigDict(extra="forbid")
     number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-    limits: Any = create_model("limits", __config__=only, **dict.fromkeys(spec.limits, (number, None)))  # type: ignore[call-overload]
+    fields: Any = dict.fromkeys(spec.limits, (number, None))
+    limits: Any = create_model("limits", __config__=only, **fields)
+    severity: Any = Literal[tuple(map(str, AlertSeverity))]
     model: Any = create_model(
         "rule",
         __config__=only,
-        severity=(Literal[tuple(map(str, AlertSeverity))], None),
+        severity=(severity, None),
         raise_after_s=(number, None),
         clear_after_s=(number, None),
         enabled=(StrictBool, None),
