@@ -137,6 +137,21 @@ def test_a_start_that_does_not_boot_stays_and_the_reason_is_named() -> None:
     assert "CUDA error" in outcome.why
 
 
+def test_a_start_and_a_choice_that_fail_when_they_are_booted_again_leave_the_start() -> None:
+    tuner = SpecTuner(task((OFF, FAST), restarts=6))
+    for point, failure in ((OFF, ""), (FAST, ""), (OFF, CRASH), (FAST, CRASH)):
+        tuner.tell(BootResult(point, failure=failure) if failure else boot(point, speed(point)))
+    assert tuner.ask() is None
+    assert (tuner.outcome().chosen, tuner.outcome().improved) == (OFF, False)
+
+
+def test_one_prompt_of_a_class_is_enough_for_a_choice() -> None:
+    def one(point: Point) -> BootResult:
+        return BootResult(point, boot(point, speed(point)).prompts[:1])
+
+    assert drive(SpecTuner(task()), one).outcome().improved
+
+
 def test_nothing_measured_is_no_improvement() -> None:
     outcome = SpecTuner(task()).outcome()
     assert (outcome.improved, outcome.gain) == (False, None)

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 from specdash.core.errors import UsageError
 from specdash.system.stats import student
 from specdash.system.text import between, change, counted, percent
-from specdash.tune.model.gains import boot_noise, gain_of
+from specdash.tune.model.gains import Gain, boot_noise, gain_of
 from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed, noise_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.tune.model.gains import Gain
     from specdash.tune.model.problem import BootResult, Point, Task
 
 USUAL_NOISE = 0.012
@@ -79,7 +78,7 @@ class SpecTuner:
             return None
         if not self._results:
             return NextBoot(self.task.start, Stage.CALIBRATE, _WHY_START)
-        if not self._boots(self.task.start):
+        if any(result.failure for result in self._results if result.point == self.task.start):
             return None
         last = self._confirmation()
         explored = self._explored() if last is None or left > _FRESH else None
@@ -124,7 +123,9 @@ class SpecTuner:
         return sum(known) / len(known) if known else -math.inf
 
     def _fails(self, point: Point) -> bool:
-        """Whether it failed, or needs as much memory as one that had too little."""
+        """Whether it failed, or needs as much memory as one that had too little; what is compared with never does."""
+        if point == self.task.start:
+            return False
         failed = [result for result in self._results if result.failure]
         if any(result.point == point for result in failed):
             return True
@@ -156,9 +157,13 @@ class SpecTuner:
         """Over the start, by the boots after the one that made it look best, where there are any."""
         mine = self._boots(point)
         noise, reach = self._noise()
-        found = gain_of(mine[1:] or mine, self._boots(self.task.start), self.task.workload, noise * reach, Z_90)
-        assert found is not None  # noqa: S101 - both were measured
-        return found
+        fresh, theirs = mine[1:] or mine, self._boots(self.task.start)
+        found = gain_of(fresh, theirs, self.task.workload, noise * reach, Z_90) or Gain(0.0)
+        if found.low is not None:
+            return found
+        # Too few prompts to show how differently they gain: boots alone say how far it may be off.
+        middle, off = math.log1p(found.gain), noise * reach * math.sqrt(1 / len(fresh) + 1 / len(theirs))
+        return Gain(found.gain, math.expm1(middle - off), math.expm1(middle + off))
 
     def _lacking(self) -> int:
         """Boots that the best point and the start still need."""
