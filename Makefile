@@ -68,9 +68,9 @@ screenshots: $(DEV_STAMP)
 
 # Needs uv; run after a change of the dependencies in pyproject.toml.
 lock:
-	uv pip compile pyproject.toml requirements/build.in --extra backend --extra proxy --extra tune --universal --python-version 3.11 \
+	uv pip compile pyproject.toml requirements/build.in --extra backend --extra proxy --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -q -o requirements/run.txt
-	uv pip compile pyproject.toml requirements/build.in --extra backend --extra proxy --extra tune --extra dev --universal --python-version 3.11 \
+	uv pip compile pyproject.toml requirements/build.in --extra backend --extra proxy --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-annotate --no-header -q -o requirements/dev.txt
 
 clean:

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from specdash.core.config import SETTINGS, of_target, resolve
+from specdash.core.config import SETTINGS, Resolved, Setting, of_target, resolve
+from specdash.core.config_model import checked
 from specdash.core.errors import InputError, UsageError
 
 A = '[[target]]\nname = "a"\nurl = "gpu1"\n'
@@ -36,7 +37,10 @@ def test_values_are_typed() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("refresh = 3", "refresh = 3"),
+        ("refresh = 3", "config.toml: refresh = 3: must be one of 0.5, 1, 2, 5 (seconds)"),
+        ("drain_timeout = true", "drain_timeout = 'True': must be seconds, from 1 to 86400"),
+        ("history_mb = 0", "history_mb = 0: must be MB, from 1 to 1e+06"),
+        ('record = "perhaps"', "record = 'perhaps': must be true or false"),
         ('window = "2h"', "must be one of 1m, 5m, 15m, 1h"),
         ("utl = 1", "did you mean 'url'"),
         ("url = ", "not valid TOML"),
@@ -87,7 +91,7 @@ def test_only_the_command_line_goes_before_a_target_s_table() -> None:
         of_target(settings, "b")
 
 
-def test_defaults_are_values_that_could_be_given() -> None:
-    for setting in SETTINGS:
-        if setting.default is not None:
-            assert setting.read(setting.default) == setting.default
+@pytest.mark.parametrize("setting", [one for one in SETTINGS if one.default is not None], ids=lambda one: one.name)
+def test_a_default_is_a_value_that_could_be_given(setting: Setting) -> None:
+    given = setting.default if setting.default != () else []
+    assert checked({setting.name: Resolved(given, "here")})[setting.name].value == setting.default

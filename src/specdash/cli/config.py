@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         print(paths.config_file())
         return ExitCode.OK
     if args.action == "schema":
-        from specdash.core.config_schema import config_schema
+        from specdash.core.config_model import config_schema
 
         print_json(config_schema())
         return ExitCode.OK

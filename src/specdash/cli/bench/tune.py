@@ -289,12 +289,6 @@ def _question(prepared: PreparedRun) -> str:
 
 
 def _prepared(options: TuneOptions, ground: TuneTarget, gpus: GpuLooks, env: Mapping[str, str]) -> PreparedRun:
-    try:
-        import numpy as np  # noqa: F401 - it is asked for here, before anything is touched
-    except ImportError:
-        raise SpecdashError(
-            "`specdash tune` needs numpy; run `pip install '.[tune]'` in a checkout of specdash"
-        ) from None
     from specdash.tune.run.planning import prepare
 
     return prepare(options, ground.values, ground.words, ground.place, gpus, env)
@@ -475,7 +469,7 @@ def _gear(
         return configuration(point, ground.values, env)
 
     gear = LoopParts(
-        tuner=SpecTuner(prepared.task, options.seed),
+        tuner=SpecTuner(prepared.task),
         bed=ground.bed,
         measure=Measurer(prepared.prompts, prepared.measure, gpus, stop),
         configure=configure,

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from specdash.core.config import near
 from specdash.core.env_edit import printable
 from specdash.core.errors import InputError
 from specdash.core.records import Alert, AlertSeverity, Symptom
@@ -177,10 +178,6 @@ def title_of(rule_id: str) -> str:
     return next((rule.spec.title for rule in shipped() if rule.spec.id == rule_id), rule_id)
 
 
-CHANGEABLE = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
-"""What a user's file may change of a rule."""
-
-
 def with_user_limits(
     rules: Iterable[Rule], text: str, name: str = "rules.toml", warn: Callable[[str], None] = lambda _: None
 ) -> tuple[Rule, ...]:
@@ -201,7 +198,7 @@ def with_user_limits(
             warn(f"{name}: {gone}")
             continue
         if rule_id not in by_id:
-            raise InputError(f"{name}: unknown rule [{rule_id}]; {_hint(rule_id, by_id)}")
+            raise InputError(f"{name}: unknown rule [{rule_id}]; {near(rule_id, by_id)}")
         if not isinstance(table, dict):
             raise InputError(f"{name}: {rule_id} wants a table, such as [{rule_id}]")
         rule = by_id[rule_id]
@@ -210,43 +207,34 @@ def with_user_limits(
 
 
 def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
-    changes: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in CHANGEABLE:
-            raise InputError(f"{where}: {key!r} cannot be changed; {_hint(key, CHANGEABLE)}")
-        if key == "severity":
-            if value not in tuple(AlertSeverity):
-                raise InputError(f"{where}: severity = {value!r}: must be one of {', '.join(AlertSeverity)}")
-            changes[key] = AlertSeverity(value)
-        elif key == "enabled":
-            if not isinstance(value, bool):
-                raise InputError(f"{where}: enabled = {value!r}: must be true or false")
-            changes[key] = value
-        elif key == "limits":
-            changes[key] = _limits(spec, value, where)
-        else:
-            changes[key] = _number(value, f"{where}: {key}")
-    return replace(spec, **changes)
+    from pydantic import ConfigDict, Field, StrictBool, ValidationError, create_model
 
+    from specdash.core.config_model import what_is_wrong
 
-def _limits(spec: RuleSpec, table: Any, where: str) -> Limits:
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: limits wants a table, such as limits.{next(iter(spec.limits), 'NAME')} = 1")
-    for key in table:
-        if key not in spec.limits:
-            raise InputError(f"{where}: unknown limit {key!r}; {_hint(key, spec.limits)}")
-    return {**spec.limits, **{key: _number(value, f"{where}: limits.{key}") for key, value in table.items()}}
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{what} = {value!r}: must be a number from 0 on")
-    return float(value)
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    import difflib
-
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names) or 'none'}"
+    only = ConfigDict(extra="forbid")
+    number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    fields: Any = dict.fromkeys(spec.limits, (number, None))
+    limits: Any = create_model("limits", __config__=only, **fields)
+    severity: Any = Literal[tuple(map(str, AlertSeverity))]
+    model: Any = create_model(
+        "rule",
+        __config__=only,
+        severity=(severity, None),
+        raise_after_s=(number, None),
+        clear_after_s=(number, None),
+        enabled=(StrictBool, None),
+        limits=(limits, None),
+    )
+    try:
+        changes = model.model_validate(table).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        row = error.errors(include_url=False)[0]
+        if row["type"] == "model_type":
+            example = next(iter(spec.limits), "NAME")
+            raise InputError(f"{where}: limits wants a table, such as limits.{example} = 1") from None
+        inner = len(row["loc"]) > 1
+        where, model = (f"{where} limits", limits) if inner else (where, model)
+        raise InputError(what_is_wrong(row, model, where, "cannot be changed")) from None
+    if "severity" in changes:
+        changes["severity"] = AlertSeverity(changes["severity"])
+    return replace(spec, **{**changes, "limits": {**spec.limits, **changes.get("limits", {})}})

@@ -160,20 +160,16 @@ class TuneOutcome:
     """Standard deviation of the logarithm of speed from boot to boot, as it was seen."""
     confirmed: bool = True
     """Whether the start was booted once more since, so that its first boot alone did not make the gain."""
-    noise_is_more: bool = False
-    """Whether the noise may be larger than that: it is the largest that is looked for."""
 
     @property
     def noise_words(self) -> str:
-        """`1.2 %`, `more than 23 %`, or `--`."""
-        return noise_words(self.noise, is_more=self.noise_is_more)
+        """`1.2 %`, or `--`."""
+        return noise_words(self.noise)
 
 
-def noise_words(noise: float | None, *, is_more: bool) -> str:
+def noise_words(noise: float | None) -> str:
     """By how much boots of one configuration differ."""
-    if noise is None:
-        return UNKNOWN
-    return f"more than {percent(noise)}" if is_more else percent(noise, 1)
+    return UNKNOWN if noise is None else percent(noise, 1)
 
 
 class Tuner(Protocol):

@@ -72,7 +72,7 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
         ],
         "discarded": discarded(directory),
         "measured_gain": _chosen_gain(run),
-        "boot_noise": boot_noise([boot.result for boot in run.boots], run.plan.workload),
+        "boot_noise": boot_noise([boot.result for boot in run.boots], run.plan.workload)[0],
         "end": None if run.end is None else asdict(run.end),
     }
 
@@ -162,7 +162,7 @@ def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
         lines += [*_by_class(run.boots), ""]
     if any(boot.speed for boot in run.boots):
         lines += [f"![speeds]({PLOT})", ""]
-    noise = boot_noise([boot.result for boot in run.boots], plan.workload)
+    noise = boot_noise([boot.result for boot in run.boots], plan.workload)[0]
     if noise is not None:
         lines.append(f"The same settings differ by {percent(noise, 2)} (standard deviation) from boot to boot.")
     thrown = discarded(directory)
