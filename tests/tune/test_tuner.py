@@ -173,7 +173,7 @@ def test_a_crash_rules_out_the_point_alone(environment: Environment) -> None:
 @pytest.mark.slow
 def test_among_points_of_one_speed_boots_that_differ_by_a_third_crown_none_more_often_than_by_chance() -> None:
     random, promoted = np.random.default_rng(5), 0
-    for seed in range(400, 440):
+    for seed in range(400, 416):
         environment = Environment.draw(seed)
         tuner = SpecTuner(environment.task(12), seed)
         while (asked := tuner.ask()) is not None:
@@ -184,7 +184,7 @@ def test_among_points_of_one_speed_boots_that_differ_by_a_third_crown_none_more_
             even = tuple(replace(prompt, seconds=luck * other.seconds) for prompt, other in pairs)
             tuner.tell(replace(boot, prompts=even))
         promoted += tuner.outcome().improved
-    assert promoted <= 4  # of 40: five in a hundred may be, and twice as many are luck
+    assert promoted <= 2  # of 16: five in a hundred may be, and twice as many are luck
 
 
 def test_no_run_ends_with_boots_to_spare_before_no_speculation_was_measured() -> None:
