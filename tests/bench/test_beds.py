@@ -17,7 +17,7 @@ from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyS
 from specdash.core.errors import ConflictError, InputError
 from specdash.core.paths import trial_file
 from support.asking import ask, healthy
-from support.deployment import Rig
+from support.deployment import Rig, running_deployment
 from support.help_engine import scripted_engine
 from support.waiting import until
 
@@ -36,7 +36,13 @@ def pid_of(rig: Rig) -> int:
     return engine.pid
 
 
-@pytest.mark.engine
+@pytest.fixture(scope="module")
+def running() -> Iterator[Rig]:
+    """The services on a scripted engine, which starts in a tenth of the time."""
+    with running_deployment("scripted") as item:
+        yield item
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 class TestTheServiceBed:

@@ -23,7 +23,7 @@ from specdash.insight.picture import Basis, Picture
 from specdash.insight.state import TargetState
 from support.asking import ask
 from support.deployment import running_deployment
-from support.engines import engine_env, llama_server_binary, running_backend
+from support.engines import engine_env, running_backend
 from support.outside import say
 from support.waiting import until
 
@@ -115,16 +115,15 @@ def now_of(state: TargetState) -> Picture:
     return state.picture(time.monotonic(), time.time(), 300.0)
 
 
-@pytest.mark.llama_server
+@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_running_server_is_measured_as_it_is_and_the_record_names_the_method(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    llama_server_binary()
     common = {"LLAMA_MODEL": str(demo.bundled_model(demo.TARGET_MODEL)), "LLAMA_THREADS": "1"}
     for types in ("ngram-simple", "none"):
-        settings = {**common, **engine_env("llama-server"), "LLAMA_SPEC_TYPE": types}
+        settings = {**common, **engine_env("xllamacpp"), "LLAMA_SPEC_TYPE": types}
         with running_backend(settings, tmp_path / types) as running:
             code = main(["baseline", "record", "--url", running.url, *QUICK[:4]])
         said = capsys.readouterr().err

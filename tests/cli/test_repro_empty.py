@@ -213,13 +213,13 @@ def test_a_real_server_uses_its_cache_and_answers_every_call(
     assert counted == [call["cache_off"]["prompt_tokens"] for call in found["calls"]]
 
 
-@pytest.mark.llama_server
+@pytest.mark.engine
 def test_a_server_of_an_env_file_is_started_for_it_with_its_speculation_and_gone_afterwards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     models = build(tmp_path)
     env = {
-        **engine_env("llama-server"),
+        **engine_env("xllamacpp"),
         "LLAMA_MODEL": str(models["mamba"]),
         "LLAMA_DRAFT_MODEL": str(models["draft-good"]),
         "LLAMA_SPEC_TYPE": "draft-simple",

@@ -86,7 +86,6 @@ def test_a_hanging_server_is_left_after_the_limit(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("speculative", "words", "code"),
     [
-        (False, (), ExitCode.OK),
         (False, ("--expect-speculation",), ExitCode.FAILED),
         (True, ("--no-expect-speculation",), ExitCode.FAILED),
         (None, (), ExitCode.OK),
@@ -124,26 +123,24 @@ def test_json_has_figures_and_no_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert "flour" not in printed
 
 
-def backend_env(directory: Path, engine: str = "xllamacpp", **values: str) -> dict[str, str]:
+def backend_env(directory: Path, **values: str) -> dict[str, str]:
     target = tiny_models.write_llama(directory / "target.gguf", layers=2)
     common = {"LLAMA_MODEL": str(target), "LLAMA_CTX_SIZE": "8192", "LLAMA_THREADS": "1", "LLAMA_ARG_N_PARALLEL": "2"}
-    return {**common, **engine_env(engine), **values}
+    return {**common, **engine_env("xllamacpp"), **values}
 
 
 @pytest.mark.engine
 @pytest.mark.slow
-@pytest.mark.parametrize(("wrong_every", "code"), [(1, ExitCode.FAILED), (8, ExitCode.OK), (None, ExitCode.OK)])
+@pytest.mark.parametrize(("wrong_every", "code"), [(1, ExitCode.FAILED), (8, ExitCode.OK)])
 def test_real_drafters_pass_and_a_useless_one_fails(
-    wrong_every: int | None, code: ExitCode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    wrong_every: int, code: ExitCode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values = {"LLAMA_SPEC_TYPE": "none" if wrong_every is None else "draft-simple", "LLAMA_DRAFT_MAX": "4"}
-    if wrong_every is not None:
-        draft = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=wrong_every)
-        values["LLAMA_DRAFT_MODEL"] = str(draft)
+    draft = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=wrong_every)
+    values = {"LLAMA_SPEC_TYPE": "draft-simple", "LLAMA_DRAFT_MAX": "4", "LLAMA_DRAFT_MODEL": str(draft)}
     with running_backend(backend_env(tmp_path, **values), tmp_path / "run") as running:
         assert main(["smoke", "--url", running.url]) == code
     found = verdicts(capsys.readouterr().out)
-    assert found["acceptance"] == ("SKIP" if wrong_every is None else "FAIL" if wrong_every == 1 else "PASS")
+    assert found["acceptance"] == ("FAIL" if wrong_every == 1 else "PASS")
     assert found["instance"] == found["answers"] == found["output"] == "PASS"
 
 
@@ -161,13 +158,13 @@ def test_recurrent_targets_and_n_gram_drafts_pass(tmp_path: Path) -> None:
             assert main(["smoke", "--url", running.url]) == ExitCode.OK
 
 
-@pytest.mark.llama_server
+@pytest.mark.engine
 @pytest.mark.slow
 def test_a_server_that_is_started_anew_in_the_middle_is_another_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It is back soon, so that requests meet another server and not a closed port.
-    env = backend_env(tmp_path, "llama-server", LLAMA_SPEC_TYPE="ngram-mod")
+    env = backend_env(tmp_path, LLAMA_SPEC_TYPE="ngram-mod")
     result: list[int] = []
     with running_backend(env, tmp_path / "run") as running:
         monkeypatch.setenv("XDG_STATE_HOME", str(running.state))

@@ -67,10 +67,10 @@ APPS_AND_ENDS = [
     *(
         pytest.param(app, ENDS[name], id=f"{app.__name__}, {name}")
         for app in (connect, replay)
-        for name in list(ENDS)[::5]
+        for name in list(ENDS)[-1:]
     ),
 ]
-"""Every end of one app, and the first and last of the others: all apps share what ends them."""
+"""Every end of one app, and the last of the others: all apps share what ends them."""
 
 
 @pytest.mark.slow
@@ -88,14 +88,14 @@ def test_every_app_ends_whatever_ends_it(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "end"),
-    [(key, hang_up if number % 2 else signalled(signal.SIGTERM)) for number, key in enumerate("pimeT?:/")],
-    ids=list("pimeT?:/"),
+    [(key, hang_up if number % 2 else signalled(signal.SIGTERM)) for number, key in enumerate("peT:")],
+    ids=list("peT:"),
 )
 def test_every_screen_ends_whatever_ends_it(key: str, end: Callable[[PseudoTerminal], None]) -> None:
     with PseudoTerminal([*SPECDASH, "--url", NOWHERE], controlling=False, size=(120, 36)) as terminal:
         terminal.wait_for("read-only")
         terminal.press(key.encode())
-        terminal.read(1.0)
+        terminal.read(0.3)
         end(terminal)
         assert terminal.wait_exit() == 130
 

@@ -26,6 +26,7 @@ from support.ended import gone
 from support.help_engine import scripted_engine
 from support.waiting import until
 
+pytestmark = pytest.mark.slow
 START_S = 60.0
 
 
@@ -90,20 +91,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
             process.wait(60)
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, ExitCode.OK), (signal.SIGINT, ExitCode.INTERRUPTED)], ids=["TERM", "Ctrl-C"]
-)
-def test_it_runs_both_and_ends_both(place: Place, number: signal.Signals, code: ExitCode) -> None:
+def test_what_is_killed_comes_back_no_client_of_the_proxy_is_refused_and_ctrl_c_ends_both(place: Place) -> None:
     process = place.up()
-    place.ready()
-    pids = place.pids()
-    process.send_signal(number)
-    assert process.wait(60) == code
-    assert all(gone(pid) for pid in pids.values())
-
-
-def test_what_is_killed_comes_back_and_no_client_of_the_proxy_is_refused(place: Place) -> None:
-    place.up()
     place.ready()
     before = place.pids()
     os.kill(before["proxy"], signal.SIGKILL)
@@ -116,6 +105,10 @@ def test_what_is_killed_comes_back_and_no_client_of_the_proxy_is_refused(place: 
     place.ready()
     assert not set(before.values()) & set(place.pids().values())
     assert "the proxy ended (signal SIGKILL); it starts again in 0.25 s" in place.said
+    pids = place.pids()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == ExitCode.INTERRUPTED
+    assert all(gone(pid) for pid in pids.values())
 
 
 def test_killed_itself_it_leaves_nothing(place: Place) -> None:
@@ -152,7 +145,7 @@ def test_a_port_in_use_and_settings_that_cannot_be_meant_end_it_at_once(place: P
     assert "LLAMA_MODEL" in done.stderr + done.stdout
 
 
-def test_settings_that_are_spoilt_later_do_not_end_it(place: Place) -> None:
+def test_settings_that_are_spoilt_later_do_not_end_it_and_its_log_is_followed_until_ctrl_c(place: Place) -> None:
     place.up("backend")
     until(lambda: healthy(place.backend_url) and bool(live_backends(place.env)), START_S)
     (record,) = live_backends(place.env)
@@ -163,6 +156,16 @@ def test_settings_that_are_spoilt_later_do_not_end_it(place: Place) -> None:
     until(lambda: "the backend ended (exit code 3)" in place.said, START_S)
     file.write_bytes(good)
     until(lambda: healthy(place.backend_url), START_S)
+    process = place.start("services", "logs", "backend", "--follow")
+
+    def is_said() -> bool:
+        with (place.home / "engine.log").open("a", encoding="utf-8") as log:
+            log.write("one more line\n")
+        return "one more line" in place.said
+
+    until(is_said, START_S)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == ExitCode.INTERRUPTED
 
 
 def test_services_restart_works_under_it_and_stop_names_what_ends_both(place: Place) -> None:
@@ -193,21 +196,6 @@ def test_a_backend_that_was_started_by_hand_is_ended_and_started_as_services_say
     assert process.wait(60) == ExitCode.OK
     place.start(*shlex.split(starts)[1:])
     until(lambda: bool(live_backends(place.env)) and healthy(place.backend_url), START_S, lambda: place.said)
-
-
-def test_a_log_is_followed_until_ctrl_c(place: Place) -> None:
-    place.up("backend")
-    until(lambda: healthy(place.backend_url) and bool(live_backends(place.env)), START_S)
-    process = place.start("services", "logs", "backend", "--follow")
-
-    def is_said() -> bool:
-        with (place.home / "engine.log").open("a", encoding="utf-8") as log:
-            log.write("one more line\n")
-        return "one more line" in place.said
-
-    until(is_said, START_S)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == ExitCode.INTERRUPTED
 
 
 @pytest.mark.engine

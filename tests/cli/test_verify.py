@@ -144,7 +144,6 @@ def test_a_baseline_that_speculates_is_none(capsys: pytest.CaptureFixture[str]) 
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("verify-models")
     found = tiny_models.build(directory)
-    found["mtp"] = tiny_models.write_qwen35(directory / "mtp.gguf", heads_too=True)
     found["other"] = tiny_models.write_llama(directory / "other.gguf", layers=2, wrong_every=16)
     found["memory-mamba"] = remembering(tiny_models.write_mamba(directory / "memory-mamba.gguf", layers=2))
     found["memory-mtp"] = remembering(tiny_models.write_qwen35(directory / "memory-mtp.gguf", heads_too=True))
@@ -173,11 +172,9 @@ def test_real_engines_give_the_same_text_whatever_drafts(
     cases = {
         "draft-simple": ["LLAMA_DRAFT_MAX=5"],
         "ngram-mod": ["LLAMA_SPEC_TYPE=ngram-mod", "!LLAMA_DRAFT_MODEL", "!LLAMA_DRAFT_MAX"],
-        "draft-mtp": ["LLAMA_SPEC_TYPE=draft-mtp", "!LLAMA_DRAFT_MODEL", *both(models, "mtp")],
-        "checkpoints": both(models, "mamba"),
     }
     for name, changes in cases.items():
-        assert main(["verify", "--env-file", env_file, "--json", "--tokens", "128", "--set", *changes]) == 0, name
+        assert main(["verify", "--env-file", env_file, "--json", "--tokens", "96", "--set", *changes]) == 0, name
         found = told(capsys)
         assert found["verdict"] == "identical", name
         assert found["drafted"] > 0, name
@@ -236,7 +233,7 @@ def test_real_damage_is_found_with_its_first_token(
 def test_a_real_batch_shape_effect_is_known_for_one(
     env_file: str, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["verify", "--env-file", env_file, "--json", "--tokens", "128", "--set", *both(models, "tied")]
+    words = ["verify", "--env-file", env_file, "--json", *FEW, "--set", *both(models, "tied")]
     assert main(words) == ExitCode.OK
     found = told(capsys)
     assert found["verdict"] == "batch-shape effect"

@@ -27,10 +27,8 @@ from support.upstream_script import (
     answers,
     error,
     loading,
-    overflow,
     says,
     stops,
-    thinks,
     tool_turn,
 )
 from support.waiting import until
@@ -144,15 +142,6 @@ def test_empty_answers_that_no_retry_helps(bench: Bench) -> None:
     assert alert.fix == ()
 
 
-def test_answers_of_reasoning_alone(upstream: FaultUpstream, tmp_path: Path) -> None:
-    upstream.otherwise = Script((*thinks("hm"), *stops("stop")))
-    with running_proxy(upstream.url, tmp_path, {"PROXY_STREAM_REASONING_FALLBACK": "visible"}) as proxy:
-        bench = Bench(upstream, proxy)
-        bench.ask(3)
-        alert = bench.alert("empty_answers", says="3 of 3 answers in 5 min had nothing but reasoning")
-    assert alert.fix == (("PROXY_STREAM_REASONING_FALLBACK", "sanitized"),)
-
-
 def test_malformed_tool_calls_that_reach_the_client_and_cut_sessions_back(bench: Bench) -> None:
     bench.upstream.otherwise = Script((*says(BROKEN), *stops("stop")))
     for session in ("one", "two", "three"):
@@ -177,31 +166,6 @@ def test_a_session_that_goes_on_looping_after_the_breaker_has_warned_it(bench: B
     assert ("PROXY_FORCED_THRESHOLD", "14") in alert.fix
 
 
-def test_histories_cut_to_fit_at_every_turn(tmp_path: Path) -> None:
-    with FaultUpstream(n_ctx=4096) as upstream, running_proxy(upstream.url, tmp_path) as proxy:
-        bench = Bench(upstream, proxy)
-        bench.ask(9, messages=chat_history(12, size=1000))
-        alert = bench.alert("prune_storm", says="9 of 9 turns in 5 min were cut to fit a window of 4096 tokens")
-    assert alert.fix == (("PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "0.5"),)
-
-
-def test_a_context_nearly_full(tmp_path: Path) -> None:
-    with FaultUpstream(n_ctx=4096) as upstream, running_proxy(upstream.url, tmp_path) as proxy:
-        bench = Bench(upstream, proxy)
-        upstream.otherwise = answers("fine", prompt_tokens=4000, cached_tokens=0, progress=(4000,))
-        bench.ask(1, "long")
-        alert = bench.alert("context_nearly_full")
-        assert (alert.subject, alert.severity) == ("hdr:long", AlertSeverity.CRITICAL)
-        assert "of its context window of 4096 tokens" in alert.summary
-
-
-def test_prompts_that_do_not_fit(bench: Bench) -> None:
-    bench.upstream.otherwise = overflow(70_000, 65_536)
-    bench.ask(1)
-    alert = bench.alert("context_overflow")
-    assert dict(alert.evidence)["longest prompt"] == "70000 tokens"
-
-
 def test_clients_that_leave(bench: Bench) -> None:
     bench.upstream.otherwise = Script((*says("slow"), Hang()))
     for _ in range(6):
@@ -210,13 +174,6 @@ def test_clients_that_leave(bench: Bench) -> None:
             client.leave(reset=True)
     said = "6 of 6 clients in 5 min left before their answer was complete, after "
     assert dict(bench.alert("clients_leaving", says=said).evidence)["before the first token"] == "0"
-
-
-def test_requests_that_end_with_errors(bench: Bench) -> None:
-    bench.upstream.otherwise = error(500, "It cannot be done.", "server_error")
-    bench.ask(8)
-    alert = bench.alert("proxy_errors", says="8 of 8 requests in 5 min ended with an error")
-    assert alert.severity is AlertSeverity.CRITICAL
 
 
 def test_a_proxy_that_is_killed_and_comes_back(bench: Bench, tmp_path: Path) -> None:

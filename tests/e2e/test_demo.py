@@ -30,9 +30,9 @@ def snapshot(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return document
 
 
-def test_it_prints_what_the_real_server_did(tmp_path: Path) -> None:
+def test_it_prints_what_the_real_server_did_and_that_speculation_pays(tmp_path: Path) -> None:
     record = tmp_path / "timings.jsonl"
-    done = demo(tmp_path, "--seconds", "25", "--json", "--engine", "xllamacpp", "--record", str(record))
+    done = demo(tmp_path, "--seconds", "45", "--json", "--engine", "xllamacpp", "--record", str(record))
     seen = snapshot(done)
     backend, speculation = seen["backend"], seen["backend"]["speculation"]
     assert seen["schema"] == "specdash.snapshot/1"
@@ -58,19 +58,15 @@ def test_it_prints_what_the_real_server_did(tmp_path: Path) -> None:
     assert lowest - 0.03 <= speculation["acceptance"]["window"] <= highest + 0.03
     assert speculation["acceptance"]["lifetime"] > 0.3
     assert list(tmp_path.glob("specdash-demo-*")) == []
-
-
-def test_its_speculation_pays_against_a_baseline_that_it_measured_itself(tmp_path: Path) -> None:
-    speedup = snapshot(demo(tmp_path, "--seconds", "45", "--json"))["speedup"]
     if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
-        pytest.skip("a machine that is this busy gives the demo too little of a core to measure anything")
-    assert speedup["basis"] == "measured"
-    assert speedup["low"] > 1, speedup["why"]
-    assert speedup["verdict"] == "paying"
+        pytest.skip("a machine that is this busy gives the demo too little of a core to compare speeds")
+    assert seen["speedup"]["basis"] == "measured"
+    assert seen["speedup"]["low"] > 1, seen["speedup"]["why"]
+    assert seen["speedup"]["verdict"] == "paying"
 
 
 def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
-    seen = snapshot(demo(tmp_path, "--seconds", "20", "--json", "--spec-type", "none"))["backend"]
+    seen = snapshot(demo(tmp_path, "--seconds", "14", "--json", "--spec-type", "none"))["backend"]
     assert seen["speculation"]["active"] is False
     assert seen["speculation"]["acceptance"] == {"window": None, "lifetime": None, "live": None, "held": None}
     assert seen["speculation"]["mean_accepted_length"] is None
@@ -80,16 +76,8 @@ def test_without_speculation_nothing_is_invented(tmp_path: Path) -> None:
     assert gain is None or gain <= 1.0
 
 
-def test_a_chain_of_types_runs_too(tmp_path: Path) -> None:
-    words = ("--seconds", "10", "--json", "--spec-type", "draft-simple,ngram-mod")
-    seen = snapshot(demo(tmp_path, *words))["backend"]["speculation"]
-    assert seen["active"] is True
-    assert set(seen["types"]) == {"draft-simple", "ngram-mod"}
-    assert seen["draft_tokens_total"] > 0
-
-
 def test_the_text_form_is_for_people(tmp_path: Path) -> None:
-    done = demo(tmp_path, "--seconds", "6")
+    done = demo(tmp_path, "--seconds", "4")
     assert done.returncode == 0, done.stderr
     assert "LIVE" in done.stdout
     assert "acceptance" in done.stdout

@@ -18,7 +18,6 @@ OWN = tuple(
     rule for rule in shipped() if rule.spec.family in ("memory", "speculation") or rule.spec.id == "context_nearly_full"
 )
 SENTENCE = " ".join(tiny_models.SENTENCE)
-FIND_SLOT = "0.57.309.308 W find_slot: non-consecutive token position 58 after 8 for sequence 0 with 6 new tokens"
 
 
 def converse(server: BreakableServer, turns: int, prompt: str = PROMPT * 20, *, cached: bool = True) -> str:
@@ -95,20 +94,6 @@ def test_drafts_that_a_recurrent_model_pays_twice(tmp_path: Path) -> None:
         assert alert.fix == (("LLAMA_SPEC_TYPE", "none"),)
 
 
-def test_a_recurrent_model_whose_drafts_hold_pays_nothing_twice(tmp_path: Path) -> None:
-    target = tiny_models.write_mamba(tmp_path / "mamba.gguf")
-    draft = tiny_models.write_llama(tmp_path / "draft.gguf")
-    flags = ("-np", "1", "--spec-type", "draft-simple", "-md", str(draft), "--spec-draft-n-max", "8")
-    with (
-        BreakableServer(tmp_path, *flags, model=target, LLAMA_TRACE="1") as server,
-        watched(server.target, OWN) as seen,
-        server.working(1, 300, tiny_models.SENTENCE[0]),
-    ):
-        until(lambda: dict(seen.picture().log.live).get("steps", 0) > 500)
-        time.sleep(6)
-        assert seen.rules_raised() == set()
-
-
 def diverge(server: BreakableServer, turns: int) -> None:
     """The last words of a long prompt change every time, as when somebody edits a message."""
     for turn in range(turns):
@@ -124,16 +109,6 @@ def test_a_recurrent_model_without_checkpoints_reads_conversations_from_their_st
         diverge(server, 6)
         alert = seen.until_alert("checkpoint_thrash")
         assert alert.fix == (("LLAMA_ARG_CTX_CHECKPOINTS", None),)
-
-
-def test_a_plain_model_goes_on_where_the_same_prompts_part(tmp_path: Path) -> None:
-    target = tiny_models.write_llama(tmp_path / "target.gguf")
-    with BreakableServer(tmp_path, "-np", "1", model=target) as server, watched(server.target, OWN) as seen:
-        seen.until_live()
-        diverge(server, 6)
-        until(lambda: seen.picture().backend.requests_finished == 6)
-        time.sleep(2)
-        assert seen.rules_raised() == set()
 
 
 def test_a_prompt_cache_that_is_not_used(tmp_path: Path) -> None:
@@ -167,25 +142,6 @@ def test_more_conversations_than_slots(tmp_path: Path) -> None:
         take_turns(server, 17, ("A", "Bb", "Ccc"))
         alert = seen.until_alert("prompt_cache_lost")
         assert alert.severity is AlertSeverity.NOTICE
-
-
-def test_a_storm_of_find_slot(tmp_path: Path) -> None:
-    with BreakableServer(tmp_path, "-np", "1") as server, watched(server.target, OWN) as seen:
-        seen.until_live()
-        until(lambda: seen.picture().backend.process is not None)
-        server.complete()
-        server.storm(FIND_SLOT, 200_000)
-        alert = seen.until_alert("find_slot_storm")
-        assert alert.severity is AlertSeverity.WARNING
-        name = "find_slot_non_consecutive"
-
-        def counted() -> int:
-            return sum(row.count for row in seen.picture().log.warnings if row.warning == name)
-
-        until(lambda: counted() >= 200_000, why=lambda: f"{counted()} of them counted")
-        (storm,) = (row for row in seen.picture().log.warnings if row.warning == name)
-        assert storm.count == 200_000
-        assert (storm.slots, storm.slots_at_least, storm.tasks_touched) == ((0,), True, 1)
 
 
 def start_short_of_memory(directory: Path, failed: Callable[[str], bool]) -> BreakableServer:

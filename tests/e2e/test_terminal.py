@@ -19,9 +19,9 @@ pytestmark = [pytest.mark.tmux, pytest.mark.engine]
 SPECDASH = [sys.executable, "-m", "specdash"]
 
 
-def demo(tmp_path: Path, *options: str, columns: int = 120, rows: int = 36) -> Terminal:
+def demo(tmp_path: Path) -> Terminal:
     env = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    return Terminal([*SPECDASH, "demo", *options], columns=columns, rows=rows, env=env)
+    return Terminal([*SPECDASH, "demo"], env=env)
 
 
 def percent(screen: str, label: str) -> float | None:
@@ -47,7 +47,7 @@ def assert_nothing_left(tmp_path: Path, processes: list[psutil.Process]) -> None
     pytest.fail(f"left behind: {alive} {left}")
 
 
-def test_the_demo_shows_live_acceptance_prefill_and_decode(tmp_path: Path) -> None:
+def test_the_demo_shows_live_acceptance_prefill_and_decode_and_goes_back_in_time(tmp_path: Path) -> None:
     with demo(tmp_path) as terminal:
         screen = terminal.wait_for("LIVE", "Acceptance", "Prefill", "Decode", within_s=40)
         until = time.monotonic() + 40
@@ -61,12 +61,20 @@ def test_the_demo_shows_live_acceptance_prefill_and_decode(tmp_path: Path) -> No
         assert re.search(r"Prefill\s+[\d,.]+k? tok/s", screen)
         processes = family(terminal.pid)
         assert len(processes) >= 4, "dashboard, backend, server and traffic run"
+        terminal.press(",")
+        terminal.wait_for("REPLAY", "(-1", "was live", within_s=60)
+        terminal.press("Space")
+        terminal.wait_for("▶")
+        terminal.press("L")
+        terminal.wait_gone("REPLAY")
+        terminal.wait_for("LIVE")
         terminal.press("q")
         assert terminal.wait_exit() == 0
         assert_nothing_left(tmp_path, processes)
 
 
-def test_every_key_an_operator_needs_works(tmp_path: Path) -> None:
+def test_keys_an_operator_needs_work_and_the_essentials_are_on_screen_at_every_size(tmp_path: Path) -> None:
+    essentials = ("LIVE", "Acceptance", "Prefill", "Decode", "Warnings")
     with demo(tmp_path) as terminal:
         terminal.wait_for("LIVE", within_s=40)
         terminal.press("Space")
@@ -87,23 +95,17 @@ def test_every_key_an_operator_needs_works(tmp_path: Path) -> None:
         terminal.press("-l", "idle")
         terminal.press("Enter")
         terminal.wait_for("find “idle”")
-        terminal.press("q")
-        assert terminal.wait_exit() == 0
-
-
-def test_the_essentials_are_on_screen_at_every_size(tmp_path: Path) -> None:
-    essentials = ("LIVE", "Acceptance", "Prefill", "Decode", "Warnings")
-    with demo(tmp_path, columns=80, rows=24) as terminal:
-        screen = terminal.wait_for(*essentials, within_s=40)
-        assert max(len(line) for line in screen.splitlines()) <= 80
         terminal.resize(200, 50)
         terminal.wait_for(*essentials, "Requests", "Log")
         terminal.resize(80, 24)
         terminal.wait_gone("Requests")
-        terminal.wait_for(*essentials)
+        screen = terminal.wait_for(*essentials)
+        assert max(len(line) for line in screen.splitlines()) <= 80
+        terminal.press("q")
+        assert terminal.wait_exit() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind_however_it_ends(tmp_path: Path, number: signal.Signals) -> None:
     with demo(tmp_path) as terminal:
         terminal.wait_for("LIVE", within_s=40)
@@ -115,11 +117,8 @@ def test_nothing_is_left_behind_however_it_ends(tmp_path: Path, number: signal.S
         assert_nothing_left(tmp_path, processes)
 
 
-@pytest.mark.parametrize("hangup_is_ignored", [False, True])
-def test_it_ends_when_its_terminal_vanishes(tmp_path: Path, *, hangup_is_ignored: bool) -> None:
-    command = [*SPECDASH, "demo"]
-    if hangup_is_ignored:
-        command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command]
+def test_it_ends_when_its_terminal_vanishes_even_under_nohup(tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *SPECDASH, "demo"]
     env = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     with Terminal(command, env=env) as terminal:
         terminal.wait_for("LIVE", within_s=40)
@@ -128,10 +127,7 @@ def test_it_ends_when_its_terminal_vanishes(tmp_path: Path, *, hangup_is_ignored
         assert_nothing_left(tmp_path, processes)
 
 
-@pytest.mark.parametrize("number", [None, signal.SIGKILL], ids=["q", "SIGKILL"])
-def test_the_demos_own_services_are_tuned_and_a_run_ends_with_the_demo(
-    tmp_path: Path, number: signal.Signals | None
-) -> None:
+def test_the_demos_own_services_are_tuned_and_a_run_ends_with_a_demo_that_is_killed(tmp_path: Path) -> None:
     with demo(tmp_path) as terminal:
         terminal.wait_for("LIVE", within_s=40)
         terminal.press("T")
@@ -144,12 +140,8 @@ def test_the_demos_own_services_are_tuned_and_a_run_ends_with_the_demo(
         terminal.wait_for("TUNING", "boot 1", within_s=60)
         processes = family(terminal.pid)
         assert any("tune" in process.cmdline() for process in processes)
-        if number is None:
-            terminal.press("q")
-            assert terminal.wait_exit(within_s=40) == 0
-        else:
-            os.kill(terminal.pid, number)
-            terminal.wait_exit(within_s=40)
+        os.kill(terminal.pid, signal.SIGKILL)
+        terminal.wait_exit(within_s=40)
         assert_nothing_left(tmp_path, processes)
 
 

@@ -77,7 +77,7 @@ def watcher(rig: Rig) -> Iterator[Watcher]:
 @pytest.fixture
 def run(rig: Rig, watcher: Watcher) -> Iterator[subprocess.Popen[str]]:
     """A run of the tuner that is watched from before its first boot."""
-    process = rig.start_command(*TUNE, "--restarts", "4")
+    process = rig.start_command(*TUNE, "--restarts", "3")
     try:
         yield process
     finally:
@@ -92,7 +92,7 @@ def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
     watcher.until(lambda: watcher.trial is not None and (watcher.trial.boot or 0) >= 2)
     seen = watcher.trial
     assert seen is not None
-    assert seen.words == f"on trial by `specdash tune`, boot {seen.boot} of 4"
+    assert seen.words == f"on trial by `specdash tune`, boot {seen.boot} of 3"
     checked = rig.command("check", "--url", rig.backend_url, "--json")
     told = json.loads(checked.stdout)
     assert (checked.returncode, told["status"]) == (0, "OK"), told["line"]
@@ -100,7 +100,7 @@ def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
     assert "on trial by `specdash tune`, boot" in told["line"]
     watcher.until(lambda: run.poll() is not None)
     watcher.until(lambda: watcher.trial is None)
-    time.sleep(10.0)
+    time.sleep(4.0)
     assert [
         alert.alert.rule for alert in watcher.heard.alerts if alert.alert.severity is not AlertSeverity.NOTICE
     ] == []

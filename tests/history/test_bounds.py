@@ -73,7 +73,7 @@ def test_nothing_is_deleted_for_its_age_before_the_clock_has_proved_itself(
 
 
 @pytest.mark.slow
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(megabytes=st.floats(1.0, 3.0), sizes=st.lists(st.integers(1, 400), min_size=30, max_size=120))
 def test_the_file_is_never_larger_than_its_bound(megabytes: float, sizes: list[int]) -> None:
     with TemporaryDirectory() as directory:

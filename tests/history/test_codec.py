@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.core.codec import UnreadableError
@@ -38,6 +38,7 @@ def through_a_block(found: list[Reading[Any]]) -> list[Reading[Any]]:
 
 
 @pytest.mark.slow
+@settings(max_examples=10)
 @given(st.data())
 def test_decode_gives_back_what_encode_was_given(data: st.DataObject) -> None:
     for source in Source:

@@ -65,19 +65,19 @@ def test_a_killed_recorder_leaves_a_record_that_opens_with_at_most_two_seconds_m
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_forty_killed_recorders(tmp_path: Path) -> None:
+def test_sixteen_killed_recorders(tmp_path: Path) -> None:
     at_once = 4
 
     def kill(lane: int) -> int:
         place = tmp_path / str(lane)
         place.mkdir()
-        for round_number in range(lane, 40, at_once):
-            check(place, *killed_under_load(place, 0.05 + 0.075 * (round_number * 37 % 40)))
+        for round_number in range(lane, 16, at_once):
+            check(place, *killed_under_load(place, 0.05 + 0.15 * (round_number * 7 % 16)))
         with Store(file_of(place)) as store:
             return len([event for event in store.events(URL, 0, 4e9) if event.ref == "began"])
 
     with ThreadPoolExecutor(at_once) as pool:
-        assert sum(pool.map(kill, range(at_once))) > 30
+        assert sum(pool.map(kill, range(at_once))) > 10
 
 
 @contextmanager

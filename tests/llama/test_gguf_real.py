@@ -195,7 +195,7 @@ def test_the_library_refuses_the_very_headers_that_are_refused_here(tmp_path: Pa
     end, random, path = seed.rindex(b"blk.0.attn_q.weight") + 70, Random(7), tmp_path / "mutated.gguf"
     agreed: Counter[bool] = Counter()
     damaged = [_changed(tiny.write_llama(path), change).read_bytes() for change in DAMAGED.values()]
-    for data in (*damaged, *(_mutated(seed, end, random) for _ in range(4000))):
+    for data in (*damaged, *(_mutated(seed, end, random) for _ in range(1500))):
         path.write_bytes(data)
         handle = library.gguf_init_from_file(str(path).encode(), _Parameters(True, None))
         if handle:
@@ -209,7 +209,7 @@ def test_the_library_refuses_the_very_headers_that_are_refused_here(tmp_path: Pa
             continue
         assert bool(handle) == (facts is not None), said
         agreed[bool(handle)] += 1
-    assert min(agreed[True], agreed[False]) > 300
+    assert min(agreed[True], agreed[False]) > 100
 
 
 def _limited(real: str, limit: int, directory: Path) -> Path:

@@ -200,11 +200,6 @@ class BreakableServer:
         finally:
             end.set()
 
-    def storm(self, line: str, times: int) -> None:
-        """Append a line to the log many times, as a log storm does."""
-        with self.log.open("ab") as file:
-            file.write((line + "\n").encode() * times)
-
 
 class Watched:
     """A `TargetState` fed by a real hub; `host` says whether that watches the machine too."""

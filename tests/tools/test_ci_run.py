@@ -1,5 +1,6 @@
 """The second look of `.ci/run` at marked tests that failed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,8 @@ def run(checkout: Path, count: int, passes_at: int) -> subprocess.CompletedProce
     steps = 'set -euo pipefail\nstep() { echo "$1"; }\n'
     marked = ".venv/bin/python -m pytest -q test_some.py || second_look -q test_some.py\n"
     command = ["bash", "-c", f"{steps}{SECOND_LOOK}{marked}{LIST}"]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=120, check=False)
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_what_failed_and_passes_alone_is_listed(checkout: Path) -> None:

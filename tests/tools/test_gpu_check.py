@@ -32,7 +32,7 @@ def test_every_step_is_well_on_a_cpu_and_the_document_tells_of_all(tmp_path: Pat
         str(out),
     )
     done = subprocess.run(
-        [sys.executable, str(TOOL), *words, "--out", str(out), "--rows", "4096", "--tokens", "16"],
+        [sys.executable, str(TOOL), *words, "--out", str(out), "--rows", "1024", "--tokens", "16"],
         capture_output=True,
         text=True,
         timeout=580,

@@ -78,11 +78,11 @@ def test_a_storm_is_told_with_its_count() -> None:
     assert "1,161,371 lines" in header("storm")
 
 
-@pytest.mark.parametrize("scene", ["busy", *SCENES])
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_no_header_line_is_wider_than_the_screen(scene: str, width: int) -> None:
-    for line in header_lines(view(scene), HeaderSituation(1_790_000_000.0, 12.0, True), width):
-        assert cell_len(text(line)) <= width
+def test_no_header_line_is_wider_than_the_screen() -> None:
+    for scene in ("busy", *SCENES):
+        for width in (80, 120, 200):
+            for line in header_lines(view(scene), HeaderSituation(1_790_000_000.0, 12.0, True), width):
+                assert cell_len(text(line)) <= width, scene
 
 
 def test_a_figure_is_bold_when_fresh_dim_with_its_age_when_held_and_dashes_when_unknown() -> None:

@@ -33,9 +33,6 @@ BACKSPACE, LEFT, HOME, END, DELETE, ENTER, ESCAPE = (
 @pytest.mark.parametrize(
     ("value", "keys", "answer"),
     [
-        ("4", BACKSPACE + b"6" + ENTER, "6"),
-        ("", b"ab" + BACKSPACE + b"c" + ENTER, "ac"),
-        ("", b"ab" + LEFT + b"c" + ENTER, "acb"),
         ("", b"one" + HOME + b"x" + END + b"y" + LEFT + LEFT + DELETE + b"z" + ENTER, "xonzy"),
         ("4096", END + BACKSPACE + BACKSPACE + b"12" + ENTER + b"9", "4012"),
     ],

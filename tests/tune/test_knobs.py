@@ -62,7 +62,7 @@ def test_the_point_in_force_changes_nothing(start: dict[str, str]) -> None:
     assert configuration(point_of(settings_in_force(values, {})), values, {}) == {}
 
 
-@pytest.mark.parametrize("point", POINTS)
+@given(st.sampled_from(POINTS))
 def test_every_point_is_read_without_a_warning_but_for_the_draft_that_is_not_loaded(point: Point) -> None:
     values = {**VALUES, "LLAMA_SPEC_TYPE": "ngram-map-k4v"}
     told = settings_from_env(laid_over(values, configuration(point, values, {}))).warnings
