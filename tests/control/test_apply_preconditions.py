@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import demo, transaction
+from specdash.backend import demo, journal, transaction
 from specdash.backend.env_store import Backups, read_env, replace_env
 from specdash.backend.journal import append_record, journal_file
 from specdash.backend.launch import free_port
+from specdash.backend.proxy_change import ProxyChange
 from specdash.backend.repair import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
@@ -173,13 +174,13 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
             raise NotWrittenError(f"{snapshot.path} was not written: no space left")
         return real(snapshot, data)
 
-    def fails(self: transaction.Transaction) -> None:
+    def fails(self: ProxyChange, engine: object) -> None:
         raise ServiceError("it does not go on")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transaction, "replace_env", full)
-        patch.setattr(transaction, "_TRIES_APART_S", 0.0)
-        patch.setattr(transaction.Transaction, "_request", fails)
+        patch.setattr(journal, "replace_env", full)
+        patch.setattr(journal, "_TRIES_APART_S", 0.0)
+        patch.setattr(ProxyChange, "to_ask", fails)
         _, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
     assert "no space left; the next start of the backend tries again" in record.reason
@@ -192,12 +193,12 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
 def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: transaction.Transaction) -> None:
+    def fails(self: ProxyChange, engine: object) -> None:
         raise ServiceError("it does not go on")
 
     words = [line.replace('"', "") for line in setting.service.env_file.read_text("utf-8").splitlines() if "=" in line]
     setting.service.env_file.unlink()
-    monkeypatch.setattr(transaction.Transaction, "_request", fails)
+    monkeypatch.setattr(ProxyChange, "to_ask", fails)
     _, record = setting.apply(*[word for word in words if not word.startswith("#")])
     assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
     assert not setting.service.env_file.exists()
