@@ -27,7 +27,6 @@ from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import (
     check_port,
     end_run_record,
-    file_digest,
     is_listening,
     plan_from_file,
     write_run_record,
@@ -42,7 +41,7 @@ from specdash.core.masking import without_secrets
 from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
-from specdash.system.files import reason
+from specdash.system.files import file_digest, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

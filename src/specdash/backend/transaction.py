@@ -427,7 +427,7 @@ class Transaction:
 
 
 def undo_dead(journal: Journal, env: Mapping[str, str]) -> list[str]:
-    """Undo the change of a dead process, under the lock; sentences on it. Its journal stays where that is not possible."""
+    """Undo the change of a dead process, under the lock; sentences on it. Where that fails, its journal stays."""
     taken = {record.number: record.outcome for record in read_records(applies_file(env))}
     if taken.get(journal.number, ApplyOutcome.ROLLBACK_FAILED) is not ApplyOutcome.ROLLBACK_FAILED:
         # It was recorded, and only its journal is left.

@@ -161,7 +161,9 @@ class Apply:
     def _report(self, progress: ApplyProgress) -> None:
         self.undoing = self.undoing or progress.step is ApplyStep.ROLLBACK
         self._kept = self._kept or progress.step is ApplyStep.RECORD
-        self._on_progress(progress)
+        # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
+        with contextlib.suppress(OSError):
+            self._on_progress(progress)
 
 
 def _cancel(path: str) -> None:

@@ -1,4 +1,4 @@
-"""What runs for a service now, by the run records, and what its settings promise."""
+"""What the settings of a backend promise, and where it answers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING
 from specdash.backend.launch import settings_of
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.backend.start_check import ServerPromise, promise_of
-from specdash.collect.run_records import live_backends, live_proxies, started_last
 from specdash.core.errors import SpecdashError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from specdash.control.deployment import Service
-    from specdash.core.records import ProxyRecord, RunRecord
 
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
@@ -33,17 +29,7 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
     return promise_of(settings, base)
 
 
-def recorded_engine(service: Service, env: Mapping[str, str]) -> RunRecord | None:
-    """The most recently started live engine whose run record names this service's env file."""
-    return started_last(live_backends(env), service.env_file)
-
-
 def port_of(url: str) -> int | None:
     """The port in an address."""
     tail = url.rsplit(":", 1)[-1].strip("/")
     return int(tail) if tail.isdigit() else None
-
-
-def recorded_proxy(service: Service, env: Mapping[str, str]) -> ProxyRecord | None:
-    """The most recently started live proxy whose record names this service's env file."""
-    return started_last(live_proxies(env), service.env_file)

@@ -288,6 +288,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         sources=tuple(_sources(state, now)),
         counters=_totals(state),
         process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
+        refused=state.target.refused,
     )
 
 

@@ -793,6 +793,8 @@ class BackendPicture:
     counters: tuple[tuple[str, float], ...] = ()
     """The raw totals of the last scrape, by their field name in `core.readings.Counters`."""
     process: ProcessTree | None = None
+    refused: str = ""
+    """Why its env file, as it was edited, is not what it runs; empty where it is."""
 
 
 @dataclass(frozen=True, slots=True)
