@@ -679,10 +679,3 @@ def last_good(env_file: str | None, digest: str | None) -> bytes | None:
 def refused(plan: LaunchPlan, error: SpecdashError) -> LaunchPlan:
     """The plan that runs although the env file holds another version, with what speaks against that one."""
     return dataclasses.replace(plan, refused=without_secrets(str(error)))
-
-
-def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:
-    """Say each warning of the plan on a line of its own; a full disk behind standard error keeps no server down."""
-    with contextlib.suppress(OSError):
-        for warning in plan.warnings:
-            say(f"specdash: warning: {warning}")

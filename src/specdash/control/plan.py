@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
-from specdash.backend.launch import make_plan
+from specdash.backend.launch import make_plan, settings_of
 from specdash.backend.plan import Circumstances, judge, readable_settings
 from specdash.backend.rules import in_order
 from specdash.backend.rules.proxy import pair
+from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
+from specdash.backend.start_check import ServerPromise, promise_of
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
 from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.profiles import means_the_same
-from specdash.control.running import promise
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
 from specdash.core.envfile import read_values
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from specdash.backend.env_store import EnvSnapshot
     from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
-
 
 # What an apply is about to do: which env files it will change, how, and what preflight says of that.
 
@@ -161,7 +161,7 @@ def findings(
             own_pids=own_pids(service),
             base=env,
             other=other if other is not None else _values_of(beside),
-            other_pids=own_pids(beside) if beside is not None else frozenset(),
+            other_pids=own_pids(beside),
         )
         found += judge(edit.role, values, context)
     # What two services do not agree on is found from both sides.
@@ -196,6 +196,18 @@ def _values_of(service: Service | None) -> dict[str, str] | None:
     return None
 
 
+def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> ServerPromise:
+    """What `values` promise. Never fails: what they do not tell is unknown."""
+    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
+    router = any(values.get(key) for key in ROUTER_KEYS)
+    try:
+        settings = settings_of({**values, **machine}, base)
+    except SpecdashError:
+        host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
+        return ServerPromise(f"http://{host}:{port}" if port.isdigit() else "http://127.0.0.1:8080", router=router)
+    return promise_of(settings, base)
+
+
 def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
     """A backend that moves to another address takes its proxies along, or loses them."""
     edit = next((edit for edit in edits if edit.role is Role.BACKEND), None)
@@ -225,8 +237,10 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
     return found
 
 
-def own_pids(service: Service) -> frozenset[int]:
+def own_pids(service: Service | None) -> frozenset[int]:
     """The processes of a service: what they hold is free for what takes their place."""
+    if service is None:
+        return frozenset()
     try:
         main = service.status().pid
     except SpecdashError:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.control.change import Apply, Trial
-from specdash.control.plan import ApplyOptions, service_of
-from specdash.control.running import promise
+from specdash.control.plan import ApplyOptions, promise, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
 from specdash.llama.start_failures import out_of_memory
