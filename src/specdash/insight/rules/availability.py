@@ -426,7 +426,7 @@ def edit_refused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     Mend the file; then bring it into force: specdash services restart backend.
     """
     if refused := scene.picture.backend.refused:
-        yield Symptom(refused)
+        yield Symptom(f"mend it, then `specdash services restart backend`: {refused}")
 
 
 @rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
