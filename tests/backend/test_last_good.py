@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from specdash.backend.env_store import Backups
+from specdash.collect.discover import recorded_target
+from specdash.collect.own_files import RecordWatch
 from specdash.control.deployment import Service
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
@@ -20,6 +26,8 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from specdash.core.target import Target
 
 LLAMA_SERVER = pytest.param("llama-server", marks=pytest.mark.llama_server)
 XLLAMACPP = pytest.param("xllamacpp", marks=pytest.mark.engine)
@@ -43,6 +51,17 @@ class Edited:
         found = RunRecord.from_json(self.backend.wait_record().read_text())
         assert found is not None
         return found
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.backend.state)}
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Those of this rule that a snapshot shows."""
+        command = [sys.executable, "-m", "specdash", "snapshot", "--json", "--url", self.backend.url]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=True)
+        active: list[dict[str, Any]] = json.loads(done.stdout)["alerts"]["active"]
+        return [alert for alert in active if alert["rule"] == "edit_refused"]
 
     def assert_the_last_good_version_runs(self, added: str, because: str) -> None:
         self.backend.wait_ready()
@@ -110,6 +129,38 @@ def test_a_mended_file_is_in_force_with_the_next_reload(scripted: Edited) -> Non
     scripted.backend.process.send_signal(signal.SIGUSR1)
     until(lambda: scripted.record.env_digest == hashlib.sha256(mended).hexdigest())
     assert scripted.record.refused is None
+
+
+def test_the_dashboard_raises_an_alert_until_the_file_is_mended(scripted: Edited) -> None:
+    scripted.start_with(HAS_A_WRONG_VALUE)
+    scripted.assert_the_last_good_version_runs(HAS_A_WRONG_VALUE, "LLAMA_DRAFT_MAX=0")
+    (alert,) = scripted.alerts()
+    assert alert["severity"] == "warning"
+    assert "is not in force, the last good settings run" in alert["summary"]
+    assert "LLAMA_DRAFT_MAX=0" in alert["summary"]
+    assert alert["summary"].startswith("mend it, then `specdash services restart backend`")
+    scripted.backend.env_file.write_bytes(scripted.good)
+    assert scripted.alerts() == []
+
+
+def test_a_dashboard_that_is_open_sees_an_edit_that_a_reload_refuses(scripted: Edited) -> None:
+    scripted.start_with("")
+    scripted.backend.wait_checked()
+    known: list[Target] = []
+    target = recorded_target(scripted.backend.url, scripted.env)
+    assert target is not None
+    watch = RecordWatch(target, known.append, scripted.env)
+
+    def refused() -> str:
+        watch.step()
+        return known[-1].refused if known else ""
+
+    assert refused() == ""
+    scripted.backend.env_file.write_bytes(scripted.good + HAS_A_WRONG_VALUE.encode())
+    scripted.backend.process.send_signal(signal.SIGUSR1)
+    until(lambda: "LLAMA_DRAFT_MAX=0" in refused())
+    scripted.backend.env_file.write_bytes(scripted.good)
+    assert refused() == ""
 
 
 def test_the_version_that_failed_is_not_kept_and_the_good_one_runs_the_next_time_too(scripted: Edited) -> None:

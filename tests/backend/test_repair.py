@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from specdash.backend import transaction, trial
+from specdash.backend import journal, trial
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.repair import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
@@ -115,8 +115,8 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
 
     home.leave()
     with monkeypatch.context() as patch:
-        patch.setattr(transaction, "replace_env", full)
-        patch.setattr(transaction, "_TRIES_APART_S", 0.0)
+        patch.setattr(journal, "replace_env", full)
+        patch.setattr(journal, "_TRIES_APART_S", 0.0)
         assert "no space left" in home.repair()
     assert (home.pending, home.file.read_bytes()) == (True, NEW)
     home.repair()

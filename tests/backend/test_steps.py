@@ -11,7 +11,7 @@ import pytest
 from specdash.backend import start_check, steps
 from specdash.backend.start_check import ServerPromise
 from specdash.backend.steps import StepFailedError
-from specdash.control.running import promise
+from specdash.control.plan import promise
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
 from support.fault_server import FaultServer, free_port, hangs, resets, says, writes

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import demo, transaction
+from specdash.backend import demo, journal, transaction
 from specdash.backend.env_store import Backups, read_env, replace_env
-from specdash.backend.journal import append_record, journal_file
+from specdash.backend.journal import Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.launch import free_port
+from specdash.backend.proxy_change import ProxyChange
 from specdash.backend.repair import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role, parse_assignments
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, parse_assignments
 from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
 from specdash.core.paths import applies_file, backups_dir
 
@@ -173,13 +174,13 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
             raise NotWrittenError(f"{snapshot.path} was not written: no space left")
         return real(snapshot, data)
 
-    def fails(self: transaction.Transaction) -> None:
+    def fails(self: ProxyChange, engine: object) -> None:
         raise ServiceError("it does not go on")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transaction, "replace_env", full)
-        patch.setattr(transaction, "_TRIES_APART_S", 0.0)
-        patch.setattr(transaction.Transaction, "_request", fails)
+        patch.setattr(journal, "replace_env", full)
+        patch.setattr(journal, "_TRIES_APART_S", 0.0)
+        patch.setattr(ProxyChange, "to_ask", fails)
         _, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
     assert "no space left; the next start of the backend tries again" in record.reason
@@ -192,12 +193,53 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
 def test_an_env_file_that_a_change_made_is_gone_again_after_its_rollback(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: transaction.Transaction) -> None:
+    def fails(self: ProxyChange, engine: object) -> None:
         raise ServiceError("it does not go on")
 
     words = [line.replace('"', "") for line in setting.service.env_file.read_text("utf-8").splitlines() if "=" in line]
     setting.service.env_file.unlink()
-    monkeypatch.setattr(transaction.Transaction, "_request", fails)
+    monkeypatch.setattr(ProxyChange, "to_ask", fails)
     _, record = setting.apply(*[word for word in words if not word.startswith("#")])
     assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
     assert not setting.service.env_file.exists()
+
+
+def left_by_a_dead_process(setting: Setting, env_file: Path) -> bytes:
+    """A change of this env file that was killed after its write; the version from before."""
+    old = b"LLAMA_DRAFT_MAX=4\n"
+    new = b"LLAMA_DRAFT_MAX=9\n"
+    env_file.write_bytes(new)
+    change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "9")
+    edit = Edit(Role.BACKEND, str(env_file), old, new, True, (change,), True, 1)
+    dead = Journal(1, ApplyKind.APPLY, 1.0, 2**22 + 1, 1.0, ApplyStep.HEALTH, (edit,), written=(Role.BACKEND,))
+    journal_file(setting.env).write(dead)
+    return old
+
+
+def test_a_change_that_was_cut_short_is_undone_before_the_next_begins(setting: Setting) -> None:
+    other = setting.home / "other.env"
+    old = left_by_a_dead_process(setting, other)
+    _, record = setting.apply("LLAMA_DRAFT_MAX=8")
+    assert record.outcome is ApplyOutcome.APPLIED
+    assert any("the settings from before are back" in warning for warning in record.warnings)
+    assert other.read_bytes() == old
+    kinds = [known.kind for known in read_records(applies_file(setting.env))]
+    assert kinds == [ApplyKind.RECOVER, ApplyKind.APPLY]
+    assert not journal_file(setting.env).path.exists()
+
+
+def test_a_change_that_was_cut_short_and_cannot_be_undone_keeps_its_journal(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
+        raise NotWrittenError(f"{snapshot.path} was not written: no space left")
+
+    before = setting.service.env_file.read_bytes()
+    left_by_a_dead_process(setting, setting.home / "other.env")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "replace_env", full)
+        patch.setattr(journal, "_TRIES_APART_S", 0.0)
+        with pytest.raises(NotWrittenError, match=r"no space left.*; nothing was changed"):
+            setting.apply("LLAMA_DRAFT_MAX=8")
+    assert setting.service.env_file.read_bytes() == before
+    assert journal_file(setting.env).path.exists()

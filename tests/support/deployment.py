@@ -32,7 +32,6 @@ from specdash.control.change import Apply, runner_of
 from specdash.control.connection import RunnerConnection, runners
 from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, plan_apply
-from specdash.control.running import recorded_engine
 from specdash.control.services import systemd, units
 from specdash.core.changes import (
     ApplyOutcome,
@@ -46,6 +45,7 @@ from specdash.core.env_edit import with_changes
 from specdash.core.envfile import parse
 from specdash.core.errors import ConflictError, ExitCode, SpecdashError
 from specdash.core.paths import applies_file, backups_dir, trial_file
+from specdash.core.records import RunRecord
 from support.asking import ask, healthy
 from support.help_engine import SIGN, scripted_engine
 from support.points import WITH_POINTS, Points
@@ -54,8 +54,6 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from specdash.core.records import RunRecord
 
     Order = Callable[[str, Role], None]
     Starter = Callable[
@@ -149,8 +147,8 @@ class Rig:
 
     def engine(self) -> RunRecord | None:
         """The engine that runs now, without the verdict on its start, which comes later."""
-        found = recorded_engine(self.service(Role.BACKEND), self.env)
-        return None if found is None else replace(found, start_check=None)
+        found = self.service(Role.BACKEND).record()
+        return replace(found, start_check=None) if isinstance(found, RunRecord) else None
 
     def prepare(self, *words: str, **options: Any) -> Apply:
         """An apply that was planned and not begun."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specdash.backend import repair, transaction
+from specdash.backend import journal, repair, transaction
 from specdash.backend.env_store import Backups
 from specdash.backend.journal import JournalFile
 from specdash.backend.session import BackendSession
@@ -35,7 +35,8 @@ ROLLBACK = tuple(f"rollback:{point}" for point in ("before", "temp", "written", 
 REPAIR = ("repair:before", "repair:written", "repair:recorded")
 """Those of a runner that finds a journal at its start."""
 _PAUSE_S = 60.0
-_undoing = False
+_doing = ""
+"""`rollback` or `repair` while that is under way."""
 
 
 class Points:
@@ -104,12 +105,14 @@ def _watch_steps() -> None:
 
     @contextmanager
     def watched(self: Steps, step: ApplyStep, detail: str = "") -> Iterator[None]:
-        global _undoing
+        global _doing
         with original(self, step, detail):
-            _undoing = step is ApplyStep.ROLLBACK
-            at(f"{step}:before")
+            if _doing != "repair":
+                _doing = "rollback" if step is ApplyStep.ROLLBACK else ""
+                at(f"{step}:before")
             yield
-            at(f"{step}:after")
+            if _doing != "repair":
+                at(f"{step}:after")
 
     Steps.step = watched  # type: ignore[method-assign]
 
@@ -119,18 +122,31 @@ def _at_rename(event: str, arguments: tuple[Any, ...]) -> None:
         return
     file = Path(os.fsdecode(arguments[1]))
     if file.suffix == ".env" and not file.stem.isdecimal():  # no backup
-        at("rollback:temp" if _undoing else "write:temp")
+        at(f"{_doing or 'write'}:temp")
+
+
+def _watch_repair(module: Any) -> None:
+    undo_dead = module.undo_dead
+
+    def repairing(*arguments: Any) -> Any:
+        global _doing
+        _doing = "repair"
+        try:
+            at("repair:before")
+            return undo_dead(*arguments)
+        finally:
+            _doing = ""
+
+    module.undo_dead = repairing
 
 
 def arm() -> None:
     """Put the points into this process."""
     _watch_steps()
+    _watch_repair(repair)
     sys.addaudithook(_at_rename)
     _after(Backups, "save", lambda: "backup:saved")
     _after(JournalFile, "write", lambda: "backup:journal")
-    _after(transaction, "replace_env", lambda: "rollback:written" if _undoing else "write:renamed")
-    _after(BackendSession, "swap", lambda: "rollback:restarted" if _undoing else "restart:asked")
-    _after(transaction, "append_record", lambda: "rollback:recorded" if _undoing else "record:appended")
-    _after(repair, "read_records", lambda: "repair:before")
-    _after(repair, "restore_edit", lambda: "repair:written")
-    _after(repair, "append_record", lambda: "repair:recorded")
+    _after(journal, "replace_env", lambda: f"{_doing}:written" if _doing else "write:renamed")
+    _after(BackendSession, "swap", lambda: "rollback:restarted" if _doing else "restart:asked")
+    _after(transaction, "append_record", lambda: f"{_doing}:recorded" if _doing else "record:appended")

@@ -1,7 +1,7 @@
 """What a running apply has done so far, on the disk before it is done: enough to finish it, or to undo it.
 
 One JSON file, mode 0600, replaced whole and synced at every transition. It holds both versions of each env file, so
-that recovery needs nothing else; it is gone once the apply is recorded.
+that undoing it needs nothing else; it is gone once the apply is recorded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import time
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from specdash.backend.env_store import read_env
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to
+from specdash.backend.env_store import read_env, replace_env
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to, is_secret
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.paths import apply_journal_file, apply_lock_file
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Note = TypeVar("Note")
+_WRITE_TRIES, _TRIES_APART_S = 5, 0.3
+_SHORTEST_SECRET = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,45 @@ class Edit:
         """What was masked, with the values that its bytes have."""
         wanted = {change.key: self.values(new=True).get(change.key) for change in self.changes}
         return replace(self, changes=changes_to(self.role, self.values(new=False), wanted))
+
+    def write(self) -> None:
+        """Put the new version in the place of the old; nothing where it is there already.
+
+        Raises `ConflictError` when the file holds neither: it was edited. Raises `NotWrittenError`.
+        """
+        self._put(self.new, self.old, there=True)
+
+    def put_back(self) -> bool:
+        """The old version back, tried several times; False when it was there. Raises as `write`."""
+        directory = read_env(Path(self.env_file)).target.parent
+        if directory.is_dir():
+            with contextlib.suppress(OSError), files.locked(directory):
+                # The draft that a killed write left goes with the lock.
+                pass
+        for attempt in range(_WRITE_TRIES):
+            try:
+                return self._put(self.old, self.new, there=self.existed)
+            except ConflictError as error:
+                raise ConflictError(
+                    f"{error}, and the one from before is backup {self.backup} of `specdash env history`"
+                ) from None
+            except SpecdashError:
+                if attempt == _WRITE_TRIES - 1:
+                    raise
+                time.sleep(_TRIES_APART_S)
+        return False
+
+    def _put(self, data: bytes, other: bytes, *, there: bool) -> bool:
+        now = read_env(Path(self.env_file))
+        if now.data == data and now.exists is there:
+            return False
+        if now.data != other:
+            raise ConflictError(f"{self.env_file} was edited meanwhile; that version was left as it is")
+        if there:
+            replace_env(now, data)
+        else:
+            now.target.unlink(missing_ok=True)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +249,47 @@ class JournalFile:
         files.sweep(self.path.parent, self.path.name)
         with contextlib.suppress(OSError):
             files.sync_directory(self.path.parent)
+
+
+class Notes:
+    """The journal of a change under way, on the disk before anything of it is done, and its warnings."""
+
+    def __init__(self, journal: Journal, env: Mapping[str, str]) -> None:
+        self.journal = journal
+        self.env = env
+        self.file = journal_file(env)
+        self.warnings = list(journal.warnings)
+
+    def write(self, **changes: Any) -> None:
+        """Write down what is about to be done. Raises `NotWrittenError`."""
+        self.journal = replace(self.journal, **changes, warnings=tuple(self.warnings))
+        self.file.write(self.journal)
+
+    def write_if_possible(self, **changes: Any) -> None:
+        """The same; a warning where it cannot be written."""
+        try:
+            self.write(**changes)
+        except NotWrittenError as error:
+            self.warn(str(error))
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the record, once."""
+        clean = self.scrub(text)
+        if clean not in self.warnings:
+            self.warnings.append(clean)
+
+    def scrub(self, text: str) -> str:
+        """The text without a secret of any version of the env files."""
+        found = {
+            value
+            for edit in self.journal.edits
+            for new in (True, False)
+            for key, value in edit.values(new=new).items()
+            if is_secret(key) and len(value) >= _SHORTEST_SECRET
+        }
+        for secret in sorted(found, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
 
 
 def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None:

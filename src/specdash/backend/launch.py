@@ -320,11 +320,3 @@ def end_run_record(path: Path, how: str, *, crashed: bool) -> None:
                 file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def file_digest(path: str | None) -> str | None:
-    """SHA-256 of a file's bytes in hex, None when it cannot be read."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path is not None else None
-    except OSError:
-        return None

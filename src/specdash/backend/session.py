@@ -27,7 +27,6 @@ from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import (
     check_port,
     end_run_record,
-    file_digest,
     is_listening,
     plan_from_file,
     write_run_record,
@@ -42,7 +41,7 @@ from specdash.core.masking import without_secrets
 from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
-from specdash.system.files import reason
+from specdash.system.files import file_digest, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,15 +129,11 @@ class BackendSession:
         self._swap: _Swap | None = None
         self._cut_watch = False
         self._ended = threading.Event()
-        self.engine_now = RunningChild(child.pid, plan, time.monotonic(), self.tail)
+        self.engine = RunningChild(child.pid, plan, time.monotonic(), self.tail)
+        """The engine that runs, or the last one that did."""
         self._waker = -1
 
     # What a change asks of the session, from its own thread.
-
-    @property
-    def engine(self) -> RunningChild:
-        """The engine that runs, or the last one that did."""
-        return self.engine_now
 
     def planned(self, data: bytes) -> LaunchPlan:
         """Plan the engine for these bytes of the env file. Raises `SpecdashError` for what would not run."""
@@ -275,7 +270,7 @@ class BackendSession:
                 continue
             self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
             order.stopped_at = time.monotonic()
-            if self.engine_now.ended is None:
+            if self.engine.ended is None:
                 self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
 
     def _change_ended(self) -> None:
@@ -309,7 +304,7 @@ class BackendSession:
             self._signals()
             if self.child.exited():
                 self._drain(pipe)
-                self.engine_now.code = self.child.finish()
+                self.engine.code = self.child.finish()
                 return
             self._take_orders()
             self._plan_is_made()
@@ -357,7 +352,7 @@ class BackendSession:
             self.fault(f"the settings that run now cannot be kept as the last good ones: {error}")
 
     def _write_record(self, check: StartCheck) -> None:
-        self.engine_now.check = check
+        self.engine.check = check
         try:
             self.record = write_run_record(self.plan, self.child.pid, check, self.control)
             self.unrecorded = None
@@ -467,14 +462,14 @@ class BackendSession:
             self._take_log(plan)
         except SpecdashError as error:
             self._say(f"reload refused (env {short(digest)}): {error}")
-            self.plan = self.engine_now.plan = refused(self.plan, error)
-            if self.engine_now.check is not None:
-                self._write_record(self.engine_now.check)
+            self.plan = self.engine.plan = refused(self.plan, error)
+            if self.engine.check is not None:
+                self._write_record(self.engine.check)
             return
         for warning in plan.warnings:
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
         self.next = plan
-        self.fallback = self.plan if self.engine_now.check is not None else self.fallback
+        self.fallback = self.plan if self.engine.check is not None else self.fallback
         self.unproven = True
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
@@ -493,11 +488,11 @@ class BackendSession:
         self.child = Child.start(plan.argv, plan.environment())
         self.plan, self.next = plan, None
         self.tail = Tail()
-        self.engine_now = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
+        self.engine = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
         self.signals_sent, self.deadline = 0, None
         self._cut_watch = False
         if self._swap is not None:
-            self._swap.started.set_result(self.engine_now)
+            self._swap.started.set_result(self.engine)
             self._swap = None
         if self.asked_again and not self.changing:
             self.asked_again = False
@@ -680,10 +675,3 @@ def last_good(env_file: str | None, digest: str | None) -> bytes | None:
 def refused(plan: LaunchPlan, error: SpecdashError) -> LaunchPlan:
     """The plan that runs although the env file holds another version, with what speaks against that one."""
     return dataclasses.replace(plan, refused=without_secrets(str(error)))
-
-
-def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:
-    """Say each warning of the plan on a line of its own; a full disk behind standard error keeps no server down."""
-    with contextlib.suppress(OSError):
-        for warning in plan.warnings:
-            say(f"specdash: warning: {warning}")

@@ -244,6 +244,11 @@ def explained(lines: list[str]) -> tuple[str, ...]:
     return _shown((kept or lines)[-_MOST_LINES:])
 
 
+def failure(what: str, lines: tuple[str, ...]) -> StepFailedError:
+    """The failure, with the last of its lines as the cause."""
+    return StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
+
+
 def about_speculation(lines: Iterable[str]) -> tuple[str, ...]:
     """The errors and warnings that concern drafting."""
     kept = list(dict.fromkeys(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import sys
@@ -62,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
     from specdash.backend import session
 
     plan = session.first_plan(args.env_file, made)
-    session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
+    # A full disk behind standard error keeps no server down.
+    with contextlib.suppress(OSError):
+        for warning in plan.warnings:
+            print(f"specdash: warning: {warning}", file=sys.stderr, flush=True)
     return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired)
 
 

@@ -16,7 +16,7 @@ import psutil
 
 from specdash.collect.api_key import SERVER_KEYS, first_key, first_key_of
 from specdash.collect.log_source import place_of_process
-from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes
+from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes, refusal
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
 from specdash.core.masking import added, flags_of, speculation
@@ -209,6 +209,7 @@ def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
             engine=record.engine,
             parameters=record.parameters,
             start_check=record.start_check,
+            refused=refusal(record),
             origin=f"run record of process {record.pid}",
         )
 

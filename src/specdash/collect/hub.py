@@ -307,7 +307,7 @@ class SchedulingWatch:
 
 PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
 """What the proxy's watch knows of a target."""
-RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check")
+RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
 """What the run record's watch knows of it."""
 STOP_S = 0.9
 """How long `stop` may take in all."""

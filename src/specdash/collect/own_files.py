@@ -265,7 +265,7 @@ class RecordWatch:
         except OSError:
             return RECORD_LOOK_S
         check = self._target.start_check
-        if changed == self._seen and not (check is not None and check.pending):
+        if changed == self._seen and not (check is not None and check.pending) and not self._target.refused:
             return RECORD_LOOK_S
         self._seen = changed
         found = discover.recorded_target(self._target.url, self._env)
@@ -279,6 +279,7 @@ class RecordWatch:
             engine=found.engine,
             parameters=found.parameters,
             start_check=found.start_check,
+            refused=found.refused,
         )
         if known != self._target:
             self._target = known

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from specdash.core import paths
 from specdash.core.records import ProxyRecord, RunRecord
+from specdash.system.files import file_digest
 from specdash.system.processes import same_process
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ def started_last(records: Iterable[R], env_file: str | Path) -> R | None:
     wanted = os.path.realpath(env_file)
     found = [record for record in records if record.env_file and os.path.realpath(record.env_file) == wanted]
     return max(found, key=lambda record: record.pid_started, default=None)
+
+
+def refusal(record: RunRecord | ProxyRecord) -> str:
+    """Why the env file of a process, as it was edited, is not what it runs; empty where it is."""
+    if not record.refused or record.env_digest == file_digest(record.env_file):
+        return ""
+    return f"{record.env_file} as it was edited is not in force, the last good settings run: {record.refused}"
 
 
 def live_proxies(env: Mapping[str, str]) -> list[ProxyRecord]:

@@ -11,13 +11,11 @@ import json
 import os
 import threading
 import time
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
-from specdash.backend.repair import repair
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
@@ -139,8 +137,6 @@ class Apply:
         backend = self.plan.deployment.backend
         path = runner_of(backend.env_file, self._env) if backend is not None else None
         if path is None:
-            for line in repair(None, self._env).lines:
-                wanted = replace(wanted, warnings=(*wanted.warnings, line))
             steps = Steps(self._report)
             self._cancel = steps.cancel
             return self._take(Transaction(wanted, None, steps, self._env).run())
@@ -165,7 +161,9 @@ class Apply:
     def _report(self, progress: ApplyProgress) -> None:
         self.undoing = self.undoing or progress.step is ApplyStep.ROLLBACK
         self._kept = self._kept or progress.step is ApplyStep.RECORD
-        self._on_progress(progress)
+        # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
+        with contextlib.suppress(OSError):
+            self._on_progress(progress)
 
 
 def _cancel(path: str) -> None:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
-from specdash.backend.launch import make_plan
+from specdash.backend.launch import make_plan, settings_of
 from specdash.backend.plan import Circumstances, judge, readable_settings
 from specdash.backend.rules import in_order
 from specdash.backend.rules.proxy import pair
+from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
+from specdash.backend.start_check import ServerPromise, promise_of
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
 from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.profiles import means_the_same
-from specdash.control.running import promise, recorded_engine, recorded_proxy
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
 from specdash.core.envfile import read_values
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from specdash.backend.env_store import EnvSnapshot
     from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
-
 
 # What an apply is about to do: which env files it will change, how, and what preflight says of that.
 
@@ -158,10 +158,10 @@ def findings(
             back=back,
             keeps_socket=service.status().alive,
             under_systemd=service.manager() == BY_SYSTEMD,
-            own_pids=own_pids(service, env),
+            own_pids=own_pids(service),
             base=env,
             other=other if other is not None else _values_of(beside),
-            other_pids=own_pids(beside, env) if beside is not None else frozenset(),
+            other_pids=own_pids(beside),
         )
         found += judge(edit.role, values, context)
     # What two services do not agree on is found from both sides.
@@ -178,9 +178,9 @@ def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Findi
         return ()
     context = Circumstances(
         deployment.backend.env_file,
-        own_pids=own_pids(deployment.backend, env),
+        own_pids=own_pids(deployment.backend),
         base=env,
-        other_pids=own_pids(deployment.proxy, env),
+        other_pids=own_pids(deployment.proxy),
     )
     settings = readable_settings(backend, context)
     return in_order(pair(settings, proxy, context), {**proxy, **backend}) if settings is not None else ()
@@ -196,6 +196,18 @@ def _values_of(service: Service | None) -> dict[str, str] | None:
     return None
 
 
+def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> ServerPromise:
+    """What `values` promise. Never fails: what they do not tell is unknown."""
+    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
+    router = any(values.get(key) for key in ROUTER_KEYS)
+    try:
+        settings = settings_of({**values, **machine}, base)
+    except SpecdashError:
+        host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
+        return ServerPromise(f"http://{host}:{port}" if port.isdigit() else "http://127.0.0.1:8080", router=router)
+    return promise_of(settings, base)
+
+
 def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
     """A backend that moves to another address takes its proxies along, or loses them."""
     edit = next((edit for edit in edits if edit.role is Role.BACKEND), None)
@@ -206,7 +218,7 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
         return []
     proxy = next((edit for edit in edits if edit.role is Role.PROXY), None)
     follows = proxy is not None and place(proxy.values(new=True).get("LLAMA_CPP_BASE") or "") == place(new)
-    ours = recorded_proxy(deployment.proxy, env) if deployment.proxy is not None else None
+    ours = deployment.proxy.record() if deployment.proxy is not None else None
     found = []
     for live_proxy in live_proxies(env):
         if place(live_proxy.upstream) != place(old):
@@ -225,13 +237,15 @@ def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Ma
     return found
 
 
-def own_pids(service: Service, env: Mapping[str, str]) -> frozenset[int]:
+def own_pids(service: Service | None) -> frozenset[int]:
     """The processes of a service: what they hold is free for what takes their place."""
+    if service is None:
+        return frozenset()
     try:
         main = service.status().pid
     except SpecdashError:
         main = None
-    engine = recorded_engine(service, env) if service.role is Role.BACKEND else None
+    engine = service.record() if service.role is Role.BACKEND else None
     pids = {process.pid for process in family(main)} if main is not None else set()
     return frozenset(pids | ({engine.pid} if engine is not None else set()))
 
@@ -312,21 +326,21 @@ def _edit(edit: Edit, service: Service, env: Mapping[str, str]) -> EditPreview:
         service=service.name,
         env_file=edit.env_file,
         diff=tuple(masked_diff(before, after, edit.env_file)),
-        action=_action(edit, service, env),
+        action=_action(edit, service),
         arguments=_arguments(edit, env) if backend else (),
         readers=tuple((change.key, _readers(change.key)) for change in edit.changes) if backend else (),
     )
 
 
-def _action(edit: Edit, service: Service, env: Mapping[str, str]) -> str:
+def _action(edit: Edit, service: Service) -> str:
     """What happens to the service, in words."""
     if edit.role is Role.PROXY:
-        if recorded_proxy(service, env) is None:
+        if service.record() is None:
             return f"write {edit.env_file}; the proxy does not run: it counts at its next start"
         if edit.needs_restart:
             return "restart the proxy, which lets its streams end and keeps its listening socket"
         return "reload the proxy, without dropping a stream"
-    if recorded_engine(service, env) is None:
+    if service.record() is None:
         return f"write {edit.env_file}; no backend runs with it: it counts at its next start"
     return "swap the engine of the backend, while the proxies hold their clients"
 

@@ -98,6 +98,8 @@ class Target:
     """Speculation parameters the server was started with, (flag without dashes, value), where known."""
     start_check: StartCheck | None = None
     """Whether it really speculates, as its runner saw it after the start; None where there is no such check."""
+    refused: str = ""
+    """Why its env file, as it was edited, is not what it runs; empty where it is."""
     origin: str = "--url"
     """How this target was found, in words, for the doctor and the header."""
     proxy_url: str | None = None

@@ -296,6 +296,7 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         counters=_totals(state),
         process=process.value if process is not None and process.status is ReadingStatus.KNOWN else None,
         signs=signs,
+        refused=state.target.refused,
     )
 
 

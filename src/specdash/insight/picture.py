@@ -808,6 +808,8 @@ class BackendPicture:
     process: ProcessTree | None = None
     signs: ServerSigns = field(default_factory=ServerSigns)
     """What says whether it gets on with its work."""
+    refused: str = ""
+    """Why its env file, as it was edited, is not what it runs; empty where it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,17 @@ import errno
 import fcntl
 import glob
 import grp
+import hashlib
 import os
 import pwd
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 _LOCK_S = 5.0
 _TEMPORARY = ".specdash-new"
@@ -87,6 +88,14 @@ def append_line(path: Path, line: bytes) -> None:
         _fill(descriptor, b"\n" * torn + line + b"\n", None)
     finally:
         os.close(descriptor)
+
+
+def file_digest(path: str | None) -> str | None:
+    """SHA-256 of a file's bytes in hex, None when it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path is not None else None
+    except OSError:
+        return None
 
 
 def read_bounded(path: Path, most: int) -> bytes:

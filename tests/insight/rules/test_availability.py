@@ -582,3 +582,17 @@ def test_a_server_without_a_log_and_one_whose_log_is_gone_are_not_silent() -> No
     server.watch.tell(Source.LOG, FailureKind.UNAVAILABLE)
     server.serve(9)
     assert watch.heard.events == server.watch.heard.events == []
+
+
+def test_an_edited_env_file_that_is_not_in_force_is_an_alert_until_it_is_mended() -> None:
+    watch = live()
+    known = watch.state.target
+    refused = "backend.env as it was edited is not in force, the last good settings run: LLAMA_DRAFT_MAX=0"
+    watch.state.retarget(replace(known, refused=refused))
+    watch.look(1, **WELL)
+    alert = watch.alert("edit_refused")
+    assert alert is not None
+    assert alert.summary == f"mend it, then `specdash services restart backend`: {refused}"
+    watch.state.retarget(known)
+    watch.look(1, **WELL)
+    assert watch.raised() == set()

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.control.change import Apply, Trial
-from specdash.control.plan import ApplyOptions, service_of
-from specdash.control.running import promise, recorded_engine
+from specdash.control.plan import ApplyOptions, promise, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
 from specdash.llama.start_failures import out_of_memory
@@ -178,7 +177,7 @@ class ServiceBed:
     def _place(self) -> EngineAddress:
         service = service_of(self._deployment, Role.BACKEND)
         promised = promise(read_env(service.env_file).values, self._env)
-        engine = recorded_engine(service, self._env)
+        engine = service.record()
         url = engine.url if engine is not None else promised.url
         return EngineAddress(url, promised.key, log=engine.log if engine is not None else promised.log)
 

@@ -332,8 +332,7 @@ def _ground(
 ) -> Iterator[TuneTarget]:
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.cli.demo import private_directory
-    from specdash.control.plan import service_of
-    from specdash.control.running import promise
+    from specdash.control.plan import promise, service_of
 
     deployment, apply_options = deployment_of(args)
     if not options.beside:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -93,9 +92,10 @@ class StepPrinter:
             if self._live:
                 width = shutil.get_terminal_size().columns
                 self._open = progress.state is StepState.RUNNING
-                self._put(f"\r\x1b[K{text[: max(1, width - 1)]}" + ("" if self._open else "\n"))
+                end = "" if self._open else "\n"
+                print(f"\r\x1b[K{text[: max(1, width - 1)]}", end=end, file=self._stream, flush=True)
             else:
-                self._put(f"{text}\n")
+                print(text, file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
         """A line between steps."""
@@ -104,13 +104,8 @@ class StepPrinter:
     def write(self, text: str) -> None:
         """Text between steps."""
         with self._lock:
-            self._put(("\r\x1b[K" if self._live and self._open else "") + text)
+            print(("\r\x1b[K" if self._live and self._open else "") + text, end="", file=self._stream, flush=True)
             self._open = False
-
-    def _put(self, text: str) -> None:
-        # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
-        with contextlib.suppress(OSError):
-            print(text, end="", file=self._stream, flush=True)
 
 
 def _step_line(progress: ApplyProgress) -> str:

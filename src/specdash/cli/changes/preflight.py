@@ -12,7 +12,7 @@ from specdash.cli.changes.env import no_env_file, subjects, subjects_of_services
 from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add_settings, print_answer
 from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.errors import ExitCode, Finding, InputError, ServiceError, Severity
+from specdash.core.errors import ExitCode, Finding, InputError, Severity
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightReq
     """The findings about each service, each knowing what the other one shall be."""
     from specdash.backend.plan import Circumstances, judge
     from specdash.control.deployment import BY_SYSTEMD
+    from specdash.control.plan import own_pids
 
     every = list(subjects)
     found: list[tuple[PreflightRequest, tuple[Finding, ...]]] = []
@@ -74,12 +75,12 @@ def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightReq
         context = Circumstances(
             request.env_file,
             request.changed,
-            _own_pids(service),
+            own_pids(service),
             keeps_socket=service is not None and service.status().alive,
             under_systemd=service is not None and service.manager() == BY_SYSTEMD,
         )
         if other is not None:
-            context = replace(context, other=other.after, other_pids=_own_pids(other.service))
+            context = replace(context, other=other.after, other_pids=own_pids(other.service))
         # What two services do not agree on is found from both sides.
         said = {row for _, rows in found for row in rows}
         rows = judge(request.role, request.after, context)
@@ -114,16 +115,6 @@ def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
     changed = frozenset(change.key for change in changes_to(subject.role, before, own))
     after = changed_values(before, own)
     return PreflightRequest(subject.role, subject.path, after, changed, subject.service)
-
-
-def _own_pids(service: Service | None) -> frozenset[int]:
-    if service is None:
-        return frozenset()
-    try:
-        pid = service.status().pid
-    except ServiceError:
-        return frozenset()
-    return frozenset({pid}) if pid is not None else frozenset()
 
 
 def _errors(rows: Iterable[Finding]) -> bool:

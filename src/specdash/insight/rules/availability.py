@@ -506,6 +506,21 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"what answers at {backend.url} is no llama-server{who}", tuple(evidence))
 
 
+@rule("Edited env file is not in force", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
+def edit_refused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """The env file was edited by hand and does not start, so that the last settings that served run on. Nothing that
+    the file says is in force, and every start of the backend tries it again first.
+
+    - specdash services status
+    - specdash preflight
+    - specdash env history
+
+    Mend the file; then bring it into force: specdash services restart backend.
+    """
+    if refused := scene.picture.backend.refused:
+        yield Symptom(f"mend it, then `specdash services restart backend`: {refused}")
+
+
 @rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
 def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server wants an API key, and it was given none or another one: it may be perfectly well, but nothing beside

@@ -8,6 +8,7 @@ import time
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -16,7 +17,6 @@ from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
 from specdash.bench.load.figures import usable
-from specdash.control.running import port_of
 from specdash.core.errors import SpecdashError
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
@@ -139,7 +139,7 @@ class Watch:
 
 def engine_pid(url: str) -> int | None:
     """The process that listens there, where this user may see it."""
-    port = port_of(url)
+    port = urlsplit(url).port
     return listening_pid(port) if port is not None else None
 
 

@@ -1,0 +1,274 @@
+"""The engine of a runner while its settings change: swapped, verified, and brought back."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psutil
+
+from specdash.backend.journal import ServiceBefore
+from specdash.backend.launch import check_port
+from specdash.backend.start_check import busy, health, healthy, promise_of
+from specdash.backend.steps import (
+    StepFailedError,
+    about_speculation,
+    check_speculation,
+    explained,
+    failure,
+    last_line,
+    probe,
+    speculative,
+)
+from specdash.core.changes import Role
+from specdash.core.errors import PortInUseError, SpecdashError
+from specdash.core.readings import HealthStatus
+from specdash.system.processes import family
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specdash.backend.journal import Edit, Notes
+    from specdash.backend.launch import LaunchPlan
+    from specdash.backend.session import BackendSession
+    from specdash.backend.start_check import ServerPromise
+    from specdash.backend.steps import Steps
+    from specdash.core.readings import Health
+
+LOOK_S = 0.012
+"""Time between two looks at a starting engine: what passes between its health and our seeing it is downtime."""
+ENGINE_LOAD = "engine load"
+"""Key in `ApplyRecord.step_seconds` of the engine's own load time."""
+MUCH_SLOWER = 5.0
+"""A first completion that takes so many times as long per token as before the change is worth a warning."""
+_ASKED = 3
+"""How often an engine is asked for its health before it counts as unhealthy: a busy machine lets it answer late."""
+_DIRECT_S = 5.0
+"""How long requests that did not come through a held proxy are waited for: nothing keeps new ones away."""
+_POLL_S = 0.05
+_SAY_S = 0.2
+_PROBE_S = 120.0
+_PATIENCE_S = 120.0
+"""How long the old settings may take at least: the patience with the new ones may have been short on purpose."""
+_SICK_BEFORE_S = 20.0
+"""How long an engine is waited for that was not healthy before the change either."""
+_LAST_WORDS_S = 0.3
+
+
+class EngineChange:
+    """The engine of one change. `child` is the process that runs, or ran last."""
+
+    def __init__(self, runner: BackendSession, notes: Notes, steps: Steps) -> None:
+        """Raises `SpecdashError` where the new version of the env file would not run."""
+        self._runner = runner
+        self._notes = notes
+        self._steps = steps
+        self.child = runner.engine
+        self.last_good = runner.engine.plan
+        self.planned = runner.planned(self.edit.new)
+        self.down_s: float | None = None
+        """Seconds without a healthy engine, in all; None as long as there were none."""
+        self.slower = False
+        """Whether a first completion became much slower (`MUCH_SLOWER`)."""
+        self._down_since: float | None = None
+        self._probe_before_s: float | None = None
+
+    @property
+    def edit(self) -> Edit:
+        """Of its env file, as it is noted."""
+        return next(edit for edit in self._notes.journal.edits if edit.role is Role.BACKEND)
+
+    @property
+    def urls(self) -> set[str]:
+        """Where the proxies in front of it ask, before and after the change."""
+        return {self.planned.settings.url, self.last_good.settings.url}
+
+    @property
+    def place(self) -> tuple[str, ServerPromise]:
+        """Where the engine that runs answers, and what its settings promise."""
+        settings = self.child.plan.settings
+        return settings.url, promise_of(settings, self._notes.env)
+
+    def before(self) -> ServiceBefore:
+        """How the engine is before anything is touched; a warning where its env file was edited since its start."""
+        if self.child.ended is not None:
+            return ServiceBefore()
+        check = self.child.check
+        if self.last_good.env_digest not in (None, self.edit.old_digest):
+            self._notes.warn(
+                f"{self.edit.env_file} was edited since the engine was started: those edits come into force too"
+            )
+        if check is not None and check.probe_tokens and check.probe_s is not None:
+            self._probe_before_s = check.probe_s / check.probe_tokens
+        well = any(healthy(self.place[0]) for _ in range(_ASKED))
+        return ServiceBefore(running=True, healthy=well, speculative=speculative(*self.place) if well else None)
+
+    def drain_direct(self, limit_s: float) -> None:
+        """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
+        deadline = time.monotonic() + min(_DIRECT_S, limit_s)
+        while left := busy(*self.place) or 0:
+            if time.monotonic() >= deadline:
+                self._notes.warn(f"{left} requests that did not come through a held proxy were cut off")
+                return
+            self._steps.say(f"{left} requests sent straight to the backend")
+            self._steps.wait(_POLL_S)
+
+    def quiet(self) -> None:
+        """End the runner's own look at the engine: its requests would delay the change."""
+        self._runner.quiet()
+
+    def swap(self, plan: LaunchPlan) -> None:
+        """Stop the engine and start that of `plan`."""
+        self._steps.say("stopping the engine and starting the next")
+        ran = self.child.ended is None
+        self.child, stopped_at = self._runner.swap(plan)
+        if ran and self._down_since is None:
+            self._down_since = stopped_at
+
+    def until_healthy(self, limit_s: float, waiting: Callable[[], int]) -> None:
+        """Wait for the first healthy answer. Raises `StepFailedError` as soon as it cannot come."""
+        settings = self.child.plan.settings
+        deadline = time.monotonic() + limit_s
+        next_say = 0.0
+        while True:
+            found = health(settings.url)
+            now = time.monotonic()
+            if self.child.ended is not None:
+                lines = explained(self.child.lines())
+                try:
+                    check_port(settings)
+                except PortInUseError as error:
+                    raise StepFailedError(str(error), lines) from None
+                raise failure(f"the engine ended with {self.child.ended}", lines)
+            answers = found is not None and found.status is HealthStatus.OK
+            if answers and _owns_port(self.child.pid, settings.port) is not False:
+                break
+            state = "answered by another process" if answers else _state_words(found)
+            if now > deadline:
+                raise StepFailedError(f"not healthy within {limit_s:g} s ({state})", explained(self.child.lines()))
+            if now >= next_say:
+                next_say = now + _SAY_S
+                held = f"{count} clients wait" if (count := waiting()) else ""
+                words = [state, held, last_line(self.child.lines())]
+                self._steps.say(": ".join(filter(None, words)), found.progress if found is not None else None)
+            self._steps.wait(LOOK_S)
+        if self._down_since is not None:
+            self._steps.seconds[ENGINE_LOAD] = round(now - self.child.began, 4)
+            self.down_s = (self.down_s or 0.0) + max(0.0, now - self._down_since)
+            self._down_since = None
+        self._steps.say(f"healthy, process {self.child.pid}")
+
+    def check_speculation(self) -> None:
+        """Raises `StepFailedError` where a slot does not draft as the settings ask."""
+        try:
+            verdict = check_speculation(*self.place)
+        except StepFailedError as error:
+            lines = self.child.lines()
+            raise StepFailedError(str(error), about_speculation(lines) or explained(lines)) from None
+        if verdict.warning is not None:
+            self._notes.warn(verdict.warning)
+        self._steps.say(verdict.detail)
+
+    def probe(self) -> None:
+        """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
+        journal = self._notes.journal
+        try:
+            limit = min(_PROBE_S, journal.health_timeout_s)
+            found = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
+        except StepFailedError as error:
+            raise StepFailedError(str(error), self._last_words()) from None
+        if self.child.ended is not None:
+            raise StepFailedError("it generated, and then its process ended", self._last_words())
+        self._steps.say(found.detail)
+        before, now = self._probe_before_s, found.seconds_per_token
+        if now is not None and before and now > MUCH_SLOWER * before:
+            self.slower = True
+            self._notes.warn(
+                f"a first completion takes {now / before:.0f} times as long as before the change "
+                f"({1000 * before:.1f} -> {1000 * now:.1f} ms a token); `specdash rollback {journal.number}` "
+                "goes back"
+            )
+
+    def _last_words(self) -> tuple[str, ...]:
+        """Why an engine that may just have died died: its runner needs a moment to read the end of its output."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self.child.ended is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        return explained(self.child.lines())
+
+    def check_drafting(self) -> None:
+        """Raises `StepFailedError` where it does not draft any more although its settings ask for it."""
+        url, promise = self.place
+        if promise.speculates and speculative(url, promise) is False:
+            raise StepFailedError("it does not speculate any more", explained(self.child.lines()))
+
+    def answers(self) -> bool:
+        """Whether it answers now that it is healthy."""
+        return healthy(self.child.plan.settings.url)
+
+    def gone(self) -> StepFailedError:
+        """That it ended after it had been verified."""
+        self._down_since = time.monotonic()
+        lines = explained(self.child.lines())
+        return StepFailedError(f"the engine ended with {self.child.ended} after everything had been verified", lines)
+
+    def deaf(self, seconds: float) -> StepFailedError:
+        """That its process lives and has not answered for so long."""
+        words = f"it runs, and did not answer /health for {seconds:g} s"
+        return StepFailedError(words, explained(self.child.lines()))
+
+    @property
+    def is_last_good(self) -> bool:
+        """Whether the engine from before the change runs."""
+        return self.child.plan is self.last_good and self.child.ended is None
+
+    def back(self, waiting: Callable[[], int]) -> str:
+        """The last good plan runs again, and is verified; what is wrong in words, "" where nothing is."""
+        before = self.edit.before
+        limit = max(self._notes.journal.health_timeout_s, _PATIENCE_S)
+        limit = limit if before.healthy else min(limit, _SICK_BEFORE_S)
+        try:
+            self.swap(self.last_good)
+            try:
+                self.until_healthy(limit, waiting)
+            except StepFailedError:
+                if not before.healthy:
+                    raise
+                # A port that was not free yet, or memory that the driver had not given back: one more whole start.
+                self.swap(self.last_good)
+                self.until_healthy(limit, waiting)
+        except SpecdashError as error:
+            if not before.healthy:
+                self._notes.warn(f"the backend was not healthy before, and is not now: {error}")
+                return ""
+            return (
+                f"the old settings are back in {self.edit.env_file}, but the backend does not come back with them: "
+                f"{error}; see its log, and mend the cause"
+            )
+        now = speculative(*self.place) if before.speculative is not None else None
+        if now is None or now is before.speculative:
+            return ""
+        does = "does not speculate" if before.speculative else "speculates"
+        return f"the old settings are back and the backend is healthy, but it {does}, other than before; see its log"
+
+
+def _owns_port(pid: int, port: int) -> bool | None:
+    """Whether this process or one that it started listens on the port; None where the system does not say."""
+    hidden = False
+    for process in family(pid):
+        try:
+            connections = process.net_connections("tcp")
+        except psutil.NoSuchProcess:
+            continue
+        except (psutil.Error, OSError):
+            hidden = True
+            continue
+        if any(found.status == psutil.CONN_LISTEN and found.laddr.port == port for found in connections):
+            return True
+    return None if hidden else False
+
+
+def _state_words(found: Health | None) -> str:
+    if found is None:
+        return "no answer yet"
+    return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"

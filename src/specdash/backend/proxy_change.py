@@ -1,0 +1,243 @@
+"""The proxies while settings change: those in front of the engine held, drained and resumed, the one whose own env file
+changes made to take it over, and a turn asked through it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdash.backend.proxy_hold import ProxyHold, fronts
+from specdash.backend.start_check import ANSWER_S, busy, healthy
+from specdash.backend.steps import StepFailedError, explained, failure
+from specdash.collect.discover import place, recorded_key
+from specdash.collect.run_records import live_proxies, started_last
+from specdash.core.changes import Role
+from specdash.llama.server_answers import error_message
+from specdash.system.http import ask
+from specdash.system.processes import same_process
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from specdash.backend.engine_change import EngineChange
+    from specdash.backend.journal import Edit, Notes
+    from specdash.backend.steps import Steps
+    from specdash.core.records import ProxyRecord
+    from specdash.system.http import HttpReply
+
+RESTART_SIGNAL = signal.SIGUSR2
+"""Asks a proxy to drain and to execute itself again with its listening socket."""
+_POLL_S = 0.05
+_RELOAD_S = 15.0
+_PROXY_RESTART_S = 60.0
+_REQUEST_S = 120.0
+_NOT_YET = (429, 503, 529)
+"""The upstream is on its way, or has no slot free at this moment."""
+_LOG_LINES = 30
+
+
+class ProxyChange:
+    """The proxies of one change."""
+
+    def __init__(self, notes: Notes, steps: Steps) -> None:
+        self.longest_stall_s: float | None = None
+        """The longest that a held client has waited."""
+        self._notes = notes
+        self._steps = steps
+        self._hold: ProxyHold | None = None
+
+    # Those in front of the engine.
+
+    def hold(self, urls: Collection[str]) -> int:
+        """Hold every proxy in front of these addresses, and note their names first; how many are held."""
+        if self._hold is None:
+            journal = self._notes.journal
+            found = fronts(urls, self._notes.env)
+            held = (*journal.held, *(front.held for front in found))
+            self._notes.write_if_possible(held=tuple(dict.fromkeys(held)))
+            longest = journal.health_timeout_s + journal.drain_timeout_s
+            self._hold = ProxyHold(found, f"specdash {journal.kind} {journal.number}", longest)
+            for warning in self._hold.hold():
+                self._notes.warn(warning)
+        return self._hold.count
+
+    @property
+    def holds(self) -> bool:
+        """Whether they are held now."""
+        return self._hold is not None
+
+    def waiting(self) -> int:
+        """Requests that wait in the held proxies now."""
+        return self._hold.waiting() if self._hold is not None else 0
+
+    def active(self) -> int:
+        """Requests that the held proxies have upstream now."""
+        return self._hold.active() if self._hold is not None else 0
+
+    def drain(self) -> None:
+        """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
+        began = time.monotonic()
+        limit = self._notes.journal.drain_timeout_s
+        while left := self.active():
+            waited = time.monotonic() - began
+            if waited >= limit:
+                if not self._notes.journal.force:
+                    raise StepFailedError(
+                        f"{left} requests were still running after {limit:g} s; give them more time with "
+                        "--drain-timeout, or cut them off with --force"
+                    )
+                self._notes.warn(f"{left} requests were still running after {limit:g} s and were cut off (--force)")
+                return
+            words = f"{left} requests running upstream, {self.waiting()} waiting, for {limit - waited:.0f} s at most"
+            self._steps.say(words, min(1.0, waited / limit) if limit else None)
+            self._steps.wait(_POLL_S)
+
+    def resume(self) -> None:
+        """Let everything pass again; may be called again."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        stall = hold.longest_wait_s()
+        if stall is not None:
+            self.longest_stall_s = max(stall, self.longest_stall_s or 0.0)
+        for warning in hold.resume():
+            self._notes.warn(warning)
+
+    # The one whose own settings change.
+
+    @property
+    def record(self) -> ProxyRecord | None:
+        """The most recently started live proxy whose run record names the env file that changes."""
+        edit = self._notes.journal.edit(Role.PROXY)
+        return started_last(live_proxies(self._notes.env), edit.env_file) if edit is not None else None
+
+    def check_alive(self, record: ProxyRecord | None) -> None:
+        """Raises `StepFailedError` where the process of this record has ended."""
+        if record is not None and not same_process(record.pid, record.pid_started):
+            raise failure("the proxy ended", explained(_log_lines(record.log)))
+
+    def ask_to_take_over(self, edit: Edit, digest: str) -> ProxyRecord | None:
+        """Send its signal to the proxy, unless it runs this version; its record, None where none has to change.
+
+        Raises `StepFailedError` for one that cannot restart itself.
+        """
+        record = self.record
+        if record is None or record.env_digest == digest:
+            return None
+        if edit.needs_restart and not record.restarts_itself:
+            raise StepFailedError(
+                f"the proxy (pid {record.pid}) is of a version that cannot restart itself, which "
+                f"{', '.join(change.key for change in edit.changes)} needs; restart it once by hand"
+            )
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.pid, RESTART_SIGNAL if edit.needs_restart else signal.SIGHUP)
+        return record
+
+    def take_over(self, edit: Edit, digest: str) -> str:
+        """Make the proxy run this version; what was done, in words. Raises `StepFailedError` when it does not."""
+        before = self.record
+        if before is None:
+            return "does not run: it counts at the next start"
+        self._steps.say("restarting the proxy" if edit.needs_restart else "reloading the proxy")
+        seen = _log_lines(before.log)
+        record = self.ask_to_take_over(edit, digest)
+        if record is None:
+            return "runs with it already"
+        limit = _PROXY_RESTART_S if edit.needs_restart else _RELOAD_S
+        limit = min(limit, self._notes.journal.health_timeout_s)
+        deadline = time.monotonic() + limit
+        while not self._answers(digest):
+            now = self.record
+            if now is not None and now.refused_digest == digest:
+                raise StepFailedError(f"the proxy refused its settings: {now.refused}")
+            gone = not same_process(record.pid, record.pid_started)
+            if gone or time.monotonic() > deadline:
+                lines = explained([line for line in _log_lines(record.log) if line not in seen])
+                what = "ended" if gone else f"did not take its settings over within {limit:g} s"
+                raise failure(f"the proxy {what}", lines)
+            self._steps.wait(_POLL_S)
+        return "restarted, no connection refused" if edit.needs_restart else "took it over, no stream dropped"
+
+    def _answers(self, digest: str) -> bool:
+        record = self.record
+        if record is None or record.env_digest != digest:
+            return False
+        with contextlib.suppress(OSError):
+            ask(record.url, "/health", timeout=ANSWER_S, verified=False)
+            return True
+        return False
+
+    # A turn through it.
+
+    def to_ask(self, engine: EngineChange | None) -> ProxyRecord | str:
+        """The proxy to ask, or in words why none is asked."""
+        if self._notes.journal.trial:
+            return "it is on trial, and measured next"
+        record = self.record
+        if record is None and engine is not None:
+            front = next(iter(fronts([engine.place[0]], self._notes.env)), None)
+            record = front.record if front is not None else None
+        if record is None:
+            return "there is no proxy"
+        root = record.upstream.rstrip("/").removesuffix("/v1")
+        if engine is None:
+            return record if healthy(root) else "its upstream does not answer"
+        url, promise = engine.place
+        if place(url) != place(root):
+            return f"it asks {root}, which is not this backend"
+        return promise.no_probe or record
+
+    def request(self, proxy: ProxyRecord, engine: EngineChange | None) -> None:
+        """One short turn through the proxy as a client would ask it. Raises `StepFailedError` when it fails."""
+        url, key = proxy.url, recorded_key(proxy, self._notes.env)
+        if proxy.api_key_env is not None and key is None:
+            self._notes.warn(f"no request was sent through the proxy at {url}: its key is not known here")
+            return
+        limit = min(_REQUEST_S, self._notes.journal.health_timeout_s)
+        body = {
+            # Of a router this means the model in memory, of any other server the one it has.
+            "model": "any",
+            "max_tokens": 8,
+            "messages": [{"role": "user", "content": "Answer with one word: ready?"}],
+        }
+        headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
+        began = time.monotonic()
+        while True:
+            left = limit - (time.monotonic() - began)
+            try:
+                reply = ask(url, "/v1/messages", headers=headers, body=body, timeout=max(1.0, left), verified=False)
+            except TimeoutError:
+                words = f"a request through the proxy at {url} was not answered within {limit:g} s"
+                # The clients that had waited come first: a queue says nothing about the settings.
+                if engine is not None and busy(*engine.place):
+                    self._notes.warn(f"{words}, while the backend worked for others")
+                    return
+                raise StepFailedError(words) from None
+            except OSError as error:
+                raise StepFailedError(f"a request through the proxy at {url} broke off ({error})") from None
+            if reply.status not in _NOT_YET or left <= 0:
+                break
+            self._steps.wait(4 * _POLL_S)
+        if reply.status == 400 and engine is None:
+            self._notes.warn(f"the proxy at {url} answers, and its upstream wants a model named: {_complaint(reply)}")
+            return
+        if reply.status != 200 or not isinstance(reply.json, dict) or reply.json.get("type") != "message":
+            raise StepFailedError(f"a request through the proxy at {url} failed: {_complaint(reply)}")
+        self._steps.say(f"{url} answered in {time.monotonic() - began:.1f} s")
+
+
+def _log_lines(path: str | None) -> list[str]:
+    if path is None:
+        return []
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+    return []
+
+
+def _complaint(reply: HttpReply) -> str:
+    message = error_message(reply.body)
+    return f"HTTP {reply.status}{f': {message}' if message else ''}"
