@@ -228,3 +228,13 @@ def test_from_a_model_and_an_empty_home_to_an_answer_through_the_proxy(place: Pl
         assert file.stat().st_mode & 0o777 == 0o600
         lines = file.read_text(encoding="utf-8").splitlines()
         assert all(lines[at - 1].startswith("# ") for at, line in enumerate(lines) if "=" in line and line[0] != "#")
+    until(lambda: "ready: " in place.said, START_S, lambda: place.said)
+    (ready,) = [line for line in place.said.splitlines() if line.startswith("ready: ")]
+    variables = dict(word.split("=", 1) for word in shlex.split(ready.partition("; ")[2])[:-1])
+    assert variables == {
+        "ANTHROPIC_BASE_URL": proxy.url,
+        "ANTHROPIC_AUTH_TOKEN": "local",
+        "ANTHROPIC_MODEL": ask(f"{proxy.url}/v1/models")["data"][0]["id"],
+    }
+    assert ready in place.command("services", "status").stdout.splitlines()
+    assert json.loads(place.command("services", "status", "--json").stdout)["clients"]["url"] == proxy.url

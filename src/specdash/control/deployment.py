@@ -4,6 +4,7 @@ whose env files are known."""
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -150,6 +151,18 @@ def find_deployment(
 def default_env_file(role: Role, env: Mapping[str, str]) -> Path:
     """The env file of a service that names none."""
     return paths.backend_env_file(env) if role is Role.BACKEND else paths.proxy_env_file(env)
+
+
+def start_command(role: Role, env_file: Path, env: Mapping[str, str] = os.environ) -> str:
+    """The command that starts a service which does not run: of its unit, of one that is to be installed, or without
+    systemd."""
+    from specdash.control.services import systemd
+
+    if _installed(role, env) == env_file:
+        return f"specdash services start {role}"
+    default = os.path.realpath(env_file) == os.path.realpath(default_env_file(role, env))
+    named = str(role) if default else f"{role} --{role}-env {shlex.quote(str(env_file))}"
+    return f"specdash up {named}" if systemd.why_not(env) else f"specdash services install {named} --start"
 
 
 def main_pid(record: RunRecord | ProxyRecord) -> int:

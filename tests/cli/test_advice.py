@@ -1,0 +1,160 @@
+"""Every command, option, key and page that specdash names in a message, a runbook or its documentation exists."""
+
+import argparse
+import ast
+import importlib
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from specdash.backend.rules import values as value_rules
+from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS
+from specdash.cli.main import HELP, CommandParser
+from specdash.core.errors import UsageError
+from specdash.core.parameter_catalogue import BY_KEY, PASSED_ON, REMOVED_KEYS
+from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.proxy_parameters import NO_TLS
+from specdash.core.removed import removed_command
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src/specdash"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PLACES = {command.name: command.module for command in COMMANDS}
+KEYS = {*BY_KEY, *PASSED_ON, *PROXY_KEYS, *REMOVED_KEYS, *NO_TLS, *value_rules._READ_BY_ENGINE}
+FILLED = "\0"
+"""Stands for what an f-string fills in."""
+CANDIDATES = ("1", "backend", "status", "apply", "services", "http://127.0.0.1:1", "LLAMA_DRAFT_MAX=4", "")
+"""What a placeholder may stand for; one of them must do."""
+NAMES = "|".join((*PLACES, HELP))
+WORDS = rf"specdash (?:(?:{NAMES}|{FILLED})(?![\w/-])|--?[a-z])"
+QUOTED = re.compile(rf"`\$? ?({WORDS}[^`]*)`")
+NAMED_OPTION = re.compile(r"[Ss]tart specdash with (--[a-z-]+)")
+PROSE = re.compile(rf"(?:^|\n|: )\s*(?:[-$] )?({WORDS}[^\n]*)")
+
+
+def command_of(line: str) -> str:
+    """The command at the beginning of a line of prose or of a terminal."""
+    return re.split(
+        r"[.,;:)]+(?:\s|$)|  +| \(|\s[|#>&]|, | for | with \d| on the | as a | says | prints ", line, maxsplit=1
+    )[0]
+
+
+def strings(file: Path) -> Iterator[str]:
+    """Every text of a module, of an f-string with `FILLED` where something is filled in; of docstrings, those that are
+    runbooks."""
+    inner: set[int] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and file.parent.name != "rules":
+            inner.add(id(node.value))
+        if isinstance(node, ast.JoinedStr):
+            inner |= {id(part) for part in node.values}
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else FILLED for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            yield node.value
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    for file in sorted(SOURCES.rglob("*.py")):
+        yield from ((str(file.relative_to(ROOT)), text) for text in strings(file))
+    yield from ((str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")) for file in PAGES)
+
+
+def printed() -> list[tuple[str, str]]:
+    """Where, and the command, of all that are printed anywhere."""
+    found: dict[tuple[str, str], None] = {}
+    for where, text in texts():
+        text = re.sub(r"\{\w+\}", FILLED, text)
+        commands = [" ".join(command.split()) for command in QUOTED.findall(text)]
+        unquoted = re.sub(r"`[^`\n]*`", "", text)
+        commands += [command_of(command) for command in PROSE.findall(unquoted)]
+        found |= dict.fromkeys((where, command) for command in commands)
+    return list(found)
+
+
+@cache
+def parser(name: str) -> argparse.ArgumentParser:
+    made = CommandParser(prog=f"specdash {name}", allow_abbrev=False)
+    importlib.import_module(PLACES[name]).configure(made)
+    return made
+
+
+def alternatives(word: str) -> tuple[str, ...]:
+    """What a word may stand for: a placeholder of capitals, what is filled in, one of several."""
+    word = word.strip("[]")
+    if FILLED in word:
+        return tuple(word.replace(FILLED, text) for text in CANDIDATES)
+    return (word, *CANDIDATES) if re.fullmatch(r"[A-Z_]+|…", word) else (word,)
+
+
+def complaint(words: list[str]) -> str | None:
+    """What the command line parser has against these words."""
+    words = words[1:] if words[:1] == [HELP] else words
+    for option in MACHINE_OPTIONS:
+        at = words.index(option) if option in words else len(words)
+        if option == "--on" or "@" in "".join(words[at + 1 : at + 2]):
+            words = words[:at] + words[at + 2 :]
+    name, rest = (words[0], words[1:]) if words and words[0][:1] != "-" else (DEFAULT_COMMAND, words)
+    if (instead := removed_command((name, *rest))) is not None:
+        return instead
+    if name not in PLACES:
+        return f"no command {name}"
+    if rest in (["--help"], ["--version"]):
+        return None
+    try:
+        parser(name).parse_args(rest)
+    except UsageError as error:
+        return str(error)
+    except SystemExit:
+        return None
+    return None
+
+
+def fails(command: str) -> str | None:
+    """Why no filling of the command's placeholders is one; None where one is."""
+    command = re.sub(r" \| [^\]]*\]", "]", command).partition(" > ")[0]
+    words, found = shlex.split(command)[1:], ""
+    one_of_each = [word.split("|") if "|" in word else [word] for word in words]
+    for chosen in itertools.product(*one_of_each):
+        ways = (complaint([word for word in way if word]) for way in itertools.product(*map(alternatives, chosen)))
+        first = why = next(ways)
+        while why is not None and (why := next(ways, "")) != "":
+            pass
+        found = found if why is None else str(first)
+    return found or None
+
+
+NAMES_OF_FAMILIES = re.compile("the following arguments are required|expected one argument")
+"""A page may name a command without the arguments it wants; a message may not."""
+NO_COMMANDS = {("src/specdash/proxy/http/status.py", "specdash proxy"): "the name that the proxy gives itself"}
+
+
+def test_every_printed_command_is_one_that_the_parser_takes() -> None:
+    commands = printed()
+    assert len(commands) > 200
+    for where, command in commands:
+        why = fails(command)
+        named = where.endswith(".md") and why is not None and NAMES_OF_FAMILIES.search(why)
+        assert why is None or named or (where, command) in NO_COMMANDS, f"{where}: {command}: {why}"
+
+
+def test_every_option_that_specdash_is_to_be_started_with_exists() -> None:
+    named = {(where, option) for where, text in texts() for option in NAMED_OPTION.findall(text)}
+    assert len(named) > 5
+    for where, option in named:
+        assert complaint([option, "1"]) is None, f"{where}: {option}"
+
+
+def test_every_key_of_an_env_file_that_a_message_names_exists() -> None:
+    for file in sorted(SOURCES.rglob("*.py")):
+        for text in strings(file):
+            for key in re.findall(r"(?<![\w$])(?:LLAMA|PROXY)_[A-Z0-9_]*[A-Z0-9](?![\w*])", text):
+                assert key in KEYS or file.name == "removed.py", f"{file}: {key}: {text}"
+
+
+def test_every_page_that_a_message_names_is_there() -> None:
+    for where, text in texts():
+        for page in re.findall(r"docs/[\w-]+\.md", text):
+            assert (ROOT / page).is_file(), f"{where}: {page}"
