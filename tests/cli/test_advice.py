@@ -1,23 +1,37 @@
-"""Every command, option, key and page that specdash names in a message, a runbook or its documentation exists."""
+"""Advice is what works: commands, options, keys and pages that specdash names exist, and what a message says to run
+does what the message promised."""
 
 import argparse
 import ast
 import importlib
 import itertools
+import os
 import re
 import shlex
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 from specdash.backend.rules import values as value_rules
 from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS
 from specdash.cli.main import HELP, CommandParser
-from specdash.core.errors import UsageError
+from specdash.collect.run_records import live_backends, live_proxies
+from specdash.core.changes import Role
+from specdash.core.errors import ExitCode, UsageError
 from specdash.core.parameter_catalogue import BY_KEY, PASSED_ON, REMOVED_KEYS
+from specdash.core.paths import backend_env_file, proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.proxy_parameters import NO_TLS
 from specdash.core.removed import removed_command
+from support.asking import ask, healthy
+from support.place import START_S, Place, place
+from support.waiting import until
+
+__all__ = ["place"]
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src/specdash"
@@ -158,3 +172,111 @@ def test_every_page_that_a_message_names_is_there() -> None:
     for where, text in texts():
         for page in re.findall(r"docs/[\w-]+\.md", text):
             assert (ROOT / page).is_file(), f"{where}: {page}"
+
+
+# What a message says to run is read where it is printed, and run as it is.
+
+
+@dataclass(frozen=True)
+class Situation:
+    """`make` brings it about, `told` is the command that prints the advice, which `advice` finds; `promise` is what it
+    must have done then."""
+
+    name: str
+    told: str
+    advice: str
+    promise: Callable[[Place], object]
+    make: Callable[[Place], object] = lambda _: None
+
+
+def serves(place: Place) -> None:
+    until(lambda: healthy(place.backend_url) and bool(live_backends(place.env)), START_S, lambda: place.said)
+
+
+def proxy_serves(place: Place) -> None:
+    until(lambda: healthy(place.proxy_url) and bool(live_proxies(place.env)), START_S, lambda: place.said)
+
+
+def both_run(place: Place) -> None:
+    place.up()
+    place.ready()
+
+
+def died_with_its_record(place: Place) -> None:
+    process = place.up("backend")
+    serves(place)
+    pids = [process.pid, live_backends(place.env)[0].pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    process.wait(60)
+    until(lambda: not healthy(place.backend_url), START_S)
+
+
+def env_files_elsewhere(place: Place) -> None:
+    for role, file in ((Role.BACKEND, backend_env_file(place.env)), (Role.PROXY, proxy_env_file(place.env))):
+        there = file.with_name(f"my {role}.env")
+        file.rename(there)
+        place.env[f"SPECDASH_{role.upper()}_ENV_FILE"] = str(there)
+
+
+def key_of_the_proxy(place: Place) -> None:
+    both_run(place)
+    with backend_env_file(place.env).open("a", encoding="utf-8") as file:
+        file.write("PROXY_LOOP_BREAKER=1\n")
+
+
+def held(place: Place) -> None:
+    both_run(place)
+    assert place.command("proxy", "hold", "--url", place.proxy_url).returncode == ExitCode.OK
+
+
+SITUATIONS = (
+    Situation("no backend runs", "services start backend", r"`specdash (up backend)` starts it", serves),
+    Situation("no proxy runs", "services restart proxy", r"`specdash (up proxy)` starts it", proxy_serves),
+    Situation(
+        "env files elsewhere", "services logs backend", r"`specdash (up backend[^`]+)`", serves, env_files_elsewhere
+    ),
+    Situation(
+        "killed, its run record left",
+        "services start backend",
+        r"`specdash (up backend)`",
+        serves,
+        died_with_its_record,
+    ),
+    Situation(
+        "a server that is not there",
+        "apply LLAMA_DRAFT_MAX=5 --yes --url http://127.0.0.1:9",
+        r"`specdash (targets)` lists",
+        lambda place: place.backend_url in place.command("targets").stdout,
+        both_run,
+    ),
+    Situation(
+        "a key of the proxy in the backend's file",
+        "preflight --service backend",
+        r"`specdash (apply [^`]+)`",
+        lambda place: "PROXY_LOOP_BREAKER" not in backend_env_file(place.env).read_text(encoding="utf-8"),
+        key_of_the_proxy,
+    ),
+    Situation("an apply that is not there", "rollback 99", r"`specdash (applies)` lists", lambda _: True, both_run),
+    Situation(
+        "a held proxy",
+        "check --verbose --warning notice",
+        r"no longer needed: specdash (proxy resume)",
+        lambda place: ask(f"{place.proxy_url}/health")["held"] is False,
+        held,
+    ),
+)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
+def test_what_a_message_says_to_run_does_what_it_promises(situation: Situation, place: Place) -> None:
+    situation.make(place)
+    told = place.command(*shlex.split(situation.told))
+    (advice,) = set(re.findall(situation.advice, told.stdout + told.stderr)) or [told.stdout + told.stderr]
+    words = shlex.split(advice)
+    if words[0] == "up":
+        place.start(*words)
+    else:
+        done = place.command(*words, *(["--yes"] if words[0] == "apply" else []))
+        assert done.returncode == ExitCode.OK, done.stdout + done.stderr
+    assert situation.promise(place) in (None, True)
