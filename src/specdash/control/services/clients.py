@@ -59,9 +59,8 @@ def client_view(env_files: Mapping[Role, Path], env: Mapping[str, str] = os.envi
         key = None
     client = BlockingClient(record.url, key, timeout=_ANSWER_S, verified=False)
     try:
-        ready = (proxy is not None or Role.PROXY not in env_files) and mapping(client.get("/health").json).get(
-            "status"
-        ) == "ok"
+        health = mapping(client.get("/health").json).get("status")
+        ready = health == "ok" and (proxy is not None or Role.PROXY not in env_files)
         listed = mapping(client.get("/v1/models").json).get("data") if ready else None
     except OSError:
         ready, listed = False, None
