@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -20,14 +21,16 @@ from specdash.backend.rules import values as value_rules
 from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS
 from specdash.cli.main import HELP, CommandParser
 from specdash.collect.run_records import live_backends, live_proxies
+from specdash.control.deployment import find_deployment
 from specdash.core.changes import Role
+from specdash.core.config import resolve
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.parameter_catalogue import BY_KEY, PASSED_ON, REMOVED_KEYS
 from specdash.core.paths import backend_env_file, proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.proxy_parameters import NO_TLS
 from specdash.core.removed import removed_command
-from support.asking import ask, healthy
+from support.asking import healthy
 from support.place import START_S, Place, place
 from support.waiting import until
 
@@ -225,11 +228,6 @@ def key_of_the_proxy(place: Place) -> None:
         file.write("PROXY_LOOP_BREAKER=1\n")
 
 
-def held(place: Place) -> None:
-    both_run(place)
-    assert place.command("proxy", "hold", "--url", place.proxy_url).returncode == ExitCode.OK
-
-
 SITUATIONS = (
     Situation("no backend runs", "services start backend", r"`specdash (up backend)` starts it", serves),
     Situation("no proxy runs", "services restart proxy", r"`specdash (up proxy)` starts it", proxy_serves),
@@ -244,13 +242,6 @@ SITUATIONS = (
         died_with_its_record,
     ),
     Situation(
-        "a server that is not there",
-        "apply LLAMA_DRAFT_MAX=5 --yes --url http://127.0.0.1:9",
-        r"`specdash (targets)` lists",
-        lambda place: place.backend_url in place.command("targets").stdout,
-        both_run,
-    ),
-    Situation(
         "a key of the proxy in the backend's file",
         "preflight --service backend",
         r"`specdash (apply [^`]+)`",
@@ -258,13 +249,6 @@ SITUATIONS = (
         key_of_the_proxy,
     ),
     Situation("an apply that is not there", "rollback 99", r"`specdash (applies)` lists", lambda _: True, both_run),
-    Situation(
-        "a held proxy",
-        "check --verbose --warning notice",
-        r"no longer needed: specdash (proxy resume)",
-        lambda place: ask(f"{place.proxy_url}/health")["held"] is False,
-        held,
-    ),
 )
 
 
@@ -280,3 +264,16 @@ def test_what_a_message_says_to_run_does_what_it_promises(situation: Situation, 
         done = place.command(*words, *(["--yes"] if words[0] == "apply" else []))
         assert done.returncode == ExitCode.OK, done.stdout + done.stderr
     assert situation.promise(place) in (None, True)
+
+
+def test_adopt_is_named_for_a_server_that_could_be_adopted_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        here = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert f"`specdash services adopt --url {here}`" in why_not(here)
+    assert "`specdash targets`" in why_not(here)
+    assert "--on USER@HOST" in why_not("http://gpu-box.example:8080")
+
+
+def why_not(url: str) -> str:
+    (why,) = find_deployment(resolve({}, {}, None, "config.toml"), os.environ, url=url).about(Role.BACKEND)
+    return why
