@@ -162,6 +162,10 @@ class Keeper:
         if (kept := self._kept.pop(name, None)) is not None:
             kept.stop()
 
+    def kept(self, name: str) -> Kept | None:
+        """The command of that name."""
+        return self._kept.get(name)
+
     def kill(self) -> None:
         """End all of them at once."""
         for kept in self.all:
