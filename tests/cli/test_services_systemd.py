@@ -240,12 +240,18 @@ class TestBackend:
         assert "LLAMA_MODEL" in err
         assert stack.user.systemctl("show", "-p", "NRestarts", "--value", BACKEND_UNIT).strip() == "0"
 
-    def test_a_model_and_an_empty_home_become_two_services_that_answer(self, stack: Stack) -> None:
+    def test_a_model_and_an_empty_home_become_two_services_that_answer(
+        self, stack: Stack, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         for file in (stack.backend_env, stack.proxy_env):
             file.unlink()
         words = ("--model", str(bundled_model(TARGET_MODEL)), "--draft", str(bundled_model(DRAFT_MODEL)))
+        capsys.readouterr()
         assert services("install", *words) == ExitCode.OK
+        (ready,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ready: ")]
+        assert f"ANTHROPIC_BASE_URL=http://127.0.0.1:{_value(stack.proxy_env, 'PROXY_PORT')} " in ready
         assert services("status") == ExitCode.OK
+        assert ready in capsys.readouterr().out.splitlines()
         stack.answers(_value(stack.backend_env, "LLAMA_PORT"))
         body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "the speculative decoder"}]}
         proxy = f"http://127.0.0.1:{_value(stack.proxy_env, 'PROXY_PORT')}"

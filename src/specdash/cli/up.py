@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from specdash.cli.changes.services import add_model_options, bootstrap_texts, env_files_of
 from specdash.control.keeper import Keeper, kept_command
 from specdash.control.services import setup, units
+from specdash.control.services.clients import client_view
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError
 from specdash.system.sockets import open_listening
@@ -43,9 +44,12 @@ def run(args: argparse.Namespace) -> int:
     with Keeper() as keeper, _Signals(keeper) as signals:
         for role in roles:
             keeper.start(kept_command(role, env_files[role], values[role], os.environ, sockets))
-        ended = None
+        ended, clients = None, None
         while ended is None and not signals.asked.wait(_LOOK_S):
             ended = next((kept for kept in keeper.all if not kept.is_alive()), None)
+            if clients is None and (seen := client_view({role: env_files[role] for role in roles})) and seen.ready:
+                clients = seen
+                print(clients.line, flush=True)
         for item in sockets:
             item.close()
         # The proxy first: it lets its requests finish while the backend still answers.

@@ -4,6 +4,7 @@ whose env files are known."""
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +15,9 @@ import psutil
 from specdash.collect.run_records import live_backends, live_proxies, refusal, started_last
 from specdash.core import paths
 from specdash.core.changes import Role
+from specdash.core.target import local_port
 from specdash.system.data import dataclass
+from specdash.system.processes import listener_owners
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,6 +151,18 @@ def default_env_file(role: Role, env: Mapping[str, str]) -> Path:
     return paths.backend_env_file(env) if role is Role.BACKEND else paths.proxy_env_file(env)
 
 
+def start_command(role: Role, env_file: Path, env: Mapping[str, str] = os.environ) -> str:
+    """The command that starts a service which does not run: of its unit, of one that is to be installed, or without
+    systemd."""
+    from specdash.control.services import systemd
+
+    if _installed(role, env) == env_file:
+        return f"specdash services start {role}"
+    default = os.path.realpath(env_file) == os.path.realpath(default_env_file(role, env))
+    named = str(role) if default else f"{role} --{role}-env {shlex.quote(str(env_file))}"
+    return f"specdash up {named}" if systemd.why_not(env) else f"specdash services install {named} --start"
+
+
 def main_pid(record: RunRecord | ProxyRecord) -> int:
     """The process that a service manager sees: the runner of a backend, the proxy itself."""
     return getattr(record, "runner_pid", None) or record.pid
@@ -193,7 +208,7 @@ def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path 
 
         running = [(file, its) for file, its in running if place(its) == place(url)]
         if not running:
-            return None, f"specdash does not run {url}; `specdash services adopt --url {url}` takes it over"
+            return None, f"specdash does not run {url}; {_way_to(url)}"
     files = list(dict.fromkeys(os.path.realpath(file) for file, _ in running))
     if len(files) > 1:
         default = os.path.realpath(default_env_file(role, env))
@@ -209,6 +224,16 @@ def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path 
     why = f"none runs, and there is no {file}; `specdash up --model MODEL.gguf` writes it and runs both"
     adopt = ", `specdash services adopt` writes it from a llama-server that runs" if role is Role.BACKEND else ""
     return None, why + adopt
+
+
+def _way_to(url: str) -> str:
+    """How a server that specdash does not run becomes one that can be changed."""
+    port = local_port(url)
+    if port is None:
+        return "run this on its machine, there or with --on USER@HOST"
+    if listener_owners(port) == set():
+        return "nothing listens there; `specdash targets` lists the servers that run"
+    return f"`specdash services adopt --url {url}` takes it over"
 
 
 def _installed(role: Role, env: Mapping[str, str]) -> Path | None:

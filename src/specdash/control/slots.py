@@ -9,6 +9,7 @@ of another model, which cannot be seen from here: a restore says so.
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -156,7 +157,7 @@ def plan(
     of, holds = f"slot {slot} of {target.url}", f" ({held} tokens)" if held is not None else ""
     if action is SlotAction.RESTORE:
         if not unchecked:
-            _check_memory(target, props)
+            _check_memory(target, props, slot, shlex.quote(filename or ""))
         warnings.append(_MAY_END)
         question = f"Restore {of} from {filename}, in place of what it holds{holds}?"
     elif action is SlotAction.SAVE:
@@ -182,7 +183,7 @@ def _checked_name(filename: str | None) -> str:
     return filename
 
 
-def _check_memory(target: Target, props: Props) -> None:
+def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
     """Raise `RefusedError` for a model with recurrent memory in a build whose slot files carry no checkpoints: the
     restored state cannot be cut back to where a prompt differs, so the whole prompt is read again."""
     from specdash.llama.gguf import GgufError, cached_facts
@@ -202,7 +203,7 @@ def _check_memory(target: Target, props: Props) -> None:
             f"{target.url} is b{build[1]}, whose slot files carry no context checkpoints, and its model has "
             f"{shape.memory} memory: a restored state cannot be cut back to where the next prompt differs, and "
             f"llama-server may end on the file; use b{FIRST_WITH_CHECKPOINTS} or later, or "
-            "`specdash slots restore --unchecked`"
+            f"`specdash slots restore {slot} {file} --url {target.url} --unchecked`"
         )
 
 

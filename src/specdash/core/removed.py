@@ -16,7 +16,7 @@ EVERY_COMMAND = ""
 
 _ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
 _FLEET_HISTORY = (
-    "charts over days are in Grafana (contrib/grafana); `specdash history` has what was recorded on this machine"
+    "charts over days are in Grafana (contrib/grafana); `specdash history query` has what was recorded on this machine"
 )
 _MANAGER = (
     "what may be changed is the backend or proxy that runs, with `specdash up`, as a service of systemd or by hand; "

@@ -77,7 +77,7 @@ def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[F
             # What the engine could not be asked about, it may read.
             unsure = key.startswith("LLAMA_ARG_") and not listed
             if key in around.changed and not around.back and not unsure:
-                yield error("unknown-key", message, key, fix or "see `specdash keys`")
+                yield error("unknown-key", message, key, fix or "docs/settings.md lists those that are")
             else:
                 yield warning("unknown-key", message, key, fix)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.env_store import read_env
 from specdash.bench.load.samples import BootFailedError, EngineAddress
 from specdash.control.change import Apply, Trial
+from specdash.control.deployment import start_command
 from specdash.control.plan import ApplyOptions, promise, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
@@ -105,8 +106,8 @@ class ServiceBed:
         service = service_of(self._deployment, Role.BACKEND)
         if not service.status().alive:
             raise ServiceError(
-                f"{service.name} does not run, so it could not be put back as it is; start it with `specdash services "
-                "start backend`, or leave --service out"
+                f"{service.name} does not run, so it could not be put back as it is; start it with "
+                f"`{start_command(Role.BACKEND, service.env_file, service.env)}`, or leave --service out"
             )
 
     @contextmanager

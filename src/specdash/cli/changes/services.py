@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,9 +24,11 @@ from specdash.control.deployment import (
     find_deployment,
     main_pid,
     manager_of,
+    start_command,
 )
 from specdash.control.services import adopt as adoption
 from specdash.control.services import setup, systemd, units
+from specdash.control.services.clients import client_view
 from specdash.control.services.units import PROXY_SOCKET, RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, errors
@@ -34,7 +37,6 @@ from specdash.system.text import UNKNOWN, plain, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
 
 _ACTIONS = {
     "adopt": "write an env file from a llama-server or a unit that specdash does not run, and explain how to take over",
@@ -47,8 +49,8 @@ _ACTIONS = {
     "logs": "print the last lines of their output",
 }
 _DONE = {"start": "started", "stop": "stopped", "restart": "restarted"}
-_SETTLE_S, _SHOWS_UP_S, _POLL_S = 1.0, 10.0, 0.1
-"""How long a start is watched: the least, and the most that settings and records take on a busy machine."""
+_SETTLE_S, _SHOWS_UP_S, _LOADS_S, _POLL_S = 1.0, 10.0, 60.0, 0.1
+"""How long a start is watched: the least, the most that settings and records take on a busy machine, and a model."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -124,13 +126,9 @@ def _found(role: Role) -> _Row | str:
         if service is not None and record is not None and manager_of(main_pid(record)) != BY_SYSTEMD:
             return _Row(role, service.name, service.manager(), service.env_file, service.status())
         if status is None:
-            there = (
-                ""
-                if service is None
-                else f"it does not run; `specdash services install` makes a unit for {service.env_file}, "
-            )
-            about = f"{there}`specdash up` runs it here" if there else "; ".join(deployment.about(role))
-            return f"{role}: {about}"
+            if service is None:
+                return f"{role}: {'; '.join(deployment.about(role))}"
+            return f"{role}: it does not run; `{start_command(role, service.env_file)}` starts it"
     return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit, env), status)
 
 
@@ -161,7 +159,7 @@ def _act(action: str, rows: list[_Row]) -> int:
             continue
         code = ExitCode.FAILED
         print(f"specdash: {row.name}: {failed.state}: {failed.detail}", file=sys.stderr, flush=True)
-        print(_last_lines(row, 3), end="", file=sys.stderr)
+        print(_output_of(_log_command([row], 3)), end="", file=sys.stderr)
     return code
 
 
@@ -186,9 +184,10 @@ def _without_systemd(action: str, row: _Row) -> None:
     if action == "start" or pid is None:
         raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
     if row.manager != BY_UP:
+        again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
+        kept = start_command(row.role, row.env_file) if row.env_file is not None else "specdash up"
         raise ServiceError(
-            f"{row.name} was started by hand: `kill {pid}` ends it, `specdash {row.role} run --env-file {row.env_file}`"
-            " starts it; `specdash services install` makes a service of it"
+            f"{row.name} was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
         )
     if action == "stop":
         import psutil
@@ -245,8 +244,11 @@ def _status(args: argparse.Namespace) -> int:
         for row in shown
     ]
     details = [f"{row['name']}: {row['detail']}" for row in shown if row["detail"]]
+    clients = client_view({row.role: row.env_file for row in rows if row.env_file is not None and row.status.alive})
+    details += [clients.line] if clients is not None else []
     text = "\n".join([*(table(cells) if shown else []), *details, *problems])
-    print_answer({"services": shown, "problems": problems}, text, as_json=args.json)
+    answer = {"services": shown, "problems": problems, "clients": json_of(clients, "url model ready proxy")}
+    print_answer(answer, text, as_json=args.json)
     if not rows:
         return ExitCode.SERVICE
     return ExitCode.OK if all(row.status.state is ServiceState.RUNNING for row in rows) else ExitCode.FAILED
@@ -279,11 +281,9 @@ def _adopt(args: argparse.Namespace) -> int:
         return ExitCode.OK
     head = f"# Written by `specdash services adopt` from {found.source}\n"
     replace_env(snapshot, encode(head + with_changes(snapshot.file, found.values)))
-    named = f" --{found.role}-env {path}" if args.env_file else ""
     print(f"wrote {path}; nothing was stopped. The service takes over with:")
     print(f"  {found.ending}   # requests that run are cut off")
-    there = f"specdash services install {found.role}{named} --start"
-    print(f"  {there if systemd.why_not() is None else f'specdash up {found.role}{named}'}")
+    print(f"  {start_command(found.role, path)}")
     return ExitCode.OK
 
 
@@ -316,7 +316,7 @@ def _install(args: argparse.Namespace) -> int:
         print(f"{role}: there is no env file {env_files[role]}; {remedy}", file=sys.stderr)
     code = ExitCode.OK if ready == roles else ExitCode.FAILED
     if ready and (args.start or args.model):
-        code = max(code, _start(ready))
+        code = max(code, _start(ready, env_files))
     elif any(change.before not in (None, change.text) for change in changes):
         print("what runs goes on as it was: `specdash services stop`, then `start`, takes the new units")
     elif ready:
@@ -325,6 +325,17 @@ def _install(args: argparse.Namespace) -> int:
         systemd.restart(RECORD_UNIT)
     _say_linger()
     return code
+
+
+def _say_clients(env_files: dict[Role, Path]) -> None:
+    """Wait a while for the model to be loaded, and print what clients need."""
+    deadline = time.monotonic() + _LOADS_S
+    while (clients := client_view(env_files)) is None or not clients.ready:
+        if time.monotonic() > deadline:
+            print("not ready yet; `specdash services status` shows how it stands, `specdash services logs` why")
+            return
+        time.sleep(_POLL_S)
+    print(clients.line)
 
 
 def _say_linger() -> None:
@@ -353,12 +364,15 @@ def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> di
     return texts
 
 
-def _start(roles: Iterable[Role]) -> ExitCode:
+def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
     try:
-        return ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
+        code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
+        if code is ExitCode.OK and Role.BACKEND in roles:
+            _say_clients({role: env_files[role] for role in roles})
     except SpecdashError as error:
         print(f"specdash: installed, but not started: {error}", file=sys.stderr)
         return error.exit_code
+    return code
 
 
 def _uninstall(_args: argparse.Namespace) -> int:
@@ -372,46 +386,50 @@ def _uninstall(_args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     """Print the last lines of what the services write; with --follow, go on with what comes."""
-    rows, lines = _chosen(args.role), max(0, args.lines)
-    commands = [_log_command(row, lines) for row in rows]
+    rows = _chosen(args.role)
+    if len({isinstance(_log_of(row), str) for row in rows}) > 1:
+        raise ServiceError("one service writes to a file and the other to the journal; name one of them")
+    command = _log_command(rows, max(0, args.lines))
     if not args.follow:
-        for row in rows:
-            if len(rows) > 1:
-                print(f"==> {row.name} <==")
-            print(_last_lines(row, lines), end="")
+        print(_output_of(command), end="")
         return ExitCode.OK
-    if len({command[0] for command in commands}) > 1:
-        raise ServiceError("one service writes to a file and the other to the journal; name the one to follow")
-    if commands[0][0] == "tail":
-        command = [*commands[0][:-1], "-q", "-F", *(item[-1] for item in commands)]
-    else:
-        command = [*commands[0], "-f", *(word for row in rows[1:] for word in ("-u", row.name))]
-    ended = subprocess.run(command, env=systemd.environment(), stdin=subprocess.DEVNULL, check=False)
+    ended = subprocess.run(
+        [command[0], "-f" if command[0] == "journalctl" else "-F", *command[1:]],
+        env=systemd.environment(),
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE
 
 
-def _last_lines(row: _Row, lines: int) -> str:
+def _output_of(command: list[str]) -> str:
     done = subprocess.run(
-        _log_command(row, lines),
-        env=systemd.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
+        command, env=systemd.environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
     )
-    return done.stdout
+    return done.stdout.decode("utf-8", "replace")
 
 
-def _log_command(row: _Row, lines: int) -> list[str]:
-    """What prints the last lines of a service: of its unit's file or journal, else of the log file it writes itself."""
+def _log_command(rows: list[_Row], lines: int) -> list[str]:
+    """What prints the last lines of these services."""
+    logs = [_log_of(row) for row in rows]
+    files = [str(log) for log in logs if isinstance(log, Path)]
+    if files:
+        return ["tail", "-n", str(lines), *files]
+    named = (word for log in logs for word in ("-u", str(log)))
+    return ["journalctl", "--user", *named, "-n", str(lines), "-o", "cat", "-q", "--no-pager"]
+
+
+def _log_of(row: _Row) -> Path | str:
+    """The file that a service writes to, or its unit in the journal. Raises `ServiceError` where it writes to a
+    terminal only."""
     if row.manager == BY_SYSTEMD:
         directory = units.log_dir(os.environ)
-        if directory is None:
-            return systemd.journal_command(row.name, lines)
-        return ["tail", "-n", str(lines), str(directory / row.name.replace(".service", ".log"))]
+        return row.name if directory is None else directory / row.name.replace(".service", ".log")
     record = Service(row.role, row.env_file or Path()).record()
-    if record is None or record.log is None:
-        key = "LLAMA_LOG_FILE" if row.role is Role.BACKEND else "PROXY_LOG_FILE"
-        raise ServiceError(f"{row.name} writes to its terminal only; {key} names a file for its log")
-    return ["tail", "-n", str(lines), record.log]
+    if record is not None and record.log is not None:
+        return Path(record.log)
+    output = Path(f"/proc/{row.status.pid}/fd/2").resolve()
+    if output.is_file():
+        return output
+    remedy = "LLAMA_LOG_FILE names a file for its log" if row.role is Role.BACKEND else "`2>FILE` sends it to a file"
+    raise ServiceError(f"{row.name} writes to its terminal only ({output}); {remedy}")

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         import mcp.server.mcpserver  # noqa: F401 - fails before anything is collected
     except ModuleNotFoundError:
         raise InputError(
-            "specdash mcp needs the package mcp: run `pip install '.[mcp]'` in a checkout of specdash"
+            "`specdash mcp` needs the package mcp: run `pip install '.[mcp]'` in a checkout of specdash"
         ) from None
     settings = resolved_settings(args)
     rules = alert_rules(settings)

@@ -164,11 +164,6 @@ def env_file_of(unit: str, env: Mapping[str, str] = os.environ) -> Path | None:
     return Path(path.replace("$$", "$")) if path else None
 
 
-def journal_command(unit: str, lines: int) -> list[str]:
-    """What prints the last lines of the unit's journal."""
-    return ["journalctl", "--user", "-u", unit, "-n", str(lines), "-o", "cat", "-q", "--no-pager"]
-
-
 def _text(done: subprocess.CompletedProcess[str]) -> str:
     """What systemd said, on one line."""
     return " ".join(done.stderr.split()) or f"exit code {done.returncode}"

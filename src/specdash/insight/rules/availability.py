@@ -207,7 +207,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"/health answers, {names} not in time for {duration(backend.signs.late_s or 0.0)}",
             tuple((f"/{item.source}", age) for item, age in _late(scene)),
             severity=AlertSeverity.WARNING,
-            remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_BATCH_SIZE), or "
+            remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_ARG_BATCH), or "
             "a newer build. When no prompt moves in the log either: specdash services restart backend.",
         )
 
@@ -479,8 +479,8 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     - curl -i {url}/health
     - specdash services status
 
-    End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. A wrong
-    address: specdash config show says where it comes from.
+    End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. Where
+    a wrong address comes from: specdash config show.
     """
     backend = scene.picture.backend
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]

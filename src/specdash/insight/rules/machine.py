@@ -207,7 +207,7 @@ def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     - nvidia-smi
     - the GPU panel: who has the memory?
 
-    Less context (LLAMA_CTX_SIZE), a quantised KV cache, a smaller batch (LLAMA_UBATCH_SIZE), fewer layers on the GPU;
+    Less context (LLAMA_CTX_SIZE), a quantised KV cache, a smaller batch (LLAMA_ARG_UBATCH), fewer layers on the GPU;
     or end the other process.
     """
     for gpu in _used(scene):
