@@ -8,9 +8,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
-from specdash.proxy.answer.blocks import MessageBuilder, Text, Usage
+from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, Text, Usage
 from specdash.proxy.answer.filters import stop_reason_of
-from specdash.proxy.answer.repair import NOTHING, Shown, answered
+from specdash.proxy.answer.repair import answered
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
     from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.answer.blocks import SseWriter
-    from specdash.proxy.answer.repair import Flush
+    from specdash.proxy.answer.filters import Attempt, Pieces
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import ProxySession
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.translate.parse import MessagesRequest, Tool
+
+
+NOTHING = "(The model ended its turn without an answer.)"
+"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
 
 
 # The longest time a turn may take.
@@ -163,6 +167,8 @@ class Turn:
 
     prepared: PreparedRequest
     """What goes upstream; there once the turn `is_ready`."""
+    attempt: Attempt
+    """The call of the upstream that counts for the stop reason."""
 
     def __init__(self, proxy: Proxy, request: MessagesRequest, session: ProxySession, active: ActiveRequest) -> None:
         self.proxy = proxy
@@ -178,7 +184,8 @@ class Turn:
         self._message_id: str | None = None
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
-        self._calls: list[str] = []
+        self.shown = MessageBuilder()
+        """What the client was given."""
         self._current: AnswerAssembler | None = None
 
     def starts(self, prepared: PreparedRequest) -> None:
@@ -203,14 +210,14 @@ class Turn:
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
-        builder = MessageBuilder()
-        await self._answer(Shown(builder), None)
+        async for _ in self._pieces(live=False):
+            pass
         return {
             "id": self.message_id,
             "type": "message",
             "role": "assistant",
             "model": self.request.model,
-            "content": builder.content(),
+            "content": self.shown.content(),
             "stop_reason": self._stop_reason,
             "stop_sequence": self._stop_text,
             "usage": self.usage.anthropic(),
@@ -218,26 +225,23 @@ class Turn:
 
     async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
-
-        async def on_read(answer: AnswerAssembler) -> None:
-            if not writer.started:
-                if answer.id is None:
-                    return
-                self.begin(writer)
-            await flush()
-            if writer.has_content and self.active.ttft_s is None:
-                self.active.first_content()
-
+        async with contextlib.aclosing(self._pieces(live=not self.is_strict)) as pieces:
+            async for piece in pieces:
+                if self.is_strict:
+                    continue
+                if piece is not PAUSE:
+                    self.begin(writer)
+                    writer.add(piece)
+                elif writer.started or self.attempt.answer.id is not None:
+                    self.begin(writer)
+                    await flush()
+                    if writer.has_content and self.active.ttft_s is None:
+                        self.active.first_content()
+        self.begin(writer)
         if self.is_strict:
-            builder = MessageBuilder()
-            await self._answer(Shown(builder), None)
-            self.begin(writer)
-            for piece in builder.pieces():
+            for piece in self.shown.pieces():
                 writer.add(piece)
             self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED)
-        else:
-            await self._answer(Shown(writer, lambda: self.begin(writer)), on_read)
-            self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
         if writer.has_content:
             self.active.first_content()
@@ -305,11 +309,16 @@ class Turn:
         if answer.id and self._message_id is None:
             self._message_id = answer.message_id
 
-    async def _answer(self, shown: Shown, flush: Flush | None) -> None:
-        attempt = await answered(self, shown, flush)
+    async def _pieces(self, *, live: bool) -> Pieces:
+        """What the client gets, remembered in `shown`; afterwards the stop reason is known."""
+        async with contextlib.aclosing(answered(self, live=live)) as pieces:
+            async for piece in pieces:
+                self.shown.add(piece)
+                yield piece
+        shown, attempt = self.shown, self.attempt
         if not (shown.calls or shown.has_text or shown.has_thinking or attempt.stop_text):
             shown.add(Text(NOTHING))
-        self._calls = [call.name for call in shown.calls]
+            yield Text(NOTHING)
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
         self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
@@ -325,5 +334,5 @@ class Turn:
             stop_reason=stop_reason,
             usage=self.usage if self.usage.total else None,
             prompt_estimated=self._prompt_estimated,
-            tool_calls=self._calls,
+            tool_calls=[call.name for call in self.shown.calls.values()],
         )
