@@ -73,8 +73,8 @@ _MOST_PLACES = 24
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
 _NOISE = re.compile(
     rf"""\s+|[,;]|</[\w:]*\Z|</s>|<(?:start|end)_of_turn>
-    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]|functools(?=\[)
-      |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call|START_ACTION|action_start|plugin|interpreter)\w*\|?>
+    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]
+      |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call)\w*\|>
       |<｜tool[\w▁]*begin｜>|```[ ]?(?:tool_calls?|tool_code|tool_use|function_call)[ \t\r]*(?=\n|\Z))
     |(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)
     |</{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
@@ -83,7 +83,7 @@ _NOISE = re.compile(
 )
 _CLOSERS = r"parameter|function|tool_call|invoke|function_calls|tool_calls"
 _CLOSER = re.compile(
-    rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<tool_call\|>|<｜tool"
+    rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<｜tool"
 )
 _FUNCTION = re.compile(
     rf"""<{_SPACE}(?:function=|invoke\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?[^<>\n]{{0,64}}>
@@ -112,29 +112,27 @@ _HARMONY = re.compile(
 _FINAL = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>(.*?)(?:<\|(?:return|end)\|>\s*)?\Z", re.DOTALL
 )
-_GEMMA = re.compile(r"call:(?P<name>[\w.\-]{1,128})(?=\{)")
-_GEMMA_TEXT = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*(\w+):', re.DOTALL)
 _PYTHON = re.compile(
     r"(?:\[\s*|(?:for|if|with|try)\b[^()`]*:\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*(?P<name>[A-Za-z_][\w.\-]*)\("
 )
-_PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|<tool_call\|>|\Z")
+_PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|\Z")
 _TAG_PART = re.compile(r"<[\w:=]*\Z")
 _PAIRED_END = re.compile(r"\s*</tool_call>")
 _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_NAME_KEY = re.compile(r"""["'](?:name|function|tool_name|tool)["']\s*:\s*["']([^"'\n]*)["']""")
+_NAME_KEY = re.compile(r"""["'](?:name|function|tool)["']\s*:\s*["']([^"'\n]*)["']""")
 _ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input|args)["']\s*:""")
 _SAMPLE = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
-_CALL_KEYS = frozenset({"name", "tool_name", "tool", "tool_call_id", "function", "type", "id", "index", *_ARGUMENTS})
+_CALL_KEYS = frozenset({"name", "tool", "function", "type", "id", "index", *_ARGUMENTS})
 _PLAIN_NAME = re.compile(r"[\w.:\-/]{1,128}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_TAGGED = (_GEMMA, _NAMED, _PAIRED)
+_TAGGED = (_NAMED, _PAIRED)
 """Forms that need a tag before them."""
-_SURE = (_FUNCTION, _GEMMA, _PAIRED)
+_SURE = (_FUNCTION, _PAIRED)
 """Forms that nothing else has."""
 
 _ORPHANS = re.compile(
@@ -425,17 +423,13 @@ class _Run:
         return True
 
     def _headed(self) -> bool:
-        """A name, then the arguments as JSON: Mistral, Kimi, DeepSeek, Harmony, Gemma 4."""
+        """A name, then the arguments as JSON: Mistral, Kimi, DeepSeek, Harmony."""
         text = self._text
-        for form in (_HARMONY, _GEMMA, _NAMED):
+        for form in (_HARMONY, _NAMED):
             head = self._head(form)
             if head is None or not text.startswith("{", head.end()):
                 continue
             value, end = _value(text, head.end())
-            if form is _GEMMA:
-                ended = _CLOSER.search(text, head.end())
-                end = ended.start() if ended else len(text)
-                value = _decoded(_GEMMA_TEXT.sub(_plain_json, text[head.end() : end]))
             return value is not _NO_VALUE and self._add(head["name"], value, end)
         return False
 
@@ -455,7 +449,7 @@ class _Run:
     def _broken(self) -> bool:
         """A call that cannot be read, or not to its end."""
         text, begun, is_json = self._text, self.at, self._text[self.at] in "{["
-        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _GEMMA, _NAMED, _PAIRED))
+        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _NAMED, _PAIRED))
         head = next(filter(None, heads), None)
         end = _broken_end(text, head.end() if head is not None else begun)
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
@@ -490,14 +484,10 @@ def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
 def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     if not isinstance(value, dict):
         return None
-    if len(value) == 1:
-        ((name, arguments),) = value.items()
-        if name in offered and isinstance(arguments, dict):
-            return _Call(name, arguments)
     function = value.get("function")
     if not _CALL_KEYS.issuperset(value) or isinstance(function, dict):
         return _call_of(function, offered) if _CALL_KEYS.issuperset(value) else None
-    name = value.get("name", value.get("tool_name", value.get("tool", function)))
+    name = value.get("name", value.get("tool", function))
     arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
     if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
         return None
@@ -531,11 +521,6 @@ def _decoded(text: str) -> Any:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _plain_json(found: re.Match[str]) -> str:
-    """A text or a key of Gemma 4 as JSON writes it."""
-    return f"{json.dumps(found[2])}:" if found[2] else json.dumps(found[1])
 
 
 def _with(values: dict[str, Any] | None, name: str, raw: str, types: frozenset[str] | None) -> dict[str, Any] | None:

@@ -103,21 +103,12 @@ def check_host(request: Request, settings: ProxySettings) -> None:
         raise ApiError(403, f"{host[:200]} is no name of this proxy; if it is, add it to PROXY_ALLOWED_HOSTS")
 
 
-def check_origin(request: Request, settings: ProxySettings) -> str | None:
-    """The allowed origin of the web page that asks, None where no page of others does. Raises `ApiError` 403."""
-    found = None
+def check_origin(request: Request) -> None:
+    """Raise `ApiError` 403 for a web page of another site."""
     for value in request.headers.getlist("origin"):
         origin = value.strip().lower()
-        if origin in _listed(settings.allowed_origins):
-            found = value
-        elif origin.partition("://")[2] != request.headers.get("host", "").strip().lower():
-            raise ApiError(403, f"web pages of {origin[:200]} may not ask; PROXY_ALLOWED_ORIGINS lists those that may")
-    return found
-
-
-def is_preflight(request: Request) -> bool:
-    """True when a browser asks whether a page may send a request."""
-    return request.method == "OPTIONS" and "access-control-request-method" in request.headers
+        if origin.partition("://")[2] != request.headers.get("host", "").strip().lower():
+            raise ApiError(403, f"web pages of {origin[:200]} may not ask")
 
 
 def host_of(authority: str) -> str | None:
