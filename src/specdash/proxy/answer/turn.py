@@ -16,7 +16,7 @@ from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, reque
 from specdash.proxy.guardrails.tools import narrow, supplemented
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, upstream_model
+from specdash.proxy.upstream.window import admitted, learn_models, upstream_model
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -152,21 +152,11 @@ def _break_loop(
     return request, notes
 
 
-def prepared_for(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
-    """What goes upstream for a request."""
-    model = upstream_model(request.model, proxy.window)
-    proxy.window.note_use(model)
-    return prepare(request, session, proxy.settings, window=proxy.window.tokens, model=model)
-
-
 class Turn:
-    """A turn from its arrival on. One that comes while the proxy is held, or before it has met the upstream again, is
-    prepared after that: how much the upstream takes may be another then. Use `stream` or `message` once, then `done`
-    or `failed` once.
-    """
+    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `done` or `failed` once."""
 
     prepared: PreparedRequest
-    """What goes upstream; there once the turn `is_ready`."""
+    """What goes upstream, under the settings of the moment in which it was admitted."""
     attempt: Attempt
     """The call of the upstream that counts for the stop reason."""
 
@@ -174,13 +164,16 @@ class Turn:
         self.proxy = proxy
         self.session = session
         self.active = active
-        self.is_ready = False
+        self.settings = proxy.settings
+        self.deadline = Deadline(0)
         self.is_stream = bool(active.event.stream)
         self.is_strict = bool(active.event.strict)
         self.request_id = active.event.request_id
         self.usage = Usage()
         self.request = request
         self._prompt_estimated = False
+        self._size = 0
+        """Of the prompt as it is sent, in estimated tokens."""
         self._message_id: str | None = None
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
@@ -188,20 +181,22 @@ class Turn:
         """What the client was given."""
         self._current: AnswerAssembler | None = None
 
-    def starts(self, prepared: PreparedRequest) -> None:
-        """The request is ready to be sent; the settings of this moment hold for the rest of the turn."""
-        self.prepared = prepared
-        self.settings = self.proxy.settings
-        self.deadline = Deadline(self.settings.generation_timeout)
-        self.is_ready = True
-        for note in prepared.notes:
-            self.proxy.telemetry.note(self.active, self.session, note)
-
     async def admitted(self) -> None:
-        """Return once the request is ready and may be sent. Raises `ApiError` 529 when a hold outlasts its wait."""
-        if not self.is_ready:
-            await admitted(self.proxy, self._wait_for_gate)
-            self.starts(prepared_for(self.proxy, self.request, self.session))
+        """Prepare the request once it may be sent: how much the upstream takes may be another after a hold.
+
+        Raises `ApiError` 529 when a hold outlasts its wait.
+        """
+        proxy, request = self.proxy, self.request
+        await admitted(proxy, self._wait_for_gate)
+        await learn_models(request.model, proxy.window)
+        self.settings = proxy.settings
+        self.deadline = Deadline(self.settings.generation_timeout)
+        model = upstream_model(request.model, proxy.window)
+        proxy.window.note_use(model)
+        self.prepared = prepare(request, self.session, self.settings, window=proxy.window.tokens, model=model)
+        self._size = self.prepared.estimate
+        for note in self.prepared.notes:
+            proxy.telemetry.note(self.active, self.session, note)
 
     @property
     def shows_no_fragment(self) -> bool:
@@ -298,8 +293,7 @@ class Turn:
 
     @property
     def _estimate(self) -> int:
-        size = self.prepared.estimate if self.is_ready else request_tokens(self.request)
-        return max(1, round(size * self.session.scale))
+        return max(1, round((self._size or request_tokens(self.request)) * self.session.scale))
 
     async def _wait_for_gate(self) -> None:
         self.active.held()
