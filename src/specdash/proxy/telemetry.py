@@ -1,4 +1,4 @@
-"""Where everything the proxy does is told: live requests, counters, events and the human log."""
+"""Where everything that the proxy does is recorded: live requests, counters, events and the human log."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class ActiveRequest:
     """A request between its arrival and its end; `event` holds what was known of it at its arrival.
 
     Whoever serves the request calls `held`, `sent`, `update`, `first_content` and `next_attempt` as they happen. An
-    answer's numbers, those of the current attempt, are read when somebody looks, not when they arrive.
+    answer's numbers, those of the current attempt, are read when asked for, not when they arrive.
     """
 
     __slots__ = (
@@ -207,7 +207,7 @@ class ActiveRequest:
         return self._answer.text_chars if self._answer is not None else None
 
     def prompt(self) -> Usage:
-        """The prompt of the latest upstream call, as far as it is told by now."""
+        """The prompt of the latest upstream call, as far as it is known by now."""
         answer = self._answer
         return Usage(answer.prompt_total or 0, answer.cached or 0) if answer is not None else Usage()
 
@@ -322,7 +322,7 @@ MOST_NAMES = 50
 
 
 class Telemetry:
-    """Told by whoever serves requests; asked by /v1/context and /metrics. Nothing here fails a request.
+    """Written by the handlers of requests, read by /v1/context and /metrics. Nothing here fails a request.
 
     `counters` counts guardrail actions as `guardrail:action`, `tally` everything else, since the proxy's start.
     `started` is Unix time.
@@ -440,7 +440,7 @@ class Telemetry:
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """`facts` without anything that is neither, and names bounded: an event is no place for text."""
+    """`facts` without anything that is neither, and names bounded: text does not belong in events."""
     found: dict[str, Any] = {}
     for name, value in facts.items():
         if isinstance(value, (bool, int, float)):

@@ -108,9 +108,8 @@ TOOL = "tool_use"
 class BlockOrder:
     """Takes pieces in any order and passes them on, each block whole before the next begins.
 
-    While the JSON object of a call is incomplete, what belongs to other blocks waits. What follows a whole object,
-    after another block has begun, is no part of it and is left out. A piece of an unknown call, or a call begun twice,
-    is an error of the program.
+    While the JSON object of a call is incomplete, what belongs to other blocks waits. What follows a whole object after
+    another block has begun is left out. A piece of an unknown call, or a call begun twice, is an error of the program.
     """
 
     __slots__ = ("_arguments", "_call", "_waiting", "calls")

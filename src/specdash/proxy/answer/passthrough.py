@@ -240,7 +240,7 @@ def _is_stream(reply: UpstreamReply) -> bool:
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
 
 _NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
-"""Fields whose effect on a whole answer cannot be told from the stream."""
+"""Fields whose effect on a whole answer cannot be read from the stream."""
 _CHOICES = ("n", "n_cmpl")
 _TELLING = ("timings_per_token", "return_progress")
 
@@ -325,7 +325,7 @@ class WholeCompletion:
 
 
 def _call(call: CallRecord) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     if call.upstream_id:
-        told["id"] = call.upstream_id
-    return told
+        found["id"] = call.upstream_id
+    return found

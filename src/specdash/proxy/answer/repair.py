@@ -314,7 +314,7 @@ def _made_do(turn: Turn, bad: Fault, first: Attempt, held: str) -> Iterator[Piec
 
 
 async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int) -> Attempt | None:
-    """Ask again; None when what came is no better. What is good of it is the draft."""
+    """Ask again; None when the answer is not better. What is good of it is the draft."""
     body = turn.prepared.body
     is_malformed, wants_call = _is_malformed(bad), bad.guardrail is Guardrail.UNEXPECTED_END
     if is_malformed:

@@ -60,7 +60,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the time stand still for this block: waiting for an operator is no part of the turn."""
+        """Let the time stand still for this block: waiting for an operator does not count."""
         timeout, loop = self._timeout, asyncio.get_running_loop()
         when = timeout.when()
         left = None if when is None else when - loop.time()
@@ -115,7 +115,7 @@ def prepare(
     if window:
         request, note = prune(request, window, settings, session.scale)
         if note is not None:
-            # Every later request of the same history is pruned at the same place: that is no other cut.
+            # Every later request of the same history is pruned at the same place: that is the same cut.
             pruned = (note.facts["removed"], note.facts["shortened"])
             session.prunes += pruned != session.pruned
             session.pruned = pruned

@@ -54,7 +54,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call as it stands in the text; `arguments` is None where they are no object, or the call is broken."""
+    """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken."""
 
     name: str
     arguments: dict[str, Any] | None

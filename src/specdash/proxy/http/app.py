@@ -132,11 +132,11 @@ class _Guard:
             return
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the connection unanswered
             if not started:
-                told = _told(request, error)
-                await error_response(request.url.path, request_id, told)(scope, receive, tagged)
+                shown = _shown(request, error)
+                await error_response(request.url.path, request_id, shown)(scope, receive, tagged)
 
 
-def _told(request: Request, error: BaseException) -> ApiError:
+def _shown(request: Request, error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, asyncio.CancelledError):
