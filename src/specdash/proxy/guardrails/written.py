@@ -98,7 +98,8 @@ _PARAMETER = re.compile(
 )
 _PAIRED = re.compile(r"(?P<name>[\w.\-]{1,128})[ \t]*\n?\s*(?=<arg_key>|</tool_call>|\Z)")
 _PAIR = re.compile(
-    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z))", re.DOTALL
+    r"\s*<arg_key>(?P<name>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z))",
+    re.DOTALL,
 )
 _NAMED = re.compile(
     r"(?:function\s*<｜tool[▁_]sep｜>)?(?P<name>[\w.:\-]{1,128})\s*(?:\[CALL_ID\]\w+)?"
@@ -134,6 +135,7 @@ _TAGGED = (_NAMED, _PAIRED)
 """Forms that need a tag before them."""
 _SURE = (_FUNCTION, _PAIRED)
 """Forms that nothing else has."""
+_ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
 
 _ORPHANS = re.compile(
     rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
@@ -339,8 +341,7 @@ class _Run:
                 self.at, opened = len(text), True
                 continue
             self._is_tagged = opened or bool(self.calls)
-            forms = (self._function, self._python, self._json, self._headed, self._pairs, self._broken)
-            if not any(form() for form in forms):
+            if not any(form() for form in (self._python, self._json, self._named, self._broken)):
                 return False
             opened = False
 
@@ -364,35 +365,42 @@ class _Run:
             return head
         return head if plain_name(head["name"].removesuffix(".call"), self._offered) in self._offered else None
 
-    def _function(self) -> bool:
-        """`<function=NAME>` or `<invoke name="NAME">`, with parameters or JSON in it."""
+    def _named(self) -> bool:
+        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
         text = self._text
-        if (head := _FUNCTION.match(text, self.at)) is None:
-            return False
-        values: dict[str, Any] | None = {}
-        at = head.end()
-        if text.startswith("{", at):
-            values, at = _value(text, at)
-            ended = _FUNCTION_END.match(text, at)
-            return values is not _NO_VALUE and self._add(head["name"], values, ended.end() if ended else at)
-        while (found := _PARAMETER.match(text, at)) is not None:
-            raw, types = found["value"], self._types(head["name"], found["name"])
-            if found["is"] == "=":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            if 'string="true"' in found["more"]:
-                types = frozenset({"string"})
-            elif 'string="false"' in found["more"]:
-                types = types or frozenset({"number"})
-            values = _with(values, found["name"], raw, types)
-            at = found.end()
-        if (ended := _FUNCTION_END.match(text, at)) is None:
-            return self._add_broken(head["name"], _broken_end(text, at))
-        return self._add(head["name"], values, ended.end())
+        for form in (_FUNCTION, _HARMONY, _NAMED, _PAIRED):
+            if (head := self._head(form)) is None:
+                continue
+            at = head.end()
+            if text.startswith("{", at):
+                values, at = _value(text, at)
+                if form is _FUNCTION and (ended := _FUNCTION_END.match(text, at)):
+                    at = ended.end()
+            elif form in _ENTRIES:
+                values, at = self._entries(head["name"], at, *_ENTRIES[form])
+            else:
+                continue
+            if values is not _NO_VALUE:
+                return self._add(head["name"], values, at)
+        return False
 
-    def _types(self, name: str, key: str) -> frozenset[str] | None:
+    def _entries(self, name: str, at: int, entry: re.Pattern[str], end: re.Pattern[str]) -> tuple[Any, int]:
+        """Arguments one by one up to the closing tag, each of the type that the schema asks for."""
         tool = self._offered.get(plain_name(name, self._offered))
         properties = tool.schema.get("properties") if tool is not None else None
-        return types_of(properties.get(key)) if isinstance(properties, dict) else None
+        values: dict[str, Any] | None = {}
+        while (found := entry.match(self._text, at)) is not None:
+            raw, more = found["value"], found.groupdict().get("more") or ""
+            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
+            if found.groupdict().get("is") == "=":
+                raw = raw.removeprefix("\n").removesuffix("\n")
+            if 'string="true"' in more:
+                types = frozenset({"string"})
+            elif 'string="false"' in more:
+                types = types or frozenset({"number"})
+            values, at = _with(values, found["name"], raw, types), found.end()
+        ended = end.match(self._text, at)
+        return (values, ended.end()) if ended else (_NO_VALUE, at)
 
     def _python(self) -> bool:
         """Calls in Python's words, each a statement or an element of a list."""
@@ -421,30 +429,6 @@ class _Run:
         self.calls += found
         self.at, self.is_sample = end, False
         return True
-
-    def _headed(self) -> bool:
-        """A name, then the arguments as JSON: Mistral, Kimi, DeepSeek, Harmony."""
-        text = self._text
-        for form in (_HARMONY, _NAMED):
-            head = self._head(form)
-            if head is None or not text.startswith("{", head.end()):
-                continue
-            value, end = _value(text, head.end())
-            return value is not _NO_VALUE and self._add(head["name"], value, end)
-        return False
-
-    def _pairs(self) -> bool:
-        """GLM's name and pairs of keys and values."""
-        text, head = self._text, self._head(_PAIRED)
-        if head is None:
-            return False
-        values: dict[str, Any] | None = {}
-        at = head.end()
-        while (pair := _PAIR.match(text, at)) is not None:
-            values = _with(values, pair[1], pair[2], self._types(head["name"], pair[1]))
-            at = pair.end()
-        ended = _PAIRED_END.match(text, at)
-        return ended is not None and self._add(head["name"], values, ended.end())
 
     def _broken(self) -> bool:
         """A call that cannot be read, or not to its end."""
