@@ -112,25 +112,35 @@ class BlockOrder:
     another block has begun is left out. A piece of an unknown call, or a call begun twice, is an error of the program.
     """
 
-    __slots__ = ("_arguments", "_call", "_waiting", "calls")
+    __slots__ = ("_arguments", "_call", "_waiting", "calls", "has_text", "has_thinking")
 
     def __init__(self) -> None:
         self.calls: dict[int, ToolStart] = {}
         """Those begun so far, by their index."""
+        self.has_text = False
+        """Visible text; blanks alone do not count."""
+        self.has_thinking = False
         self._call: int | None = None
         self._arguments: list[str] = []
         self._waiting: list[Piece] = []
 
     def add(self, piece: Piece) -> None:
         """The next piece."""
+        if isinstance(piece, Text):
+            if piece.text:
+                self.has_text = self.has_text or not piece.text.isspace()
+                # What most pieces are.
+                (self._take if self._call is None else self._place)(piece)
+            return
         if isinstance(piece, ToolStart):
             if piece.index in self.calls:
                 raise ValueError(f"tool call {piece.index} begun twice")
             self.calls[piece.index] = piece
         elif isinstance(piece, Arguments) and piece.index not in self.calls:
             raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
-        elif not isinstance(piece, Text | Thinking | Arguments) or not piece.text:
+        elif not isinstance(piece, Thinking | Arguments) or not piece.text:
             return
+        self.has_thinking = self.has_thinking or isinstance(piece, Thinking)
         self._place(piece)
 
     def end(self) -> None:
@@ -203,16 +213,6 @@ class MessageBuilder(BlockOrder):
         """Everything so far."""
         self.end()
         return self._blocks
-
-    @property
-    def has_text(self) -> bool:
-        """Visible text; blanks alone do not count."""
-        return any(block.kind == TEXT and not "".join(block.texts).isspace() for block in self.blocks)
-
-    @property
-    def has_thinking(self) -> bool:
-        """Reasoning is among the blocks."""
-        return any(block.kind == THINKING for block in self.blocks)
 
     def content(self) -> list[dict[str, Any]]:
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
@@ -336,12 +336,12 @@ class SseWriter(BlockOrder):
             raise RuntimeError("the message is finished")
 
     def _take(self, piece: Piece) -> None:
-        if isinstance(piece, ToolStart):
-            self._open(TOOL, {"type": TOOL, "id": piece.id, "name": piece.name, "input": {}})
-            return
         if isinstance(piece, Text):
             if self._kind != TEXT:
                 self._open(TEXT, {"type": TEXT, "text": ""})
+        elif isinstance(piece, ToolStart):
+            self._open(TOOL, {"type": TOOL, "id": piece.id, "name": piece.name, "input": {}})
+            return
         elif isinstance(piece, Thinking):
             if self._kind != THINKING:
                 self._open(THINKING, {"type": THINKING, "thinking": "", "signature": ""})

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Attempt:
-    """One call of the upstream: its answer, and what the filters found in it, kept back and passed on.
+    """One call of the upstream: its answer, and what the filters found in it and kept back.
 
-    `limit` is the number of calls that the client takes, None for any. `draft` is what passed the filters.
+    `limit` is the number of calls that the client takes, None for any. `draft` is what passed the filters where the
+    client does not get it at once.
     """
 
     answer: AnswerAssembler = field(default_factory=AnswerAssembler)

@@ -137,7 +137,6 @@ async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thin
         async for piece in filtered(source, attempt, turn.prepared, turn.settings, thinking=thinking):
             if piece is PAUSE:
                 turn.active.update(attempt.answer)
-            attempt.draft.add(piece)
             yield piece
     turn.active.update(attempt.answer)
     turn.count(attempt.answer)
@@ -154,6 +153,8 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
         async for piece in pieces:
             if live:
                 yield piece
+            else:
+                first.draft.add(piece)
     verdict = judge(turn, first)
     if not live:
         for piece in first.draft.pieces():
@@ -169,7 +170,7 @@ async def answered(turn: Turn, *, live: bool) -> Pieces:
         return
     for piece in first.held if verdict is None else _made_real(turn, verdict, first):
         yield piece
-    if turn.shown.calls:
+    if turn.given.calls:
         turn.session.malformed_streak = 0
 
 
@@ -251,7 +252,7 @@ def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
 
 async def _repaired(turn: Turn, bad: Fault, first: Attempt) -> Pieces:
     """What completes a bad answer: the better one of another attempt, else the best use of this one."""
-    shown, is_malformed = turn.shown, _is_malformed(bad)
+    shown, is_malformed = turn.given, _is_malformed(bad)
     _note_fault(turn, bad)
     before, held = first.split(bad.held_from) if is_malformed else (first.held, "")
     for piece in before:
@@ -325,10 +326,10 @@ async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int) -> Attem
         body = empty_retry(body, reasoning_only=first.answer.thinking_chars > 0)
     turn.active.next_attempt()
     again = Attempt()
-    thinking = turn.prepared.request.wants_thinking and not turn.shown.has_thinking
+    thinking = turn.prepared.request.wants_thinking and not turn.given.has_thinking
     try:
-        async for _ in _attempted(turn, body, again, thinking=thinking):
-            pass
+        async for piece in _attempted(turn, body, again, thinking=thinking):
+            again.draft.add(piece)
     except ApiError as error:
         if error.status in {529, 504}:
             raise
@@ -351,7 +352,7 @@ def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
     called back.
     """
     offered = {tool.name: tool for tool in turn.prepared.tools}
-    given = {call.id for call in turn.shown.calls.values()}
+    given = {call.id for call in turn.given.calls.values()}
     for call in attempt.calls:
         is_cut = attempt.answer.finish_reason == "length" and call is attempt.calls[-1]
         fault = call_fault(call, offered, is_cut=is_cut)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import SseWriter
+    from specdash.proxy.answer.blocks import BlockOrder, SseWriter
     from specdash.proxy.answer.filters import Attempt, Pieces
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import ProxySession
@@ -178,7 +178,9 @@ class Turn:
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
         self.shown = MessageBuilder()
-        """What the client was given."""
+        """The answer, where it is collected before the client gets it."""
+        self.given: BlockOrder = self.shown
+        """What is the client's for good."""
         self._current: AnswerAssembler | None = None
 
     async def admitted(self) -> None:
@@ -205,8 +207,8 @@ class Turn:
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
-        async for _ in self._pieces(live=False):
-            pass
+        async for piece in self._pieces(live=False):
+            self.shown.add(piece)
         return {
             "id": self.message_id,
             "type": "message",
@@ -220,23 +222,27 @@ class Turn:
 
     async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
-        async with contextlib.aclosing(self._pieces(live=not self.is_strict)) as pieces:
-            async for piece in pieces:
-                if self.is_strict:
-                    continue
-                if piece is not PAUSE:
-                    self.begin(writer)
-                    writer.add(piece)
-                elif writer.started or self.attempt.answer.id is not None:
-                    self.begin(writer)
-                    await flush()
-                    if writer.has_content and self.active.ttft_s is None:
-                        self.active.first_content()
-        self.begin(writer)
         if self.is_strict:
+            async for piece in self._pieces(live=False):
+                self.shown.add(piece)
+            self.begin(writer)
             for piece in self.shown.pieces():
                 writer.add(piece)
             self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED)
+        else:
+            self.given = writer
+            async with contextlib.aclosing(self._pieces(live=True)) as pieces:
+                async for piece in pieces:
+                    if piece is not PAUSE:
+                        if not writer.started:
+                            self.begin(writer)
+                        writer.add(piece)
+                    elif writer.started or self.attempt.answer.id is not None:
+                        self.begin(writer)
+                        await flush()
+                        if writer.has_content and self.active.ttft_s is None:
+                            self.active.first_content()
+        self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
         if writer.has_content:
             self.active.first_content()
@@ -304,18 +310,16 @@ class Turn:
             self._message_id = answer.message_id
 
     async def _pieces(self, *, live: bool) -> Pieces:
-        """What the client gets, remembered in `shown`; afterwards the stop reason is known."""
+        """What the client gets; afterwards the stop reason is known."""
         async with contextlib.aclosing(answered(self, live=live)) as pieces:
             async for piece in pieces:
-                self.shown.add(piece)
                 yield piece
-        shown, attempt = self.shown, self.attempt
-        if not (shown.calls or shown.has_text or shown.has_thinking or attempt.stop_text):
-            shown.add(Text(NOTHING))
+        given, attempt = self.given, self.attempt
+        if not (given.calls or given.has_text or given.has_thinking or attempt.stop_text):
             yield Text(NOTHING)
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
-        self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
+        self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
 
     def _finish(
         self, outcome: RequestOutcome, status: int, error_type: str | None, stop_reason: str | None = None
@@ -328,5 +332,5 @@ class Turn:
             stop_reason=stop_reason,
             usage=self.usage if self.usage.total else None,
             prompt_estimated=self._prompt_estimated,
-            tool_calls=[call.name for call in self.shown.calls.values()],
+            tool_calls=[call.name for call in self.given.calls.values()],
         )
