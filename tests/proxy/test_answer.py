@@ -81,11 +81,6 @@ def test_reasoning_under_either_name_is_heard_once() -> None:
     assert answered(delta(reasoning="hm", reasoning_content="hm"))[1] == [("thinking", "hm")]
 
 
-def test_a_delta_with_everything_keeps_the_order_of_the_model() -> None:
-    _, heard = answered(delta(content="so", reasoning_content="hm", tool_calls=[call(0, "c", "f", "{}")]))
-    assert [pair[0] for pair in heard] == ["thinking", "text", "tool", "arguments"]
-
-
 def test_a_call_as_llama_cpp_streams_it() -> None:
     _, heard = calls_of([call(0, "Xy1", "weather", "")], [call(0, args='{"city"')], [call(0, args=':"Oslo"}')])
     assert heard == [
@@ -155,12 +150,6 @@ def test_two_calls_in_any_shape_are_two_calls(deltas: list[list[dict[str, Any]]]
 def test_equal_calls_without_index_and_id_are_still_two() -> None:
     calls, _ = calls_of([call(None, None, "f", "{}"), call(None, None, "f", "{}")])
     assert calls == [ToolCall("toolu_abc_0", "f", "{}"), ToolCall("toolu_abc_1", "f", "{}")]
-
-
-def test_an_invented_id_depends_on_the_upstream_only() -> None:
-    first, _ = calls_of([call(0, None, "f", "{}")])
-    again, _ = calls_of([call(0, None, "f", "{}")])
-    assert first == again == [ToolCall("toolu_abc_0", "f", "{}")]
 
 
 def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:

@@ -11,28 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.assembler import ChatDecoder
 from specdash.proxy.answer.blocks import END, SseWriter, Usage
 from specdash.proxy.answer.filters import Attempt, filtered, stop_reason_of
+from specdash.proxy.answer.turn import PreparedRequest
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import MessagesRequest
 from specdash.proxy.upstream.upstream import stream_error
 from support.anthropic_stream import checked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from specdash.proxy.answer.blocks import Piece
+    from specdash.proxy.answer.filters import Pieces
 
 
 def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: bool) -> bytes:
     """The stream core as a turn strings it together."""
     writer = SseWriter()
     writer.start("msg_1", "m", Usage())
-    attempt = Attempt(AnswerAssembler())
+    attempt = Attempt()
     answer = attempt.answer
 
-    async def source() -> AsyncIterator[Piece]:
+    async def source() -> Pieces:
         decoder = ChatDecoder()
         for chunk in itertools.chain(*(decoder.feed(read) for read in reads), decoder.close()):
             for piece in answer.chunk(chunk):
@@ -43,8 +42,8 @@ def translated(reads: list[bytes], *, stops: list[str], prefill: str, thinking: 
 
     async def run() -> None:
         request = MessagesRequest("m", (), 100, stop_sequences=tuple(stops))
-        settings = settings_from_env({})
-        async for piece in filtered(source(), attempt, request, (), settings, prefill=prefill, thinking=thinking):
+        prepared = PreparedRequest(request, {}, 0, prefill, ())
+        async for piece in filtered(source(), attempt, prepared, settings_from_env({}), thinking=thinking):
             writer.add(piece)
 
     asyncio.run(run())

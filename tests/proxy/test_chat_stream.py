@@ -16,10 +16,6 @@ def decoded(*reads: bytes) -> list[dict[str, Any]]:
     return [*(chunk for read in reads for chunk in decoder.feed(read)), *decoder.close()]
 
 
-def test_each_event_is_one_chunk_in_order() -> None:
-    assert decoded(b'data: {"a":1}\n\ndata: {"a":2}\n\n') == [{"a": 1}, {"a": 2}]
-
-
 def test_done_ends_the_stream() -> None:
     decoder = ChatDecoder()
     body = b'data: {"a":1}\n\ndata: [DONE]\n\ndata: {"a":2}\n\n'
@@ -43,12 +39,6 @@ def test_every_framing_the_format_allows_is_read_at_any_split(body: bytes) -> No
     for cut in range(len(body) + 1):
         assert decoded(body[:cut], body[cut:]) == [{"a": 1}, {"a": 2}]
     assert decoded(*(body[at : at + 1] for at in range(len(body)))) == [{"a": 1}, {"a": 2}]
-
-
-def test_a_character_cut_in_two_is_whole_again() -> None:
-    body = 'data: {"a":"e\u0301 \U0001f9ea \u05d0"}\n\n'.encode()
-    for cut in range(len(body)):
-        assert decoded(body[:cut], body[cut:]) == [{"a": "e\u0301 \U0001f9ea \u05d0"}]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -41,13 +40,6 @@ def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
     assert (tmp_path / "events.jsonl").read_text() == "x" * 50 + "\n"
 
 
-def test_a_torn_line_left_by_a_crash_is_ended_first(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text('{"n":1}\n{"n":')
-    EventsFile(path, 1000).write('{"n":3}')
-    assert path.read_text().splitlines()[-1] == '{"n":3}'
-
-
 def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -61,20 +53,6 @@ def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
     (tmp_path / "place").unlink()
     file.write("kept")
     assert path.read_text() == "kept\n"
-
-
-def test_a_line_cut_short_by_a_full_disk_does_not_spoil_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, write = tmp_path / "events.jsonl", os.write
-    file = EventsFile(path, 1000)
-    file.write("first")
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
-    file.write("second")
-    monkeypatch.setattr(os, "write", write)
-    file.write("third")
-    assert path.read_text().splitlines() == ["first", "sec", "third"]
-    assert file.lost == 1
 
 
 @pytest.mark.parametrize(

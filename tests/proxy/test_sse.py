@@ -212,14 +212,6 @@ def test_a_call_without_input_has_no_delta() -> None:
     assert [entry["input"] for entry in checked(body).content] == [{}, {}]
 
 
-def test_content_is_known_from_its_first_piece() -> None:
-    writer = begun_writer()
-    writer.add(Text(""))
-    assert not writer.has_content
-    writer.add(Text("a"))
-    assert writer.has_content
-
-
 def finished_writer() -> SseWriter:
     writer = begun_writer()
     writer.add(Text("a"))

@@ -74,9 +74,6 @@ class TestConversation:
         assert [entry["role"] for entry in found] == ["user", "assistant", "tool", "user"]
         assert found[3]["content"] == "<system-reminder>\nHurry.\n</system-reminder>\n\ngo"
 
-    def test_user_turns_in_a_row_are_one_message(self) -> None:
-        assert rendered(user("a"), user(text("b"), text("c"))) == [{"role": "user", "content": "a\n\nb\n\nc"}]
-
     def test_assistant_turns_in_a_row_are_one_message(self) -> None:
         found = rendered(user("q"), assistant("a"), assistant(text("b"), CALL), user(result("toolu_1")))
         assert found[1]["content"] == "a\n\nb"
@@ -169,10 +166,6 @@ class TestContent:
     def test_a_failed_tool_with_a_picture_says_so_first(self) -> None:
         found = rendered(user("q"), assistant(CALL), user(result("toolu_1", [IMAGE], is_error=True)))
         assert found[2]["content"] == [{"type": "text", "text": "Error"}, IMAGE_PART]
-
-    def test_a_result_that_succeeded_is_not_touched(self) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1", "Error: this is fine", is_error=False)))
-        assert found[2]["content"] == "Error: this is fine"
 
     @pytest.mark.parametrize(
         ("source", "said"),

@@ -27,8 +27,7 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict
 def whole(*chunks: dict[str, Any]) -> WholeCompletion:
     completion = WholeCompletion(AnswerAssembler())
     for entry in chunks:
-        completion.feed(b"data: " + orjson.dumps(entry) + b"\n\n")
-    completion.end()
+        completion.chunk(entry)
     return completion
 
 

@@ -1,10 +1,9 @@
 """An answer's pieces through one filter, as a turn feeds them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
-from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import END, MessageBuilder, Piece, Text
 from specdash.proxy.answer.filters import Attempt
 
@@ -15,12 +14,12 @@ def texts(*pieces: str) -> list[Piece]:
 
 
 def through(
-    make: Callable[[Any, Attempt], AsyncIterator[Piece]], pieces: Iterable[Piece]
+    make: Callable[[Any, Attempt], AsyncGenerator[Piece, None]], pieces: Iterable[Piece]
 ) -> tuple[list[Piece], Attempt]:
     """What comes out of the filter that `make` puts behind the source, its end left out, and the attempt."""
-    attempt = Attempt(AnswerAssembler())
+    attempt = Attempt()
 
-    async def source() -> AsyncIterator[Piece]:
+    async def source() -> AsyncGenerator[Piece, None]:
         for piece in pieces:
             yield piece
             if attempt.is_cut:

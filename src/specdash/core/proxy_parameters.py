@@ -50,10 +50,6 @@ _FRACTION: Bounds = (0, 1)
 _COUNT: Bounds = (1, 1_000_000)
 _COUNT0: Bounds = (0, 1_000_000)
 _HOSTS = (r"[^\s,/@]+(\s*,\s*[^\s,/@]+)*", "host names, comma-separated")
-_ORIGINS = (
-    r"[^\s,/@]+://[^\s,/@]+(\s*,\s*[^\s,/@]+://[^\s,/@]+)*",
-    "origins as http://localhost:3000, comma-separated",
-)
 
 # fmt: off
 LISTENING: tuple[Parameter, ...] = (
@@ -74,7 +70,6 @@ LISTENING: tuple[Parameter, ...] = (
 CLIENTS: tuple[Parameter, ...] = (
     _row("PROXY_ALLOWED_HOSTS", _T, "further names of this proxy, besides this machine's own and PROXY_HOST; a request "
          "that names another host gets 403", looks=_HOSTS),
-    _row("PROXY_ALLOWED_ORIGINS", _T, "origins whose web pages may ask; unset: none", looks=_ORIGINS),
     _row("PROXY_MAX_BODY_MIB", _I, "largest request body, unpacked; a larger one gets 413", 32, (1, 1024), "MiB"),
 )
 

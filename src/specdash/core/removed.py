@@ -86,6 +86,7 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "manager": _MANAGER,
     "backend_service": _MANAGER,
     "proxy_service": _MANAGER,
+    "PROXY_ALLOWED_ORIGINS": "Caddy or nginx in front of the proxy can let web pages ask, and add CORS headers",
     "PROXY_BODY_TIMEOUT": _IN_FRONT,
     "PROXY_CONNECT_TIMEOUT": _FIXED.format("10 s"),
     "PROXY_CONTEXT_REFRESH": _FIXED.format("60 s, and after each restart of the upstream"),

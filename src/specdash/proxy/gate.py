@@ -19,7 +19,7 @@ SETTLING_S = 15.0
 
 
 class Gate:
-    """Open, or held for a reason. A hold that nobody lifts ends by itself: a crashed tool must not block for ever.
+    """Open, or held for a reason. A hold that is not lifted ends by itself: a crashed tool must not block for ever.
 
     `since` is Unix time; `limit_s` says how long the hold lasts from the latest `hold` on, `wait_s` how long a request
     may wait in it in all; `waiting` counts the requests that wait now.
@@ -33,9 +33,9 @@ class Gate:
         self.wait_s: float | None = None
         self.waiting = 0
         self.met = False
-        """Whether somebody has seen the upstream since the latest hold."""
+        """Whether the upstream was seen since the latest hold."""
         self.on_open: Callable[[], None] | None = None
-        """Called whenever a hold ends, by whatever means, before the waiting go on."""
+        """Called whenever a hold ends, before the waiting go on."""
         self._wall = wall
         self._clock = clock
         self._opened = asyncio.Event()
@@ -102,8 +102,8 @@ class Gate:
                     await self._opened.wait()
         except TimeoutError:
             if self.held:
-                said = f" ({self.reason})" if self.reason else ""
-                message = f"the proxy is held{said}; nothing was sent upstream"
+                why = f" ({self.reason})" if self.reason else ""
+                message = f"the proxy is held{why}; nothing was sent upstream"
                 raise ApiError(529, message, retry_after=_RETRY_S) from None
         finally:
             self.waiting -= 1
@@ -113,7 +113,7 @@ class Gate:
         return began + (self.wait_s if self.wait_s is not None else own_s)
 
     def _expire(self) -> None:
-        _LOG.warning("HOLD: lifted by itself after %g s, nobody resumed it: %s", self.limit_s or 0, self.reason)
+        _LOG.warning("HOLD: lifted by itself after %g s without a resume: %s", self.limit_s or 0, self.reason)
         self._open()
 
     def _open(self) -> None:

@@ -121,8 +121,8 @@ class ProxySession:
     def turn_done(self, usage: Usage, estimate: int | None, window: int | None) -> None:
         """Take over the tokens of the turn's last upstream call (not a sum over retries).
 
-        `estimate` is what `guardrails.estimate` said, unscaled, of the request as it was sent upstream. A usage without
-        prompt tokens is one nobody told: only the window is noted.
+        `estimate` is the unscaled estimate of the request as it was sent upstream. A usage without prompt tokens is
+        unknown: only the window is noted.
         """
         self.window = window
         self.answered = time.monotonic()
@@ -175,7 +175,7 @@ class ProxySession:
 class SessionStore:
     """Sessions by id. One idle for longer than `ttl` seconds is forgotten, and the longest idle beyond `cap`.
 
-    A session with requests under way is forgotten only when all have some; whoever holds it can still finish with it.
+    A session with requests under way is forgotten only when all have some; its requests can still finish.
     `clock` is monotonic and measures idleness, `wall` is Unix time and is shown.
     """
 
@@ -267,7 +267,7 @@ def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host
     """The session of a Messages request; `headers` have lower-case names.
 
     `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's metadata, else
-    `fp:<20 hex>`. Printable ASCII of bounded length, whatever the client sends.
+    `fp:<20 hex>`. Always printable ASCII of bounded length.
     """
     first = next((message for message in request.messages if message.role == "user"), request.messages[0])
     return _session_id(headers, request.metadata, request.metadata.get("user_id"), client_host, first.content)

@@ -47,7 +47,6 @@ class ProxySettings(BaseModel):
     max_connections: int
     events_file: str | None
     allowed_hosts: str | None
-    allowed_origins: str | None
     max_body_mib: int
     log_level: str
     read_timeout: float

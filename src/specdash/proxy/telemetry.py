@@ -1,11 +1,10 @@
-"""Where everything the proxy does is told: live requests, counters, events and the human log."""
+"""Where everything that the proxy does is recorded: live requests, counters, events and the human log."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import os
-import stat
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -59,8 +58,8 @@ def events_path(setting: str | None, env: Mapping[str, str] = os.environ) -> Pat
 class EventsFile:
     """Appends lines to `path`, or drops them when it is None; opened for each, so that a file may be moved away.
 
-    A regular file is moved aside when it is full. Each line is one write, and what a failed write left is ended first:
-    readers see whole lines. `lost` counts lines that could not be written; trouble with the disk fails no request.
+    A regular file is moved aside when it is full. `lost` counts lines that could not be written; trouble with the disk
+    fails no request.
     """
 
     def __init__(self, path: Path | None, max_bytes: int = LARGEST_FILE) -> None:
@@ -75,34 +74,23 @@ class EventsFile:
             return
         try:
             self._append(self.path, (line + "\n").encode("utf-8", "backslashreplace"))
+            self._fails = False
         except OSError as error:
             self.lost += 1
             if not self._fails:
                 reason = os.strerror(error.errno) if error.errno else error
                 _LOG.warning("Events file %s cannot be written: %s; lines are lost until it can", self.path, reason)
             self._fails = True
-        else:
-            self._fails = False
 
     def _append(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            found = os.fstat(fd)
-            is_full = stat.S_ISREG(found.st_mode) and found.st_size and found.st_size + len(data) > self.max_bytes
-            if not is_full:
-                if found.st_size and os.pread(fd, 1, found.st_size - 1) != b"\n":
-                    data = b"\n" + data
-                if os.write(fd, data) < len(data):
-                    raise OSError("the line was written only in part")
-                return
-        finally:
-            os.close(fd)
-        for number in range(KEPT, 0, -1):
-            newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
-            if newer.exists():
-                put(newer, path.with_name(f"{path.name}.{number}"))
-        self._append(path, data)
+        if path.is_file() and (size := path.stat().st_size) and size + len(data) > self.max_bytes:
+            for number in range(KEPT, 0, -1):
+                newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+                if newer.exists():
+                    put(newer, path.with_name(f"{path.name}.{number}"))
+        with open(path, "ab", 0, opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(data)
 
 
 # One request under way: its phase, its live numbers, and their sums over retries.
@@ -146,7 +134,7 @@ class ActiveRequest:
     """A request between its arrival and its end; `event` holds what was known of it at its arrival.
 
     Whoever serves the request calls `held`, `sent`, `update`, `first_content` and `next_attempt` as they happen. An
-    answer's numbers, those of the current attempt, are read when somebody looks, not when they arrive.
+    answer's numbers, those of the current attempt, are read when asked for, not when they arrive.
     """
 
     __slots__ = (
@@ -220,7 +208,7 @@ class ActiveRequest:
         return self._answer.text_chars if self._answer is not None else None
 
     def prompt(self) -> Usage:
-        """The prompt of the latest upstream call, as far as it is told by now."""
+        """The prompt of the latest upstream call, as far as it is known by now."""
         answer = self._answer
         return Usage(answer.prompt_total or 0, answer.cached or 0) if answer is not None else Usage()
 
@@ -335,7 +323,7 @@ MOST_NAMES = 50
 
 
 class Telemetry:
-    """Told by whoever serves requests; asked by /v1/context and /metrics. Nothing here fails a request.
+    """Written by the handlers of requests, read by /v1/context and /metrics. Nothing here fails a request.
 
     `counters` counts guardrail actions as `guardrail:action`, `tally` everything else, since the proxy's start.
     `started` is Unix time.
@@ -462,7 +450,7 @@ class Telemetry:
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """`facts` without anything that is neither, and names bounded: an event is no place for text."""
+    """`facts` without anything that is neither, and names bounded: text does not belong in events."""
     found: dict[str, Any] = {}
     for name, value in facts.items():
         if isinstance(value, (bool, int, float)):

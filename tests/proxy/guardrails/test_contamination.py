@@ -72,11 +72,6 @@ def test_below_the_threshold_nothing_is_cut() -> None:
     assert note is None
 
 
-def test_a_short_history_stays_whole() -> None:
-    given_request = request(history(4))
-    assert cut_back(given_request, STREAK, None, SETTINGS) == (given_request, None, None)
-
-
 def test_switched_off_it_leaves_everything_as_it_is() -> None:
     off = settings_from_env({"PROXY_SESSION_CONTAMINATION_BREAKER": "off"})
     given_request = request(history(20))

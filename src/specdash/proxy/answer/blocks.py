@@ -105,81 +105,76 @@ TEXT = "text"
 TOOL = "tool_use"
 
 
-class OrderedBlock:
-    """One block as it grows. `index`, `call_id` and `name` are of a tool call; `pieces` join to its text or input."""
-
-    __slots__ = ("_torn_at", "call_id", "index", "is_sealed", "kind", "name", "pieces")
-
-    def __init__(self, kind: str, index: int = -1, call_id: str = "", name: str = "") -> None:
-        self.kind = kind
-        self.index = index
-        self.call_id = call_id
-        self.name = name
-        self.pieces: list[str] = []
-        self.is_sealed = False
-        self._torn_at = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """True when nothing can follow once another block has begun: prose, or a whole JSON object."""
-        if self.kind != TOOL or self.is_sealed:
-            return True
-        if len(self.pieces) == self._torn_at:
-            return False
-        if object_of("".join(self.pieces)) is None:
-            self._torn_at = len(self.pieces)
-            return False
-        return True
-
-
 class BlockOrder:
-    """Takes pieces in any order and lists the blocks by their beginning; a piece goes to its own block.
+    """Takes pieces in any order and passes them on, each block whole before the next begins.
 
-    Prose joins the last block when it is of its kind. What follows the whole JSON object of a call, after another
-    block has begun, is no part of it and is left out. A piece of an unknown call, or a call begun twice, is an error
-    of the program.
+    While the JSON object of a call is incomplete, what belongs to other blocks waits. What follows a whole object after
+    another block has begun is left out. A piece of an unknown call, or a call begun twice, is an error of the program.
     """
 
-    __slots__ = ("_calls", "blocks")
+    __slots__ = ("_arguments", "_call", "_waiting", "calls", "has_text", "has_thinking")
 
     def __init__(self) -> None:
-        self.blocks: list[OrderedBlock] = []
-        self._calls: dict[int, OrderedBlock] = {}
+        self.calls: dict[int, ToolStart] = {}
+        """Those begun so far, by their index."""
+        self.has_text = False
+        """Visible text; blanks alone do not count."""
+        self.has_thinking = False
+        self._call: int | None = None
+        self._arguments: list[str] = []
+        self._waiting: list[Piece] = []
 
     def add(self, piece: Piece) -> None:
         """The next piece."""
         if isinstance(piece, Text):
-            self.text(piece.text)
-        elif isinstance(piece, Thinking):
             if piece.text:
-                self._prose(THINKING, piece.text)
-        elif isinstance(piece, ToolStart):
-            if piece.index in self._calls:
+                self.has_text = self.has_text or not piece.text.isspace()
+                # What most pieces are.
+                (self._take if self._call is None else self._place)(piece)
+            return
+        if isinstance(piece, ToolStart):
+            if piece.index in self.calls:
                 raise ValueError(f"tool call {piece.index} begun twice")
-            block = self._calls[piece.index] = OrderedBlock(TOOL, piece.index, piece.id, piece.name)
-            self.blocks.append(block)
-            self._grown()
-        elif isinstance(piece, Arguments):
-            begun = self._calls.get(piece.index)
-            if begun is None:
-                raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
-            if piece.text and not (begun is not self.blocks[-1] and begun.is_complete):
-                begun.pieces.append(piece.text)
-                self._grown()
+            self.calls[piece.index] = piece
+        elif isinstance(piece, Arguments) and piece.index not in self.calls:
+            raise ValueError(f"arguments of tool call {piece.index}, which has not begun")
+        elif not isinstance(piece, Thinking | Arguments) or not piece.text:
+            return
+        self.has_thinking = self.has_thinking or isinstance(piece, Thinking)
+        self._place(piece)
 
-    def text(self, text: str) -> None:
-        """A piece of visible text."""
-        if text:
-            self._prose(TEXT, text)
+    def end(self) -> None:
+        """Nothing more comes for the blocks begun so far."""
+        while self._waiting:
+            self._go_on()
 
-    def _prose(self, kind: str, text: str) -> None:
-        if not self.blocks or self.blocks[-1].kind != kind:
-            self.blocks.append(OrderedBlock(kind))
-        self.blocks[-1].pieces.append(text)
-        self._grown()
+    def _place(self, piece: Piece) -> None:
+        if isinstance(piece, Arguments):
+            if piece.index == self._call:
+                self._arguments.append(piece.text)
+                self._take(piece)
+                if self._waiting and self._is_whole():
+                    self._go_on()
+            elif self._waiting:
+                self._waiting.append(piece)
+        elif self._waiting or not (self._call is None or self._is_whole()):
+            self._waiting.append(piece)
+        else:
+            self._call = piece.index if isinstance(piece, ToolStart) else None
+            self._arguments.clear()
+            self._take(piece)
 
-    def _grown(self) -> None:
-        """A block began or has another piece."""
+    def _is_whole(self) -> bool:
+        return object_of("".join(self._arguments)) is not None
+
+    def _go_on(self) -> None:
+        pieces, self._waiting, self._call = self._waiting, [], None
+        for piece in pieces:
+            self._place(piece)
+
+    def _take(self, piece: Piece) -> None:
+        """The next piece in the right order."""
+        raise NotImplementedError
 
 
 _SEED = hashlib.sha256(b"specdash")
@@ -195,40 +190,63 @@ def signature_of(thinking: str) -> str:
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
 
 
+@dataclass(slots=True)
+class Block:
+    """One block; its `texts` join to its text or to the JSON of the `call`'s input."""
+
+    kind: str
+    texts: list[str]
+    call: ToolStart | None = None
+
+
 class MessageBuilder(BlockOrder):
     """Collects an answer; its blocks are those that `SseWriter` would stream."""
 
-    __slots__ = ()
+    __slots__ = ("_blocks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[Block] = []
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Everything so far."""
+        self.end()
+        return self._blocks
 
     def content(self) -> list[dict[str, Any]]:
         """Blocks of the Messages API. A tool input that is not a JSON object is `{}`."""
-        return [_block(block) for block in self.blocks]
+        return [_content(block, "".join(block.texts)) for block in self.blocks]
 
     def pieces(self) -> Iterator[Piece]:
         """The answer again, each block in one piece."""
         for block in self.blocks:
-            joined = "".join(block.pieces)
-            if block.kind == TEXT:
-                yield Text(joined)
-            elif block.kind == THINKING:
-                yield Thinking(joined)
+            joined = "".join(block.texts)
+            if block.call is not None:
+                yield block.call
+                yield Arguments(block.call.index, joined)
             else:
-                yield ToolStart(block.index, block.call_id, block.name)
-                yield Arguments(block.index, joined)
+                yield Text(joined) if block.kind == TEXT else Thinking(joined)
 
-    @property
-    def has_calls(self) -> bool:
-        """A tool call is among the blocks."""
-        return bool(self._calls)
+    def _take(self, piece: Piece) -> None:
+        blocks = self._blocks
+        if isinstance(piece, ToolStart):
+            blocks.append(Block(TOOL, [], piece))
+        elif isinstance(piece, Arguments):
+            blocks[-1].texts.append(piece.text)
+        elif isinstance(piece, Text | Thinking):
+            kind = TEXT if isinstance(piece, Text) else THINKING
+            if not blocks or blocks[-1].kind != kind:
+                blocks.append(Block(kind, []))
+            blocks[-1].texts.append(piece.text)
 
 
-def _block(ordered_block: OrderedBlock) -> dict[str, Any]:
-    joined = "".join(ordered_block.pieces)
-    if ordered_block.kind == TEXT:
+def _content(block: Block, joined: str) -> dict[str, Any]:
+    if block.call is not None:
+        return {"type": TOOL, "id": block.call.id, "name": block.call.name, "input": object_of(joined) or {}}
+    if block.kind == TEXT:
         return {"type": TEXT, "text": joined}
-    if ordered_block.kind == THINKING:
-        return {"type": THINKING, "thinking": joined, "signature": signature_of(joined)}
-    return {"type": TOOL, "id": ordered_block.call_id, "name": ordered_block.name, "input": object_of(joined) or {}}
+    return {"type": THINKING, "thinking": joined, "signature": signature_of(joined)}
 
 
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
@@ -244,28 +262,23 @@ _DELTAS = {
 class SseWriter(BlockOrder):
     """Writes an answer as the bytes of a Messages stream, one frame per piece; `take` them as often as you like.
 
-    Blocks are written one after another. Pieces of a call that is not the open one wait until the open call has its
-    whole input or the answer is finished. Calls in a wrong state are errors of the program and raise RuntimeError.
+    Calls in a wrong state are errors of the program and raise RuntimeError.
     """
 
-    __slots__ = ("_cursor", "_delta", "_is_open", "_out", "_text_delta", "_thought", "_written", "finished", "started")
+    __slots__ = ("_delta", "_index", "_kind", "_out", "_thought", "finished", "has_content", "started")
 
     def __init__(self) -> None:
         super().__init__()
         self._out: list[bytes] = []
-        self._cursor = 0
-        self._written = 0
-        self._is_open = False
+        self._index = -1
+        self._kind = ""
+        """Of the open block."""
         self._delta = b""
-        self._text_delta = b""
         self._thought: list[str] = []
         self.started = False
         self.finished = False
-
-    @property
-    def has_content(self) -> bool:
+        self.has_content = False
         """A block has begun."""
-        return bool(self.blocks)
 
     def start(self, message_id: str, model: str, usage: Usage) -> None:
         """The one message_start; `usage` is what is known of the prompt, its completion counts as given."""
@@ -282,38 +295,32 @@ class SseWriter(BlockOrder):
             "stop_sequence": None,
             "usage": usage.anthropic(),
         }
-        self._out.append(_frame("message_start", {"type": "message_start", "message": message}))
+        self._write("message_start", message=message)
 
     def ping(self) -> None:
         """A sign of life, any time between start and finish."""
         self._require_open()
         self._out.append(_PING)
 
-    def text(self, text: str) -> None:
-        if self._text_delta and text:
-            self._out.append(self._text_delta + orjson.dumps(text) + _DELTA_END)
-        else:
-            super().text(text)
+    def add(self, piece: Piece) -> None:
+        self._require_open()
+        super().add(piece)
 
     def finish(self, stop_reason: str, stop_sequence: str | None, usage: Usage) -> None:
         """Write what waits, close the last block and end the message; `usage` is that of the whole answer."""
         self._require_open()
-        self._text_delta = b""
-        self._write(is_last=True)
-        end = {
-            "type": "message_delta",
-            "delta": {"stop_reason": stop_reason, "stop_sequence": stop_sequence},
-            "usage": usage.anthropic(),
-        }
-        self._out += (_frame("message_delta", end), _MESSAGE_STOP)
+        self.end()
+        self._close()
+        delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
+        self._write("message_delta", delta=delta, usage=usage.anthropic())
+        self._out.append(_MESSAGE_STOP)
         self.finished = True
 
     def error(self, envelope: dict[str, Any]) -> None:
         """End the stream with an error event; `envelope` is that of `ApiError`. Nothing may follow."""
         if self.finished:
             raise RuntimeError("the message is already finished")
-        self._text_delta = b""
-        self._out.append(_frame("error", envelope))
+        self._out.append(b"event: error\ndata: " + orjson.dumps(envelope) + b"\n\n")
         self.finished = True
 
     def take(self) -> bytes:
@@ -322,77 +329,48 @@ class SseWriter(BlockOrder):
         self._out.clear()
         return data
 
-    def add(self, piece: Piece) -> None:
-        self._require_open()
-        super().add(piece)
-
     def _require_open(self) -> None:
         if not self.started:
             raise RuntimeError("the message has not started")
         if self.finished:
             raise RuntimeError("the message is finished")
 
-    def _grown(self) -> None:
-        self._write(is_last=False)
-
-    def _write(self, *, is_last: bool) -> None:
-        """Write the open block as far as it goes, and those after it once it is complete, or all of them at the end."""
-        blocks = self.blocks
-        self._text_delta = b""
-        while self._cursor < len(blocks):
-            block = blocks[self._cursor]
-            if not self._is_open:
-                self._open(block)
-            self._pieces(block)
-            if not is_last and (self._cursor == len(blocks) - 1 or not block.is_complete):
-                break
-            self._close(block)
-        else:
+    def _take(self, piece: Piece) -> None:
+        if isinstance(piece, Text):
+            if self._kind != TEXT:
+                self._open(TEXT, {"type": TEXT, "text": ""})
+        elif isinstance(piece, ToolStart):
+            self._open(TOOL, {"type": TOOL, "id": piece.id, "name": piece.name, "input": {}})
             return
-        if block.kind == TEXT:
-            self._text_delta = self._delta
+        elif isinstance(piece, Thinking):
+            if self._kind != THINKING:
+                self._open(THINKING, {"type": THINKING, "thinking": "", "signature": ""})
+            self._thought.append(piece.text)
+        elif not isinstance(piece, Arguments):
+            return
+        self._out.append(self._delta + orjson.dumps(piece.text) + _DELTA_END)
 
-    def _open(self, block: OrderedBlock) -> None:
-        if block.kind == TOOL:
-            content: dict[str, Any] = {"type": TOOL, "id": block.call_id, "name": block.name, "input": {}}
-        elif block.kind == THINKING:
-            content = {"type": THINKING, "thinking": "", "signature": ""}
-            self._thought.clear()
-        else:
-            content = {"type": TEXT, "text": ""}
-        start = {"type": "content_block_start", "index": self._cursor, "content_block": content}
-        self._out.append(_frame("content_block_start", start))
-        name, field = _DELTAS[block.kind]
+    def _open(self, kind: str, content: dict[str, Any]) -> None:
+        self._close()
+        self.has_content = True
+        self._kind = kind
+        self._index += 1
+        self._write("content_block_start", index=self._index, content_block=content)
+        name, field = _DELTAS[kind]
         self._delta = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
-            % (self._cursor, name.encode(), field.encode())
+            % (self._index, name.encode(), field.encode())
         )
-        self._is_open = True
-        self._written = 0
 
-    def _pieces(self, block: OrderedBlock) -> None:
-        for piece in block.pieces[self._written :]:
-            self._out.append(self._delta + orjson.dumps(piece) + _DELTA_END)
-            if block.kind == THINKING:
-                self._thought.append(piece)
-        if block.kind == TOOL:
-            self._written = len(block.pieces)
-        else:
-            block.pieces.clear()
+    def _close(self) -> None:
+        if self._kind == THINKING:
+            signature = {"type": "signature_delta", "signature": signature_of("".join(self._thought))}
+            self._write("content_block_delta", index=self._index, delta=signature)
+            self._thought.clear()
+        if self._kind:
+            self._write("content_block_stop", index=self._index)
+        self._kind = ""
 
-    def _close(self, block: OrderedBlock) -> None:
-        if block.kind == THINKING:
-            delta = {"type": "signature_delta", "signature": signature_of("".join(self._thought))}
-            self._out.append(
-                _frame("content_block_delta", {"type": "content_block_delta", "index": self._cursor, "delta": delta})
-            )
-        stop = {"type": "content_block_stop", "index": self._cursor}
-        self._out.append(_frame("content_block_stop", stop))
-        block.is_sealed = True
-        block.pieces.clear()
-        self._is_open = False
-        self._cursor += 1
-
-
-def _frame(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: " + name.encode("ascii") + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+    def _write(self, name: str, **data: Any) -> None:
+        frame = orjson.dumps({"type": name, **data})
+        self._out.append(b"event: " + name.encode("ascii") + b"\ndata: " + frame + b"\n\n")

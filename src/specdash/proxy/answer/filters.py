@@ -6,20 +6,20 @@ import re
 from dataclasses import field
 from typing import TYPE_CHECKING
 
+from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Text, Thinking, ToolStart
 from specdash.proxy.guardrails.openings import Openings
 from specdash.proxy.guardrails.repetition import RepetitionWatch
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 
-    from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.answer.blocks import Piece, ToolCall
+    from specdash.proxy.answer.turn import PreparedRequest
     from specdash.proxy.settings import ProxySettings
-    from specdash.proxy.translate.parse import MessagesRequest, Tool
 
-    Pieces = AsyncIterator[Piece]
+    Pieces = AsyncGenerator[Piece, None]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Attempt:
     client does not get it at once.
     """
 
-    answer: AnswerAssembler
+    answer: AnswerAssembler = field(default_factory=AnswerAssembler)
     limit: int | None = None
     is_cut: bool = False
     """The rest is not wanted."""
@@ -71,20 +71,14 @@ class Attempt:
 
 
 def filtered(
-    source: Pieces,
-    attempt: Attempt,
-    request: MessagesRequest,
-    tools: Sequence[Tool],
-    settings: ProxySettings,
-    *,
-    prefill: str,
-    thinking: bool,
+    source: Pieces, attempt: Attempt, prepared: PreparedRequest, settings: ProxySettings, *, thinking: bool
 ) -> Pieces:
     """The pieces for the client.
 
     The order matters: what ends the text (repetition, stop sequences) sees it as the model wrote it; what holds
     written calls sees what the client would see.
     """
+    request, tools = prepared.request, prepared.tools
     choice = request.tool_choice
     is_refused = choice.kind == "none" and not choice.is_ours and bool(tools)
     attempt.limit = 0 if is_refused else None if choice.parallel else 1
@@ -93,8 +87,8 @@ def filtered(
         source = until_repeated(source, attempt)
     if not thinking:
         source = without_thinking(source, attempt)
-    if prefill:
-        source = without_echo(source, prefill)
+    if prepared.prefill:
+        source = without_echo(source, prepared.prefill)
     if request.stop_sequences:
         source = until_stop(source, attempt, request.stop_sequences)
     if names is not None and not is_refused:

@@ -25,7 +25,7 @@ from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, learn_models, upstream_model
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from starlette.requests import Request
 
@@ -164,20 +164,24 @@ class _Exchange:
                     raise await reply.error()
                 return await self._passed(reply)
             stream.headers["content-type"] = reply.headers["content-type"]
-            answer, active = self._answer, self._active
-            decoder = ChatDecoder()
-            while data := await reply.read():
+            async for data in self._reads(reply, self._answer.chunk):
                 self._is_passing = True
-                for chunk in decoder.feed(data):
-                    answer.chunk(chunk)
-                active.update(answer)
                 await stream.write(data)
-                if active.ttft_s is None and answer.started:
-                    active.first_content()
-        for chunk in decoder.close():
-            answer.chunk(chunk)
+                if self._active.ttft_s is None and self._answer.started:
+                    self._active.first_content()
         self.ended(RequestOutcome.OK, 200, None, None)
         return None
+
+    async def _reads(self, reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
+        """The bytes of a stream as they come; `take` gets its chunks before."""
+        decoder = ChatDecoder()
+        while data := await reply.read():
+            for chunk in decoder.feed(data):
+                take(chunk)
+            self._active.update(self._answer)
+            yield data
+        for chunk in decoder.close():
+            take(chunk)
 
     async def _whole(self) -> Response:
         wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
@@ -196,10 +200,8 @@ class _Exchange:
         async with await self._proxy.upstream.open(body, PATH) as reply:
             if not _is_stream(reply):
                 return await self._passed(reply)
-            while data := await reply.read():
-                whole.feed(data)
-                self._active.update(self._answer)
-        whole.end()
+            async for _ in self._reads(reply, whole.chunk):
+                pass
         if not whole.is_complete:
             raise UpstreamBrokenError(502, "the upstream broke off its answer")
         if whole.may_lack_text:
@@ -241,7 +243,7 @@ def _is_stream(reply: UpstreamReply) -> bool:
 # A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
 
 _NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
-"""Fields whose effect on a whole answer cannot be told from the stream."""
+"""Fields whose effect on a whole answer cannot be read from the stream."""
 _CHOICES = ("n", "n_cmpl")
 _TELLING = ("timings_per_token", "return_progress")
 
@@ -267,22 +269,16 @@ def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class WholeCompletion:
-    """Reads the stream into `answer` and gives what the server would have answered at once."""
+    """Collects the chunks of a stream in `answer` and gives what the server would have answered at once."""
 
     def __init__(self, answer: AnswerAssembler) -> None:
         self.answer = answer
-        self._decoder = ChatDecoder()
         self._seen: dict[str, Any] = {}
 
-    def feed(self, data: bytes) -> None:
-        """The next bytes of the stream."""
-        for chunk in self._decoder.feed(data):
-            self._chunk(chunk)
-
-    def end(self) -> None:
-        """No bytes follow."""
-        for chunk in self._decoder.close():
-            self._chunk(chunk)
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        """The next chunk."""
+        self.answer.chunk(chunk)
+        self._seen.update(chunk)
 
     @property
     def is_complete(self) -> bool:
@@ -320,13 +316,9 @@ class WholeCompletion:
         found = {**seen, **whole}
         return 200, orjson.dumps({name: found[name] for name in names if name in found})
 
-    def _chunk(self, chunk: dict[str, Any]) -> None:
-        self.answer.chunk(chunk)
-        self._seen.update(chunk)
-
 
 def _call(call: CallRecord) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
     if call.upstream_id:
-        told["id"] = call.upstream_id
-    return told
+        found["id"] = call.upstream_id
+    return found

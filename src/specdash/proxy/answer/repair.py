@@ -11,7 +11,7 @@ import orjson
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
-from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Pause, Text, Thinking, ToolStart
+from specdash.proxy.answer.blocks import END, PAUSE, Arguments, Text, ToolStart
 from specdash.proxy.answer.filters import Attempt, filtered
 from specdash.proxy.guardrails.malformed import (
     UNREADABLE,
@@ -29,62 +29,19 @@ from specdash.proxy.upstream.window import RetryPolicy
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
-    from specdash.proxy.answer.blocks import BlockOrder, Piece, ToolCall
+    from specdash.proxy.answer.blocks import Piece, ToolCall
+    from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.answer.turn import Turn
     from specdash.proxy.guardrails.written import Written
     from specdash.proxy.upstream.upstream import UpstreamReply
 
-    Flush = Callable[[AnswerAssembler], Awaitable[None]]
-
 _LARGEST_ANSWER = 64 << 20
-NOTHING = "(The model ended its turn without an answer.)"
-"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
 NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
 _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
 _NOT_READ = "(A tool call is left out here: it could not be read.)"
-
-
-class Shown:
-    """What the client was given: pieces go to `order`, and are remembered. `begin` is called before the first."""
-
-    def __init__(self, order: BlockOrder, begin: Callable[[], None] | None = None) -> None:
-        self.has_text = False
-        """Visible text; blanks alone do not count."""
-        self.has_thinking = False
-        self.calls: list[ToolStart] = []
-        self._order = order
-        self._begin = begin
-
-    def add(self, piece: Piece) -> None:
-        """The next piece."""
-        if self._begin is not None:
-            self._begin()
-            self._begin = None
-        if isinstance(piece, Text):
-            self.has_text = self.has_text or (bool(piece.text) and not piece.text.isspace())
-        elif isinstance(piece, Thinking):
-            self.has_thinking = True
-        elif isinstance(piece, ToolStart):
-            self.calls.append(piece)
-        self._order.add(piece)
-
-    def add_all(self, pieces: Iterable[Piece]) -> None:
-        """The next pieces."""
-        for piece in pieces:
-            self.add(piece)
-
-    def add_calls(self, calls: Iterable[ToolCall]) -> None:
-        """The calls that the client lacks; in place of one that is no JSON object, a sentence that says so."""
-        given = {call.id for call in self.calls}
-        for index, call in enumerate((call for call in calls if call.id not in given), NEW_CALLS + len(given)):
-            arguments = call.arguments if call.arguments.strip() else "{}"
-            if object_of(arguments) is None:
-                self.add(Text(_LEFT_OUT.format(tool=call.name)))
-            else:
-                self.add_all((ToolStart(index, call.id, call.name), Arguments(index, arguments)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +61,7 @@ class Fault:
 # One call of the upstream: its bytes as pieces.
 
 
-async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> AsyncIterator[Piece]:
+async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
     """The answer to `body`, until it ends or no more of it is wanted. Raises `ApiError`.
 
     Waits first while the proxy is held; a call that breaks because the upstream is being restarted, before its
@@ -138,7 +95,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> AsyncIt
         return
 
 
-async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
+async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
     answer, decoder = attempt.answer, ChatDecoder()
     while not decoder.done and (data := await reply.read()):
         for chunk in decoder.feed(data):
@@ -160,7 +117,7 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
 
-async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]:
+async def _whole(reply: UpstreamReply, attempt: Attempt) -> Pieces:
     answer = attempt.answer
     try:
         completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
@@ -174,61 +131,51 @@ async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]
         raise ApiError(500, "the upstream's answer is not a chat completion")
 
 
-async def _attempted(
-    turn: Turn, body: dict[str, Any], shown: Shown | None, flush: Flush | None, *, thinking: bool
-) -> Attempt:
-    """Ask the upstream once; what passes the filters goes to `shown` as it comes, else into the attempt's draft."""
-    prepared = turn.prepared
-    attempt = Attempt(AnswerAssembler(fallback_id=turn.request_id))
-    async with aclosing(_pieces(turn, body, attempt)) as source:  # type: ignore[type-var]  # it is a generator
-        pieces = filtered(
-            source,
-            attempt,
-            prepared.request,
-            prepared.tools,
-            turn.settings,
-            prefill=prepared.prefill,
-            thinking=thinking,
-        )
-        async for piece in pieces:
-            if not isinstance(piece, Pause):
-                (attempt.draft if shown is None else shown).add(piece)
-                continue
-            turn.active.update(attempt.answer)
-            if flush is not None:
-                await flush(attempt.answer)
+async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thinking: bool) -> Pieces:
+    """Ask the upstream once; what passes the filters, as it comes."""
+    async with aclosing(_pieces(turn, body, attempt)) as source:
+        async for piece in filtered(source, attempt, turn.prepared, turn.settings, thinking=thinking):
+            if piece is PAUSE:
+                turn.active.update(attempt.answer)
+            yield piece
     turn.active.update(attempt.answer)
-    return attempt
+    turn.count(attempt.answer)
 
 
 # The answer of a turn.
 
 
-async def answered(turn: Turn, shown: Shown, flush: Flush | None) -> Attempt:
-    """Bring the turn's answer into `shown`: as it comes, with `flush` after each read, or else once it is judged.
-
-    Returns the attempt that counts for the stop reason.
-    """
-    wants_thinking = turn.prepared.request.wants_thinking
-    first = await _attempted(turn, turn.prepared.body, shown if flush else None, flush, thinking=wants_thinking)
-    turn.count(first.answer)
+async def answered(turn: Turn, *, live: bool) -> Pieces:
+    """The pieces for the client: as they come where the answer is `live`, with pauses, else once they are judged."""
+    first = turn.attempt = Attempt()
+    thinking = turn.prepared.request.wants_thinking
+    async with aclosing(_attempted(turn, turn.prepared.body, first, thinking=thinking)) as pieces:
+        async for piece in pieces:
+            if live:
+                yield piece
+            else:
+                first.draft.add(piece)
     verdict = judge(turn, first)
-    is_malformed = isinstance(verdict, Fault) and verdict.guardrail is Guardrail.MALFORMED_TOOL
-    for piece in first.draft.pieces():
-        if not (is_malformed and isinstance(piece, ToolStart | Arguments)):
-            shown.add(piece)
+    if not live:
+        for piece in first.draft.pieces():
+            # No client can take the calls of a malformed answer back.
+            if not (_is_malformed(verdict) and isinstance(piece, ToolStart | Arguments)):
+                yield piece
     if first.has_repeated:
         chars = first.answer.text_chars + first.answer.thinking_chars
         turn.note(Guardrail.REPETITION_CUT, GuardrailAction.APPLIED, chars=chars)
     if isinstance(verdict, Fault):
-        return await _repaired(turn, verdict, first, shown)
-    if verdict is None:
-        shown.add_all(first.held)
-    else:
-        _made_real(turn, verdict, first, shown)
-    if shown.calls:
+        async for piece in _repaired(turn, verdict, first):
+            yield piece
+        return
+    for piece in first.held if verdict is None else _made_real(turn, verdict, first):
+        yield piece
+    if turn.given.calls:
         turn.session.malformed_streak = 0
-    return first
+
+
+def _is_malformed(verdict: Fault | Written | None) -> bool:
+    return isinstance(verdict, Fault) and verdict.guardrail is Guardrail.MALFORMED_TOOL
 
 
 def judge(turn: Turn, attempt: Attempt) -> Fault | Written | None:
@@ -277,83 +224,100 @@ def _written(turn: Turn, attempt: Attempt, text: str, *, is_truncated: bool) -> 
     return found.moved(len(held) - len(text)) if found is not None else None
 
 
-def _made_real(turn: Turn, written: Written, attempt: Attempt, shown: Shown) -> None:
-    """Give the calls that an answer wrote as text as real ones, and what stands before them."""
+def _made_real(turn: Turn, written: Written, attempt: Attempt) -> Iterator[Piece]:
+    """The calls that an answer wrote as text as real ones, and what stands before them."""
     before, _ = attempt.split(written.start)
     lead = "".join(piece.text for piece in before if isinstance(piece, Text))
-    shown.add_all(piece for piece in before if lead.strip() or not isinstance(piece, Text))
+    yield from (piece for piece in before if lead.strip() or not isinstance(piece, Text))
     if written.text.strip():
-        shown.add(Text(written.text))
-    calls = written.calls[: attempt.limit]
-    if calls:
-        shown.add_calls(calls)
+        yield Text(written.text)
+    if calls := written.calls[: attempt.limit]:
+        yield from _added(calls)
         turn.session.malformed_total += 1
         facts = {"streak": turn.session.malformed_streak, "kind": "unparsed_call", "tool": calls[0].name}
         turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, **facts)
         turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, calls=len(calls))
 
 
-async def _repaired(turn: Turn, bad: Fault, first: Attempt, shown: Shown) -> Attempt:
-    """Complete what `shown` has of a bad answer, and return the attempt that counts."""
-    guardrail, session, settings = bad.guardrail, turn.session, turn.settings
-    is_malformed = guardrail is Guardrail.MALFORMED_TOOL
+def _added(calls: Iterable[ToolCall]) -> Iterator[Piece]:
+    """Complete calls; in place of one that is no JSON object, a sentence that says so."""
+    for index, call in enumerate(calls, NEW_CALLS):
+        arguments = call.arguments if call.arguments.strip() else "{}"
+        if object_of(arguments) is None:
+            yield Text(_LEFT_OUT.format(tool=call.name))
+        else:
+            yield ToolStart(index, call.id, call.name)
+            yield Arguments(index, arguments)
+
+
+async def _repaired(turn: Turn, bad: Fault, first: Attempt) -> Pieces:
+    """What completes a bad answer: the better one of another attempt, else the best use of this one."""
+    shown, is_malformed = turn.given, _is_malformed(bad)
+    _note_fault(turn, bad)
+    before, held = first.split(bad.held_from) if is_malformed else (first.held, "")
+    for piece in before:
+        yield piece
+    if shown.calls:
+        for piece in _completed(turn, first):
+            yield piece
+        return
+    attempts = turn.settings.malformed_tool_retry_max if is_malformed else 1
+    for number in range(1, attempts + 1):
+        turn.note(bad.guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
+        again = await _retried(turn, bad, first, number)
+        # Words beside those that the client has would leave out what is held.
+        if again is None or (shown.has_text and not again.draft.calls):
+            continue
+        turn.attempt = again
+        has_words = shown.has_text
+        for piece in again.draft.pieces():
+            if isinstance(piece, ToolStart) and bad.guardrail is Guardrail.UNEXPECTED_END:
+                yield ToolStart(piece.index, ADDED_ID + piece.id.removeprefix("toolu_"), piece.name)
+            elif isinstance(piece, ToolStart | Arguments) or not has_words:
+                yield piece
+        calls = len(shown.calls)
+        turn.note(bad.guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
+        if is_malformed:
+            turn.session.malformed_streak = 0
+        return
+    turn.note(bad.guardrail, GuardrailAction.EXHAUSTED)
+    for piece in _made_do(turn, bad, first, held) if is_malformed else ():
+        yield piece
+    hidden = "".join(first.hidden)
+    if not (shown.has_text or shown.calls) and (text := fallback_text(hidden, turn.settings)):
+        yield Text(text)
+        turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
+
+
+def _note_fault(turn: Turn, bad: Fault) -> None:
+    session = turn.session
     facts: dict[str, Any] = {}
-    if is_malformed:
+    if _is_malformed(bad):
         session.malformed_streak += 1
         session.malformed_total += 1
         facts["streak"] = session.malformed_streak
         if bad.tool_use is not None:
             facts |= {"kind": bad.tool_use.kind, "tool": bad.tool_use.tool or ""}
-    elif guardrail is Guardrail.UNEXPECTED_END:
+    elif bad.guardrail is Guardrail.UNEXPECTED_END:
         session.unexpected_ends += 1
-    turn.note(guardrail, GuardrailAction.DETECTED, **facts)
-    before, held = first.split(bad.held_from) if is_malformed else (first.held, "")
-    shown.add_all(before)
-    if shown.calls:
-        _complete_calls(turn, first, shown)
-        return first
-    attempts = settings.malformed_tool_retry_max if is_malformed else 1
-    for number in range(1, attempts + 1):
-        turn.note(guardrail, GuardrailAction.RETRIED, attempt=number, attempts=attempts)
-        again = await _retried(turn, bad, first, number, shown)
-        if again is None or (shown.has_text and not again.draft.has_calls):
-            # Words beside those that the client has would leave out what is held.
-            continue
-        is_prose_shown = shown.has_text
-        for piece in again.draft.pieces():
-            if isinstance(piece, ToolStart | Arguments) or not is_prose_shown:
-                shown.add(piece)
-        calls = len(shown.calls)
-        turn.note(guardrail, GuardrailAction.RECOVERED, attempt=number, attempts=attempts, calls=calls)
-        if is_malformed:
-            session.malformed_streak = 0
-        return again
-    turn.note(guardrail, GuardrailAction.EXHAUSTED)
-    _make_do(turn, bad, first, shown, held)
-    return first
+    turn.note(bad.guardrail, GuardrailAction.DETECTED, **facts)
 
 
-def _make_do(turn: Turn, bad: Fault, first: Attempt, shown: Shown, held: str) -> None:
-    """The best use of a bad answer. A client refuses a call that it does not know or whose input does not fit, with an
-    error that the model can read and mend.
+def _made_do(turn: Turn, bad: Fault, first: Attempt, held: str) -> Iterator[Piece]:
+    """The best use of a malformed answer. A client refuses a call that it does not know or whose input does not fit,
+    with an error that the model can read and mend.
     """
-    if bad.guardrail is Guardrail.MALFORMED_TOOL:
-        if not turn.shows_no_fragment:
-            shown.add(Text(held))
-        elif bad.tool_use is not None and bad.tool_use.kind in IN_TEXT:
-            shown.add(Text(_NOT_READ))
-        shown.add_calls(first.calls)
-    if not shown.has_text and not shown.calls and first.hidden:
-        text = fallback_text("".join(first.hidden), turn.settings)
-        if text:
-            shown.add(Text(text))
-            turn.note(Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, chars=len(text))
+    if not turn.shows_no_fragment:
+        yield Text(held)
+    elif bad.tool_use is not None and bad.tool_use.kind in IN_TEXT:
+        yield Text(_NOT_READ)
+    yield from _added(first.calls)
 
 
-async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int, shown: Shown) -> Attempt | None:
-    """Ask again; None when what came is no better. What is good of it is the draft."""
+async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int) -> Attempt | None:
+    """Ask again; None when the answer is not better. What is good of it is the draft."""
     body = turn.prepared.body
-    is_malformed, wants_call = (bad.guardrail is kind for kind in (Guardrail.MALFORMED_TOOL, Guardrail.UNEXPECTED_END))
+    is_malformed, wants_call = _is_malformed(bad), bad.guardrail is Guardrail.UNEXPECTED_END
     if is_malformed:
         body = malformed_retry(body, turn.settings, number)
     elif wants_call:
@@ -361,45 +325,38 @@ async def _retried(turn: Turn, bad: Fault, first: Attempt, number: int, shown: S
     else:
         body = empty_retry(body, reasoning_only=first.answer.thinking_chars > 0)
     turn.active.next_attempt()
-    thinking = turn.prepared.request.wants_thinking and not shown.has_thinking
+    again = Attempt()
+    thinking = turn.prepared.request.wants_thinking and not turn.given.has_thinking
     try:
-        again = await _attempted(turn, body, None, None, thinking=thinking)
+        async for piece in _attempted(turn, body, again, thinking=thinking):
+            again.draft.add(piece)
     except ApiError as error:
         if error.status in {529, 504}:
             raise
         return None
-    turn.count(again.answer)
     verdict = judge(turn, again)
     if isinstance(verdict, Fault):
         if not is_malformed or verdict.guardrail is not Guardrail.UNEXPECTED_END:
-            turn.session.malformed_streak += is_malformed and verdict.guardrail is Guardrail.MALFORMED_TOOL
+            turn.session.malformed_streak += is_malformed and _is_malformed(verdict)
             return None
         verdict = None
-    kept = Shown(again.draft)
-    if verdict is None:
-        kept.add_all(again.held)
-    else:
-        _made_real(turn, verdict, again, kept)
-    if wants_call:
-        if not again.draft.has_calls:
-            return None
-        for block in again.draft.blocks:
-            block.call_id = block.call_id and ADDED_ID + block.call_id.removeprefix("toolu_")
-    return again
+    for piece in again.held if verdict is None else _made_real(turn, verdict, again):
+        again.draft.add(piece)
+    return None if wants_call and not again.draft.calls else again
 
 
-def _complete_calls(turn: Turn, attempt: Attempt, shown: Shown) -> None:
-    """Give the client the calls it lacks of an answer whose first calls it has.
+def _completed(turn: Turn, attempt: Attempt) -> Iterator[Piece]:
+    """The calls that the client lacks of an answer whose first calls it has.
 
     Raises `ApiError` when it has one whose arguments are no JSON object: no client can take that, and none of it can be
     called back.
     """
     offered = {tool.name: tool for tool in turn.prepared.tools}
-    given = {call.id for call in shown.calls}
+    given = {call.id for call in turn.given.calls.values()}
     for call in attempt.calls:
         is_cut = attempt.answer.finish_reason == "length" and call is attempt.calls[-1]
         fault = call_fault(call, offered, is_cut=is_cut)
         if fault is not None and fault.kind in UNREADABLE and call.id in given:
             turn.note(Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED)
             raise ApiError(502, f"the model's call of {call.name} is broken: its arguments are not a JSON object")
-    shown.add_calls(attempt.calls)
+    yield from _added(call for call in attempt.calls if call.id not in given)

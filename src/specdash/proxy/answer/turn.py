@@ -8,28 +8,32 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
-from specdash.proxy.answer.blocks import MessageBuilder, Text, Usage
+from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, Text, Usage
 from specdash.proxy.answer.filters import stop_reason_of
-from specdash.proxy.answer.repair import NOTHING, Shown, answered
+from specdash.proxy.answer.repair import answered
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, upstream_model
+from specdash.proxy.upstream.window import admitted, learn_models, upstream_model
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from specdash.proxy.answer.assembler import AnswerAssembler
-    from specdash.proxy.answer.blocks import SseWriter
-    from specdash.proxy.answer.repair import Flush
+    from specdash.proxy.answer.blocks import BlockOrder, SseWriter
+    from specdash.proxy.answer.filters import Attempt, Pieces
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import ProxySession
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.translate.parse import MessagesRequest, Tool
+
+
+NOTHING = "(The model ended its turn without an answer.)"
+"""Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
 
 
 # The longest time a turn may take.
@@ -56,7 +60,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let the time stand still for this block: waiting for an operator is no part of the turn."""
+        """Let the time stand still for this block: waiting for an operator does not count."""
         timeout, loop = self._timeout, asyncio.get_running_loop()
         when = timeout.when()
         left = None if when is None else when - loop.time()
@@ -111,7 +115,7 @@ def prepare(
     if window:
         request, note = prune(request, window, settings, session.scale)
         if note is not None:
-            # Every later request of the same history is pruned at the same place: that is no other cut.
+            # Every later request of the same history is pruned at the same place: that is the same cut.
             pruned = (note.facts["removed"], note.facts["shortened"])
             session.prunes += pruned != session.pruned
             session.pruned = pruned
@@ -148,54 +152,54 @@ def _break_loop(
     return request, notes
 
 
-def prepared_for(proxy: Proxy, request: MessagesRequest, session: ProxySession) -> PreparedRequest:
-    """What goes upstream for a request."""
-    model = upstream_model(request.model, proxy.window)
-    proxy.window.note_use(model)
-    return prepare(request, session, proxy.settings, window=proxy.window.tokens, model=model)
-
-
 class Turn:
-    """A turn from its arrival on. One that comes while the proxy is held, or before it has met the upstream again, is
-    prepared after that: how much the upstream takes may be another then. Use `stream` or `message` once, then `done`
-    or `failed` once.
-    """
+    """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `done` or `failed` once."""
 
     prepared: PreparedRequest
-    """What goes upstream; there once the turn `is_ready`."""
+    """What goes upstream, under the settings of the moment in which it was admitted."""
+    attempt: Attempt
+    """The call of the upstream that counts for the stop reason."""
 
     def __init__(self, proxy: Proxy, request: MessagesRequest, session: ProxySession, active: ActiveRequest) -> None:
         self.proxy = proxy
         self.session = session
         self.active = active
-        self.is_ready = False
+        self.settings = proxy.settings
+        self.deadline = Deadline(0)
         self.is_stream = bool(active.event.stream)
         self.is_strict = bool(active.event.strict)
         self.request_id = active.event.request_id
         self.usage = Usage()
         self.request = request
         self._prompt_estimated = False
+        self._size = 0
+        """Of the prompt as it is sent, in estimated tokens."""
         self._message_id: str | None = None
         self._stop_reason = "end_turn"
         self._stop_text: str | None = None
-        self._calls: list[str] = []
+        self.shown = MessageBuilder()
+        """The answer, where it is collected before the client gets it."""
+        self.given: BlockOrder = self.shown
+        """What is the client's for good."""
         self._current: AnswerAssembler | None = None
 
-    def starts(self, prepared: PreparedRequest) -> None:
-        """The request is ready to be sent; the settings of this moment hold for the rest of the turn."""
-        self.prepared = prepared
-        self.settings = self.proxy.settings
-        self.deadline = Deadline(self.settings.generation_timeout)
-        self.is_ready = True
-        self.proxy.telemetry.sends(self.active, prepared.body)
-        for note in prepared.notes:
-            self.proxy.telemetry.note(self.active, self.session, note)
-
     async def admitted(self) -> None:
-        """Return once the request is ready and may be sent. Raises `ApiError` 529 when a hold outlasts its wait."""
-        if not self.is_ready:
-            await admitted(self.proxy, self._wait_for_gate)
-            self.starts(prepared_for(self.proxy, self.request, self.session))
+        """Prepare the request once it may be sent: how much the upstream takes may be another after a hold.
+
+        Raises `ApiError` 529 when a hold outlasts its wait.
+        """
+        proxy, request = self.proxy, self.request
+        await admitted(proxy, self._wait_for_gate)
+        await learn_models(request.model, proxy.window)
+        self.settings = proxy.settings
+        self.deadline = Deadline(self.settings.generation_timeout)
+        model = upstream_model(request.model, proxy.window)
+        proxy.window.note_use(model)
+        self.prepared = prepare(request, self.session, self.settings, window=proxy.window.tokens, model=model)
+        self._size = self.prepared.estimate
+        proxy.telemetry.sends(self.active, self.prepared.body)
+        for note in self.prepared.notes:
+            proxy.telemetry.note(self.active, self.session, note)
 
     @property
     def shows_no_fragment(self) -> bool:
@@ -204,14 +208,14 @@ class Turn:
 
     async def message(self) -> dict[str, Any]:
         """The whole answer as a Messages object."""
-        builder = MessageBuilder()
-        await self._answer(Shown(builder), None)
+        async for piece in self._pieces(live=False):
+            self.shown.add(piece)
         return {
             "id": self.message_id,
             "type": "message",
             "role": "assistant",
             "model": self.request.model,
-            "content": builder.content(),
+            "content": self.shown.content(),
             "stop_reason": self._stop_reason,
             "stop_sequence": self._stop_text,
             "usage": self.usage.anthropic(),
@@ -219,26 +223,27 @@ class Turn:
 
     async def stream(self, writer: SseWriter, flush: Callable[[], Awaitable[None]]) -> None:
         """The same answer as events: as they come, or, on the strict path, once they are checked."""
-
-        async def on_read(answer: AnswerAssembler) -> None:
-            if not writer.started:
-                if answer.id is None:
-                    return
-                self.begin(writer)
-            await flush()
-            if writer.has_content and self.active.ttft_s is None:
-                self.active.first_content()
-
         if self.is_strict:
-            builder = MessageBuilder()
-            await self._answer(Shown(builder), None)
+            async for piece in self._pieces(live=False):
+                self.shown.add(piece)
             self.begin(writer)
-            for piece in builder.pieces():
+            for piece in self.shown.pieces():
                 writer.add(piece)
             self.note(Guardrail.STRICT_STREAM, GuardrailAction.APPLIED)
         else:
-            await self._answer(Shown(writer, lambda: self.begin(writer)), on_read)
-            self.begin(writer)
+            self.given = writer
+            async with contextlib.aclosing(self._pieces(live=True)) as pieces:
+                async for piece in pieces:
+                    if piece is not PAUSE:
+                        if not writer.started:
+                            self.begin(writer)
+                        writer.add(piece)
+                    elif writer.started or self.attempt.answer.id is not None:
+                        self.begin(writer)
+                        await flush()
+                        if writer.has_content and self.active.ttft_s is None:
+                            self.active.first_content()
+        self.begin(writer)
         writer.finish(self._stop_reason, self._stop_text, self.usage)
         if writer.has_content:
             self.active.first_content()
@@ -295,8 +300,7 @@ class Turn:
 
     @property
     def _estimate(self) -> int:
-        size = self.prepared.estimate if self.is_ready else request_tokens(self.request)
-        return max(1, round(size * self.session.scale))
+        return max(1, round((self._size or request_tokens(self.request)) * self.session.scale))
 
     async def _wait_for_gate(self) -> None:
         self.active.held()
@@ -306,14 +310,17 @@ class Turn:
         if answer.id and self._message_id is None:
             self._message_id = answer.message_id
 
-    async def _answer(self, shown: Shown, flush: Flush | None) -> None:
-        attempt = await answered(self, shown, flush)
-        if not (shown.calls or shown.has_text or shown.has_thinking or attempt.stop_text):
-            shown.add(Text(NOTHING))
-        self._calls = [call.name for call in shown.calls]
+    async def _pieces(self, *, live: bool) -> Pieces:
+        """What the client gets; afterwards the stop reason is known."""
+        async with contextlib.aclosing(answered(self, live=live)) as pieces:
+            async for piece in pieces:
+                yield piece
+        given, attempt = self.given, self.attempt
+        if not (given.calls or given.has_text or given.has_thinking or attempt.stop_text):
+            yield Text(NOTHING)
         self._stop_text = attempt.stop_text or attempt.answer.stop_text
         finish = "length" if attempt.has_repeated else attempt.answer.finish_reason
-        self._stop_reason = stop_reason_of(finish, bool(shown.calls), self._stop_text)
+        self._stop_reason = stop_reason_of(finish, bool(given.calls), self._stop_text)
 
     def _finish(
         self, outcome: RequestOutcome, status: int, error_type: str | None, stop_reason: str | None = None
@@ -326,5 +333,5 @@ class Turn:
             stop_reason=stop_reason,
             usage=self.usage if self.usage.total else None,
             prompt_estimated=self._prompt_estimated,
-            tool_calls=self._calls,
+            tool_calls=[call.name for call in self.given.calls.values()],
         )

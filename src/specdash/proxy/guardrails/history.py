@@ -84,7 +84,7 @@ def with_text(message: Message, *texts: str) -> Message:
 
 
 def digest(*values: Any) -> str:
-    """A short name of JSON values; equal for equal values, whatever the order of their keys."""
+    """A short name of JSON values; equal for equal values, in any order of their keys."""
     return blake2b(orjson.dumps(values, option=orjson.OPT_SORT_KEYS), digest_size=12).hexdigest()
 
 
@@ -123,7 +123,7 @@ def cut_back(
 ) -> tuple[MessagesRequest, HistoryCut | None, GuardrailNote | None]:
     """Cut after `streak` malformed turns in a row, else make the session's earlier `cut` again.
 
-    A Note tells of a new cut only; the streak has been dealt with then. A history too short for it stays whole. A cut
+    Only a new cut has a note; the streak has been dealt with then. A history too short for it stays whole. A cut
     whose message is not there any more (the client compacted its history) is forgotten.
     """
     if not settings.session_contamination_breaker:
@@ -156,7 +156,7 @@ def _matches(messages: Sequence[Message], cut: HistoryCut) -> bool:
 
 
 def _name(message: Message) -> str:
-    """What the message said and called. Thinking is left out: clients drop it from older turns."""
+    """The words and calls of the message. Thinking is left out: clients drop it from older turns."""
     texts = [block["text"] for block in message.content if block["type"] == "text"]
     return digest(texts, [[call["id"], call["name"], call["input"]] for call in calls_of(message)])
 
@@ -239,7 +239,7 @@ PROBE = 512
 PROBE_WITH_TOOLS = 64
 """The same with tools: quota and warm-up probes."""
 LEAST_CAP = 1024
-"""The cap never takes an answer below this: a short overflow is better told by the upstream than made here."""
+"""The cap never takes an answer below this: a short overflow is better reported by the upstream than made here."""
 MARGIN = 256
 MARGIN_SHARE = 0.02
 """What is left free for the error of the prompt's estimate: this share of the window, but at least `MARGIN` tokens."""
@@ -274,7 +274,7 @@ PRUNED_MARKER = (
     "The conversation continues from recent context below.]"
 )
 MARKER_TOKENS = 64
-"""No marker is larger, whatever its numbers."""
+"""No marker is larger."""
 RECENT = 4
 """Exchanges that are kept whole as long as shortening their tool results is enough."""
 OVERSIZED = 2000

@@ -27,7 +27,7 @@ PERIODS = (1, 2, 3)
 STOP_FACTOR = 2
 """A run of so many times the threshold gets no tools at all, for one turn."""
 SPACED_S = 5.0
-"""Median time a tool takes from which its repetition is no tight loop: the model is told, and keeps its tools."""
+"""Median time a tool takes from which its repetition makes no tight loop: a note is added, the tools stay."""
 _WAITING_TOOL = re.compile(
     r"(?:\b|_)(?:wait|sleep|poll|watch|monitor|wake\w*|await|delay|follow)(?:\b|_|ing\b|s\b)|(?:bash|task|agent|shell|process)_?output",
     re.IGNORECASE,
@@ -74,12 +74,12 @@ class LoopState:
 
 
 class _Turn:
-    """What the assistant said in a row and what followed; its key is made only when it is asked for."""
+    """Messages of the assistant in a row and what followed; its key is made only when it is asked for."""
 
-    __slots__ = ("_key", "after", "said")
+    __slots__ = ("_key", "after", "messages")
 
     def __init__(self, message: Message) -> None:
-        self.said = [message]
+        self.messages = [message]
         self.after: list[Message] = []
         self._key: str | None = None
 
@@ -91,7 +91,7 @@ class _Turn:
 
     @property
     def calls(self) -> list[Block]:
-        return [call for message in self.said for call in calls_of(message)]
+        return [call for message in self.messages for call in calls_of(message)]
 
     @property
     def pattern(self) -> str:
@@ -106,7 +106,7 @@ class _Turn:
     def _made_key(self) -> str:
         calls = self.calls
         if not calls:
-            return digest("text", _text(self.said[0]), [instruction_of(message) for message in self.after])
+            return digest("text", _text(self.messages[0]), [instruction_of(message) for message in self.after])
         results = {block["tool_use_id"]: block for message in self.after for block in results_of(message)}
         return digest("tools", sorted(digest(c["name"], c["input"], _shown(results.get(c["id"]))) for c in calls))
 
@@ -167,7 +167,7 @@ def break_loop(
     if state.is_looping:
         spaced = pause_s is not None and pause_s >= SPACED_S
         stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold and not spaced
-        request = _told(request, state, STOP_MARKER if stop else MARKER)
+        request = _noted(request, state, STOP_MARKER if stop else MARKER)
         notes.append(
             GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, _facts(state, stage=2 if stop else 1))
         )
@@ -209,7 +209,7 @@ def _facts(state: LoopState, **more: Any) -> dict[str, Any]:
     }
 
 
-def _told(request: MessagesRequest, state: LoopState, marker: str) -> MessagesRequest:
+def _noted(request: MessagesRequest, state: LoopState, marker: str) -> MessagesRequest:
     messages = list(request.messages)
     place = max(index for index, message in enumerate(messages) if message.role == "user")
     text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
@@ -231,7 +231,7 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
             if calls_of(message):
                 asked = ""
                 if turns and not turns[-1].after:
-                    turns[-1].said.append(message)
+                    turns[-1].messages.append(message)
                 else:
                     turns.append(_Turn(message))
         elif message.role == "user":

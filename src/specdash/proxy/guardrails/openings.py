@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _SPECIAL = (
-    "<|tool", "<|python_tag|>", "<|function_call|>", "<|START_ACTION|>", "<|action_start|>", "<|start|>", "<|channel|>",
-    "<|end|>", "<|call|>", "<｜tool", "<｜DSML｜", "</｜DSML｜",
+    "<|tool", "<|python_tag|>", "<|function_call|>", "<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<｜tool",
+    "<｜DSML｜", "</｜DSML｜",
 )  # fmt: skip
 _CLAUDE = "antml:"
 _PLAIN = (
@@ -22,7 +22,7 @@ _PLAIN = (
     "<parameter=", "<parameter name=", "<TOOLCALL>", "<minimax:tool_call",
     "<seed:tool_call", f"<{_CLAUDE}", "</parameter>",
     "</function", "</tool_", "</invoke>", f"</{_CLAUDE}", "</minimax:", "</seed:", "<agentic-protocol>",
-    "</agentic-protocol>", "[TOOL_CALLS]", "functools[", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
+    "</agentic-protocol>", "[TOOL_CALLS]", "```tool_c", "``` tool_c", "```tool_use", "```function_call",
     "to=functions.", "assistantcommentary to=", "assistantanalysis to=", "commentary to=", "analysis to=",
     "assistant to=",
 )  # fmt: skip
@@ -95,7 +95,7 @@ def begins_call(text: str, offered: Collection[str]) -> bool | None:
     if (head := _HEAD.match(text, at)) is None:
         return False
     key, value = head["key"], head["value"]
-    if key in {"name", "tool_name", "tool"} or (key == "function" and value is not None):
+    if key in {"name", "tool"} or (key == "function" and value is not None):
         return value is not None and plain_name(value, offered) in offered
     if key == "type":
         return value in {"function", "tool"}

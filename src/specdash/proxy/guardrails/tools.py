@@ -68,7 +68,7 @@ def _ranked(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
     spread = Counter(word for words in described for word in words)
 
     def score(index: int) -> float:
-        # A word that every description has tells nothing.
+        # A word that every description has means nothing.
         rare = sum(math.log(len(tools) / spread[word]) for word in sorted(query & described[index]))
         return rare + NAME_WEIGHT * len(query & _words(tools[index].name))
 

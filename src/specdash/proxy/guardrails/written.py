@@ -54,7 +54,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call as it stands in the text; `arguments` is None where they are no object, or the call is broken."""
+    """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken."""
 
     name: str
     arguments: dict[str, Any] | None
@@ -73,8 +73,8 @@ _MOST_PLACES = 24
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
 _NOISE = re.compile(
     rf"""\s+|[,;]|</[\w:]*\Z|</s>|<(?:start|end)_of_turn>
-    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]|functools(?=\[)
-      |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call|START_ACTION|action_start|plugin|interpreter)\w*\|?>
+    |(?P<opens><{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL)>|\[TOOL_CALLS\]
+      |<\|(?!\w*(?:end|suffix)\b)(?:tool|python_tag|function_call)\w*\|>
       |<｜tool[\w▁]*begin｜>|```[ ]?(?:tool_calls?|tool_code|tool_use|function_call)[ \t\r]*(?=\n|\Z))
     |(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(?:<\|end\|>|\Z)
     |</{_SPACE}(?:tool_calls?|tools|function_calls?|tool_use|tool_code|TOOLCALL|parameter|function|invoke)>|<\|(?!start\||channel\|)/?\w+\|>|<\w+\|>
@@ -83,7 +83,7 @@ _NOISE = re.compile(
 )
 _CLOSERS = r"parameter|function|tool_call|invoke|function_calls|tool_calls"
 _CLOSER = re.compile(
-    rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<tool_call\|>|<｜tool"
+    rf"</{_SPACE}(?:{_CLOSERS}|tool_use|function_call|TOOLCALL)>|\[/TOOL_CALLS\]|<\|(?!python)\w+\|>|<｜tool"
 )
 _FUNCTION = re.compile(
     rf"""<{_SPACE}(?:function=|invoke\ name=)["']?(?P<name>[\w.:\-]{{1,128}})["']?[^<>\n]{{0,64}}>
@@ -98,7 +98,8 @@ _PARAMETER = re.compile(
 )
 _PAIRED = re.compile(r"(?P<name>[\w.\-]{1,128})[ \t]*\n?\s*(?=<arg_key>|</tool_call>|\Z)")
 _PAIR = re.compile(
-    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z))", re.DOTALL
+    r"\s*<arg_key>(?P<name>.*?)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>(?=\s*(?:<arg_key>|</tool_call>|\Z))",
+    re.DOTALL,
 )
 _NAMED = re.compile(
     r"(?:function\s*<｜tool[▁_]sep｜>)?(?P<name>[\w.:\-]{1,128})\s*(?:\[CALL_ID\]\w+)?"
@@ -112,30 +113,29 @@ _HARMONY = re.compile(
 _FINAL = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>(.*?)(?:<\|(?:return|end)\|>\s*)?\Z", re.DOTALL
 )
-_GEMMA = re.compile(r"call:(?P<name>[\w.\-]{1,128})(?=\{)")
-_GEMMA_TEXT = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*(\w+):', re.DOTALL)
 _PYTHON = re.compile(
     r"(?:\[\s*|(?:for|if|with|try)\b[^()`]*:\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*(?P<name>[A-Za-z_][\w.\-]*)\("
 )
-_PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|<tool_call\|>|\Z")
+_PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|\Z")
 _TAG_PART = re.compile(r"<[\w:=]*\Z")
 _PAIRED_END = re.compile(r"\s*</tool_call>")
 _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
-_NAME_KEY = re.compile(r"""["'](?:name|function|tool_name|tool)["']\s*:\s*["']([^"'\n]*)["']""")
+_NAME_KEY = re.compile(r"""["'](?:name|function|tool)["']\s*:\s*["']([^"'\n]*)["']""")
 _ARGUMENTS_KEY = re.compile(r"""["'](?:arguments|parameters|input|args)["']\s*:""")
 _SAMPLE = re.compile(r"""[:{\[,(=]\s*(?:\.\.\.|…|<[^<>\n"|]{1,60}>)""")
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
-_CALL_KEYS = frozenset({"name", "tool_name", "tool", "tool_call_id", "function", "type", "id", "index", *_ARGUMENTS})
+_CALL_KEYS = frozenset({"name", "tool", "function", "type", "id", "index", *_ARGUMENTS})
 _PLAIN_NAME = re.compile(r"[\w.:\-/]{1,128}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_TAGGED = (_GEMMA, _NAMED, _PAIRED)
+_TAGGED = (_NAMED, _PAIRED)
 """Forms that need a tag before them."""
-_SURE = (_FUNCTION, _GEMMA, _PAIRED)
+_SURE = (_FUNCTION, _PAIRED)
 """Forms that nothing else has."""
+_ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
 
 _ORPHANS = re.compile(
     rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
@@ -341,8 +341,7 @@ class _Run:
                 self.at, opened = len(text), True
                 continue
             self._is_tagged = opened or bool(self.calls)
-            forms = (self._function, self._python, self._json, self._headed, self._pairs, self._broken)
-            if not any(form() for form in forms):
+            if not any(form() for form in (self._python, self._json, self._named, self._broken)):
                 return False
             opened = False
 
@@ -366,35 +365,42 @@ class _Run:
             return head
         return head if plain_name(head["name"].removesuffix(".call"), self._offered) in self._offered else None
 
-    def _function(self) -> bool:
-        """`<function=NAME>` or `<invoke name="NAME">`, with parameters or JSON in it."""
+    def _named(self) -> bool:
+        """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
         text = self._text
-        if (head := _FUNCTION.match(text, self.at)) is None:
-            return False
-        values: dict[str, Any] | None = {}
-        at = head.end()
-        if text.startswith("{", at):
-            values, at = _value(text, at)
-            ended = _FUNCTION_END.match(text, at)
-            return values is not _NO_VALUE and self._add(head["name"], values, ended.end() if ended else at)
-        while (found := _PARAMETER.match(text, at)) is not None:
-            raw, types = found["value"], self._types(head["name"], found["name"])
-            if found["is"] == "=":
-                raw = raw.removeprefix("\n").removesuffix("\n")
-            if 'string="true"' in found["more"]:
-                types = frozenset({"string"})
-            elif 'string="false"' in found["more"]:
-                types = types or frozenset({"number"})
-            values = _with(values, found["name"], raw, types)
-            at = found.end()
-        if (ended := _FUNCTION_END.match(text, at)) is None:
-            return self._add_broken(head["name"], _broken_end(text, at))
-        return self._add(head["name"], values, ended.end())
+        for form in (_FUNCTION, _HARMONY, _NAMED, _PAIRED):
+            if (head := self._head(form)) is None:
+                continue
+            at = head.end()
+            if text.startswith("{", at):
+                values, at = _value(text, at)
+                if form is _FUNCTION and (ended := _FUNCTION_END.match(text, at)):
+                    at = ended.end()
+            elif form in _ENTRIES:
+                values, at = self._entries(head["name"], at, *_ENTRIES[form])
+            else:
+                continue
+            if values is not _NO_VALUE:
+                return self._add(head["name"], values, at)
+        return False
 
-    def _types(self, name: str, key: str) -> frozenset[str] | None:
+    def _entries(self, name: str, at: int, entry: re.Pattern[str], end: re.Pattern[str]) -> tuple[Any, int]:
+        """Arguments one by one up to the closing tag, each of the type that the schema asks for."""
         tool = self._offered.get(plain_name(name, self._offered))
         properties = tool.schema.get("properties") if tool is not None else None
-        return types_of(properties.get(key)) if isinstance(properties, dict) else None
+        values: dict[str, Any] | None = {}
+        while (found := entry.match(self._text, at)) is not None:
+            raw, more = found["value"], found.groupdict().get("more") or ""
+            types = types_of(properties.get(found["name"])) if isinstance(properties, dict) else None
+            if found.groupdict().get("is") == "=":
+                raw = raw.removeprefix("\n").removesuffix("\n")
+            if 'string="true"' in more:
+                types = frozenset({"string"})
+            elif 'string="false"' in more:
+                types = types or frozenset({"number"})
+            values, at = _with(values, found["name"], raw, types), found.end()
+        ended = end.match(self._text, at)
+        return (values, ended.end()) if ended else (_NO_VALUE, at)
 
     def _python(self) -> bool:
         """Calls in Python's words, each a statement or an element of a list."""
@@ -424,38 +430,10 @@ class _Run:
         self.at, self.is_sample = end, False
         return True
 
-    def _headed(self) -> bool:
-        """A name, then the arguments as JSON: Mistral, Kimi, DeepSeek, Harmony, Gemma 4."""
-        text = self._text
-        for form in (_HARMONY, _GEMMA, _NAMED):
-            head = self._head(form)
-            if head is None or not text.startswith("{", head.end()):
-                continue
-            value, end = _value(text, head.end())
-            if form is _GEMMA:
-                ended = _CLOSER.search(text, head.end())
-                end = ended.start() if ended else len(text)
-                value = _decoded(_GEMMA_TEXT.sub(_plain_json, text[head.end() : end]))
-            return value is not _NO_VALUE and self._add(head["name"], value, end)
-        return False
-
-    def _pairs(self) -> bool:
-        """GLM's name and pairs of keys and values."""
-        text, head = self._text, self._head(_PAIRED)
-        if head is None:
-            return False
-        values: dict[str, Any] | None = {}
-        at = head.end()
-        while (pair := _PAIR.match(text, at)) is not None:
-            values = _with(values, pair[1], pair[2], self._types(head["name"], pair[1]))
-            at = pair.end()
-        ended = _PAIRED_END.match(text, at)
-        return ended is not None and self._add(head["name"], values, ended.end())
-
     def _broken(self) -> bool:
         """A call that cannot be read, or not to its end."""
         text, begun, is_json = self._text, self.at, self._text[self.at] in "{["
-        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _GEMMA, _NAMED, _PAIRED))
+        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _NAMED, _PAIRED))
         head = next(filter(None, heads), None)
         end = _broken_end(text, head.end() if head is not None else begun)
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
@@ -490,14 +468,10 @@ def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
 def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     if not isinstance(value, dict):
         return None
-    if len(value) == 1:
-        ((name, arguments),) = value.items()
-        if name in offered and isinstance(arguments, dict):
-            return _Call(name, arguments)
     function = value.get("function")
     if not _CALL_KEYS.issuperset(value) or isinstance(function, dict):
         return _call_of(function, offered) if _CALL_KEYS.issuperset(value) else None
-    name = value.get("name", value.get("tool_name", value.get("tool", function)))
+    name = value.get("name", value.get("tool", function))
     arguments = next((value[key] for key in _ARGUMENTS if key in value), _CALL_KEYS)
     if not isinstance(name, str) or not name or arguments is _CALL_KEYS:
         return None
@@ -531,11 +505,6 @@ def _decoded(text: str) -> Any:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _plain_json(found: re.Match[str]) -> str:
-    """A text or a key of Gemma 4 as JSON writes it."""
-    return f"{json.dumps(found[2])}:" if found[2] else json.dumps(found[1])
 
 
 def _with(values: dict[str, Any] | None, name: str, raw: str, types: frozenset[str] | None) -> dict[str, Any] | None:

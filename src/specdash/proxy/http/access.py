@@ -1,7 +1,7 @@
 """Whom a request names: the host it thinks it talks to, and the web page that sent it.
 
 A page of any site can make a browser ask this machine, and by DNS rebinding under the site's own name. The browser
-tells both in `Host` and `Origin`. Sources: RFC 9110, 7.2; RFC 9112, 3.2; the Fetch standard, "HTTP extensions".
+names both in `Host` and `Origin`. Sources: RFC 9110, 7.2; RFC 9112, 3.2; the Fetch standard, "HTTP extensions".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OPEN: frozenset[tuple[str, str]] = frozenset({("HEAD", "/"), ("GET", "/health"),
 def check_key(request: Request, key: str | None) -> None:
     """Raise `ApiError` 401 unless the request has `key`, as x-api-key or as Bearer; either is enough.
 
-    Without a `key` any request passes, whatever it sends.
+    Without a `key` any request passes.
     """
     if not key or (request.method, request.url.path) in OPEN:
         return
@@ -100,24 +100,15 @@ def check_host(request: Request, settings: ProxySettings) -> None:
     if host is None:
         raise ApiError(400, "the Host header is not a host")
     if not _is_known(host, settings.host, settings.allowed_hosts, local=is_local(_here(request))):
-        raise ApiError(403, f"{host[:200]} is no name of this proxy; if it is, add it to PROXY_ALLOWED_HOSTS")
+        raise ApiError(403, f"{host[:200]} is not a name of this proxy; if it should be, add it to PROXY_ALLOWED_HOSTS")
 
 
-def check_origin(request: Request, settings: ProxySettings) -> str | None:
-    """The allowed origin of the web page that asks, None where no page of others does. Raises `ApiError` 403."""
-    found = None
+def check_origin(request: Request) -> None:
+    """Raise `ApiError` 403 for a web page of another site."""
     for value in request.headers.getlist("origin"):
         origin = value.strip().lower()
-        if origin in _listed(settings.allowed_origins):
-            found = value
-        elif origin.partition("://")[2] != request.headers.get("host", "").strip().lower():
-            raise ApiError(403, f"web pages of {origin[:200]} may not ask; PROXY_ALLOWED_ORIGINS lists those that may")
-    return found
-
-
-def is_preflight(request: Request) -> bool:
-    """True when a browser asks whether a page may send a request."""
-    return request.method == "OPTIONS" and "access-control-request-method" in request.headers
+        if origin.partition("://")[2] != request.headers.get("host", "").strip().lower():
+            raise ApiError(403, f"web pages of {origin[:200]} may not ask")
 
 
 def host_of(authority: str) -> str | None:

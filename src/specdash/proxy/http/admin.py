@@ -83,7 +83,7 @@ async def handle_hold(request: Request) -> Response:
 
 
 async def handle_resume(request: Request) -> Response:
-    """POST /admin/resume. What the upstream said before is forgotten: it may be another now."""
+    """POST /admin/resume. What is known of the upstream is forgotten: it may be another now."""
     proxy = _allowed(request)
     await _json_body(request)
     proxy.window.forget()

@@ -13,12 +13,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from specdash.proxy.answer.passthrough import handle_chat
 from specdash.proxy.gate import Gate
-from specdash.proxy.http.access import check_host, check_key, check_origin, is_preflight
+from specdash.proxy.http.access import check_host, check_key, check_origin
 from specdash.proxy.http.admin import handle_hold, handle_resume, handle_state
 from specdash.proxy.http.count import handle_count
 from specdash.proxy.http.messages import handle_messages
@@ -31,6 +30,7 @@ from specdash.proxy.upstream.upstream import Upstream
 from specdash.proxy.upstream.window import ContextWindow, handle_list, handle_one
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from specdash.proxy.settings import ProxySettings
@@ -110,7 +110,6 @@ class _Guard:
         request = Request(scope, receive)
         proxy: Proxy = request.app.state.proxy
         request_id = request.state.request_id = f"req_{secrets.token_hex(12)}"
-        origin: str | None = None
         started = False
 
         async def tagged(message: Message) -> None:
@@ -121,32 +120,23 @@ class _Guard:
                 headers["request-id"] = request_id
                 if proxy.leaving:
                     headers["connection"] = "close"
-                if origin is not None:
-                    headers["access-control-allow-origin"], headers["vary"] = origin, "origin"
             await send(message)
 
         try:
-            origin = _admitted_origin(request, proxy.settings)
-            is_asked = origin is not None and is_preflight(request)
-            await (_preflight() if is_asked else self._app)(scope, receive, tagged)
+            check_host(request, proxy.settings)
+            check_origin(request)
+            if not request.url.path.startswith("/admin/"):
+                check_key(request, proxy.settings.api_key)
+            await self._app(scope, receive, tagged)
         except (ClientDisconnect, ClientLeftError):
             return
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a bug must not end the connection unanswered
             if not started:
-                told = _told(request, error)
-                await error_response(request.url.path, request_id, told)(scope, receive, tagged)
+                shown = _shown(request, error)
+                await error_response(request.url.path, request_id, shown)(scope, receive, tagged)
 
 
-def _admitted_origin(request: Request, settings: ProxySettings) -> str | None:
-    """The allowed origin of the page that asks, if one does. Raises `ApiError` for a request that is not let in."""
-    check_host(request, settings)
-    origin = check_origin(request, settings)
-    if not (origin is not None and is_preflight(request)) and not request.url.path.startswith("/admin/"):
-        check_key(request, settings.api_key)
-    return origin
-
-
-def _told(request: Request, error: BaseException) -> ApiError:
+def _shown(request: Request, error: BaseException) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, asyncio.CancelledError):
@@ -156,16 +146,6 @@ def _told(request: Request, error: BaseException) -> ApiError:
         "%s: unexpected error in %s %r", request.state.request_id, request.method, request.url.path, exc_info=error
     )
     return ApiError(500, "internal error of the proxy; its log says more")
-
-
-def _preflight() -> Response:
-    """What pages of an allowed origin may send."""
-    headers = {
-        "access-control-allow-methods": "GET, POST",
-        "access-control-allow-headers": "*, authorization",
-        "access-control-max-age": "600",
-    }
-    return Response(status_code=204, headers=headers)
 
 
 async def _api_error(request: Request, error: Any) -> Response:

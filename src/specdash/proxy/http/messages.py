@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import RequestEvent
 from specdash.proxy.answer.blocks import SseWriter
-from specdash.proxy.answer.turn import Turn, prepared_for
+from specdash.proxy.answer.turn import Turn
 from specdash.proxy.http.responses import client_host, json_response, read_body
 from specdash.proxy.http.stream import EventStream, record_end, unless_gone
 from specdash.proxy.sessions import session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import parse_messages
-from specdash.proxy.upstream.window import learn_models, must_wait
 
 if TYPE_CHECKING:
     from typing import Any
@@ -46,18 +45,12 @@ async def _received(request: Request) -> Turn:
     parsed = parse_messages(await read_body(request, settings.max_body_mib << 20))
     session = proxy.sessions.get(session_id(request.headers, parsed, client_host(request)))
     session.note_arrival(len(parsed.messages), time.monotonic())
-    if not must_wait(proxy):
-        await learn_models(parsed.model, proxy.window)
-    prepared = None if must_wait(proxy) else prepared_for(proxy, parsed, session)
     strict = parsed.stream and settings.malformed_tool_stream_strict and bool(parsed.tools)
     event = RequestEvent(
         time.time(), session.id, request.state.request_id, stream=parsed.stream, strict=strict,
         model=parsed.model[:LONGEST_NAME], messages=len(parsed.messages), tools=len(parsed.tools),
     )  # fmt: skip
-    turn = Turn(proxy, parsed, session, proxy.telemetry.begin(session, event))
-    if prepared is not None:
-        turn.starts(prepared)
-    return turn
+    return Turn(proxy, parsed, session, proxy.telemetry.begin(session, event))
 
 
 async def _message(turn: Turn) -> dict[str, Any]:

@@ -36,7 +36,7 @@ TYPES: dict[int, str] = {
 class ApiError(Exception):
     """An answer to the client: HTTP `status` with the envelope of `type` and `message`.
 
-    `retry_after` is in seconds; `retry` False tells the SDKs not to try again (`x-should-retry: false`), None leaves
+    `retry_after` is in seconds; `retry` False asks the SDKs not to try again (`x-should-retry: false`), None leaves
     it to them.
     """
 

@@ -111,7 +111,7 @@ def client_url(item: socket.socket) -> str:
 
 
 def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
-    """Tell systemd `state`, when it asked to be told; never fails."""
+    """Tell systemd `state`, when it asked for it; never fails."""
     place = env.get("NOTIFY_SOCKET", "")
     if not place.startswith(("/", "@")):
         return
@@ -143,7 +143,7 @@ LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
 _LARGEST_HEAD = 64 << 10
 _KEEP_ALIVE_S = 75
 _LEAVING_S = 0.5
-"""How long clients that keep their connection are told with their next answer that it is the last; a connection that is
+"""How long clients that keep their connection learn with their next answer that it is the last; a connection that is
 closed under a client costs it the request that it just sent."""
 _LAST_REQUEST_S = 0.1
 """What a connection that was accepted last gets to send its request."""
@@ -181,7 +181,7 @@ def execute_again(listening: Sequence[int]) -> NoReturn:
 
 def set_up_log(level: str) -> _Log:
     """Send the log to standard error."""
-    # Found out anew for every line otherwise, and in none of them.
+    # Found out for every line otherwise, and shown in none.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = _Log()
     logging.basicConfig(level=logging.WARNING, handlers=[handler], format=LOG_FORMAT, force=True)
@@ -450,7 +450,7 @@ def write_admin_token(record: ProxyRecord, token: str) -> Path:
 
 
 def write_record(record: ProxyRecord) -> Path:
-    """Write it, or write it anew: whole or not at all, mode 0600; returns its file."""
+    """Write it, also in place of an earlier one: whole or not at all, mode 0600; returns its file."""
     directory = proxy_records_dir()
     files.make_directories(directory)
     path = directory / f"{record.pid}.json"

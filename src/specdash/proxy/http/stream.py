@@ -92,12 +92,12 @@ class EventStream(Response):
             other = await self._watched(task, gone)
         except BaseException as error:
             await _cancelled(task, gone)
-            told = record_end(error, self._ended)
-            if told is None:
+            shown = record_end(error, self._ended)
+            if shown is None:
                 return
             if not self.started:
                 raise
-            await send({"type": "http.response.body", "body": self._failure(told)})
+            await send({"type": "http.response.body", "body": self._failure(shown)})
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
@@ -130,15 +130,15 @@ def record_end(error: BaseException, ended: Ended) -> ApiError | None:
         ended(RequestOutcome.CLIENT_LEFT, 499, None, None)
         return None
     if isinstance(error, ApiError):
-        told = error
+        shown = error
     elif isinstance(error, asyncio.CancelledError):
         # Only the end of the drain cancels a request.
-        told = ProxyStoppingError()
+        shown = ProxyStoppingError()
     else:
         _LOG.error("unexpected error in an answer", exc_info=error)
-        told = ApiError(500, "internal error of the proxy; its log says more")
-    ended(RequestOutcome.ERROR, told.status, told.type, told)
-    return told
+        shown = ApiError(500, "internal error of the proxy; its log says more")
+    ended(RequestOutcome.ERROR, shown.status, shown.type, shown)
+    return shown
 
 
 async def _gone(receive: Receive) -> None:

@@ -63,7 +63,7 @@ class ToolChoice:
 class MessagesRequest:
     """The body of POST /v1/messages.
 
-    `thinking` is enabled, adaptive, disabled, or None when the client said nothing; `thinking_budget` is in tokens.
+    `thinking` is enabled, adaptive, disabled, or None where the client leaves it open; `thinking_budget` is in tokens.
     `server_tools` are names of tools only Anthropic could run; they are accepted and left out.
     """
 

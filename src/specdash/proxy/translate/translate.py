@@ -286,22 +286,22 @@ def _call(block: Block) -> dict[str, Any]:
 def _answers(turns: Iterable[Message], calls: Sequence[str]) -> list[ChatMessage]:
     """Results of `calls` as tool messages, in the client's order, then everything else as one user message."""
     found: list[ChatMessage] = []
-    said: list[Part] = []
+    parts: list[Part] = []
     for turn in turns:
         if turn.role == "system":
-            said += _reminder(turn)
+            parts += _reminder(turn)
             continue
         for block in turn.content:
             if block["type"] != "tool_result":
-                said += parts_of((block,))
+                parts += parts_of((block,))
             elif block["tool_use_id"] in calls:
                 content = content_of(result_parts(block))
                 found.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": content})
             else:
                 # Its call was pruned away, and templates refuse an answer to nothing.
-                said += ["Result of an earlier tool call:", *result_parts(block)]
-    if said or not found:
-        found.append({"role": "user", "content": content_of(said)})
+                parts += ["Result of an earlier tool call:", *result_parts(block)]
+    if parts or not found:
+        found.append({"role": "user", "content": content_of(parts)})
     return found
 
 

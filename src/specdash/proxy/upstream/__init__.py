@@ -1,1 +1,1 @@
-"""The llama.cpp server behind the proxy: connections, attempts, what it tells of itself."""
+"""The llama.cpp server behind the proxy: connections, attempts, its own facts."""

@@ -56,13 +56,13 @@ def api_error(status: int, body: bytes) -> ApiError:
         tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         if isinstance(tokens, int) and isinstance(limit, int):
             return PromptTooLongError(tokens, limit)
-        # Clients compact on these very words, whatever follows them.
+        # Clients compact on these very words.
         return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
-    said = f": {message}" if message else ""
+    detail = f": {message}" if message else ""
     if status == 503:
         if "oading" in message:
             return ModelLoadingError(LOADING_RETRY_S)
-        return ApiError(529, f"the upstream is not ready (503){said}", retry_after=LOADING_RETRY_S)
+        return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
     if status in {401, 403}:
         return ApiError(
             502,
@@ -70,7 +70,9 @@ def api_error(status: int, body: bytes) -> ApiError:
             retry=False,
         )
     if status == 404:
-        return ApiError(502, f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{said}", retry=False)
+        return ApiError(
+            502, f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}", retry=False
+        )
     if status == 429:
         return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
     if status == 413:
@@ -221,13 +223,13 @@ class Upstream:
         self.is_llama_cpp = False
         """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._trouble: str | None = None
-        """What the log was told last, until the server answers again."""
+        """The trouble logged last, until the server answers again."""
         self._idle = asyncio.Event()
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._urls: dict[str, URL] = {}
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
-        """POST a JSON body and return the answer once its head is there, whatever its status.
+        """POST a JSON body and return the answer once its head is there, of any status.
 
         A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
         server cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
@@ -309,7 +311,7 @@ class Upstream:
     def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
         """The error for the client when a connection fails; `begun` once an answer had started.
 
-        Where the upstream is, only the log is told.
+        Where the upstream is stands in the log only.
         """
         found = self._failure(error, begun=begun)
         if found.message != self._trouble:
@@ -384,7 +386,7 @@ class Upstream:
 
 @lru_cache(maxsize=1)
 def _options(key: str | None, connect_s: float, read_s: float) -> dict[str, Any]:
-    """What aiohttp is told with every request."""
+    """Options of every request of aiohttp."""
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
     if key:
         headers["authorization"] = f"Bearer {key}"

@@ -38,7 +38,7 @@ _AGAIN_S = 2.0
 
 
 class ContextWindow:
-    """The upstream's facts, read when requests flow. `tokens` is None until it said its context window.
+    """The upstream's facts, read when requests flow. `tokens` is None while its context window is unknown.
 
     Looking never wakes a sleeping server: /props and /v1/models answer for it.
     """
@@ -56,17 +56,17 @@ class ContextWindow:
         self.build: str | None = None
         self.status = State.UNKNOWN
         self.read_at: float | None = None
-        """Clock time of the last reading that told the window; None when it has to be read anew."""
+        """Clock time of the last reading that had the window; None when it has to be read again."""
         self._upstream = upstream
         self._clock = clock
-        self._said: int | None = None
+        self._size: int | None = None
         self._tried_at: float | None = None
         self._reading: asyncio.Task[None] | None = None
 
     @property
     def tokens(self) -> int | None:
-        """The context window of one conversation: `PROXY_CONTEXT_WINDOW`, else what the upstream said."""
-        return self.settings.context_window or self._said
+        """The context window of one conversation: `PROXY_CONTEXT_WINDOW`, else the upstream's own."""
+        return self.settings.context_window or self._size
 
     async def refresh(self, *, force: bool = False) -> None:
         """See to it that the window is known and not older than `REFRESH_S`.
@@ -102,7 +102,7 @@ class ContextWindow:
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
         self.read_at = None
-        self._said = None
+        self._size = None
 
     async def check(self, max_age_s: float = 1.0) -> State:
         """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
@@ -120,19 +120,19 @@ class ContextWindow:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self) -> None:
-        before = (self._said, self.model_id, self.build)
+        before = (self._size, self.model_id, self.build)
         try:
             await self._ask()
         except ApiError as error:
             self.status = State.LOADING if isinstance(error, ModelLoadingError) else State.UNREACHABLE
             if self.status is State.UNREACHABLE and error.status == 504:
-                # Busy, not gone: what it said before still holds.
+                # Busy, not gone: its earlier answer still holds.
                 self.status = State.OK if self.read_at is not None else State.UNKNOWN
         finally:
             self._reading = None
-        after = (self._said, self.model_id, self.build)
-        if self._said is not None and before != after and before[1] is not None:
-            _LOG.info("Context window: %d tokens, read again from the upstream", self._said)
+        after = (self._size, self.model_id, self.build)
+        if self._size is not None and before != after and before[1] is not None:
+            _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
     async def _ask(self) -> None:
         props: Any
@@ -151,10 +151,10 @@ class ContextWindow:
         self.models = tuple(str(row["id"]) for row in rows) or self.models
         self.model_id = _loaded(rows) or self.model_id
         self.build = _text(facts.get("build_info")) or self.build
-        said = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
+        size = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
         self.status = State.OK
-        if said is not None:
-            self._said = said
+        if size is not None:
+            self._size = size
             self.read_at = self._clock()
 
 
@@ -213,7 +213,7 @@ def upstream_model(requested: str, window: ContextWindow) -> str:
 
 async def learn_models(requested: str, window: ContextWindow) -> None:
     """See to it that the upstream's models are known well enough to tell what a client's model name means."""
-    # What is in memory may be another model after any request, of this proxy or of somebody else.
+    # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(force=requested == ANY and bool(window.router))
 
 
