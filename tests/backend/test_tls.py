@@ -50,11 +50,25 @@ def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env
 
 
 @pytest.mark.parametrize(
+    ("env", "url"),
+    [
+        ({"LLAMA_ARG_API_PREFIX": "/llm/"}, "http://127.0.0.1:8080/llm"),
+        ({"LLAMA_EXTRA_ARGS": "--api-prefix /a/b", **PAIR}, "https://127.0.0.1:8080/a/b"),
+        ({"LLAMA_HOST": "/run/llama.sock"}, "http:///run/llama.sock"),
+    ],
+)
+def test_a_prefix_and_a_socket_are_part_of_the_address(env: dict[str, str], url: str) -> None:
+    assert settings(**env).url == url
+
+
+@pytest.mark.parametrize(
     ("words", "env", "url"),
     [
         (["--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"], {}, "https://127.0.0.1:8080"),
         ([], PAIR, "https://127.0.0.1:8080"),
         (["--ssl-cert-file", "c.pem"], {}, "http://127.0.0.1:8080"),
+        (["--api-prefix", "/llm/"], {}, "http://127.0.0.1:8080/llm"),
+        ([], {"LLAMA_ARG_API_PREFIX": "/llm"}, "http://127.0.0.1:8080/llm"),
     ],
 )
 def test_a_server_that_others_started_is_found_where_it_serves_tls(

@@ -60,11 +60,15 @@ WELL = {
 }
 
 
+HTTP = {"anyio", "h11", "httpcore", "httpx"}
+
+
 @pytest.mark.parametrize(
-    "argv", [("snapshot", "--json"), ("check", "--for", "1"), ("status",)], ids=lambda argv: argv[0]
+    ("argv", "asks"), [(("snapshot", "--json"), HTTP), (("check", "--for", "1"), HTTP), (("status",), set())]
 )
-def test_a_short_command_imports_no_library_of_http_or_archives(argv: tuple[str, ...]) -> None:
+def test_a_short_command_imports_httpx_only_to_ask(argv: tuple[str, ...], asks: set[str]) -> None:
     with FaultServer(WELL) as server:
         seen = modules_after(*argv, "--url", server.url)
-    costly = {"anyio", "h11", "httpcore", "httpx", "zipfile", "tempfile", "tomllib", "sqlite3", "pydantic", "difflib"}
+    costly = {"tomllib", "sqlite3", "pydantic", "difflib", "click", "rich", "pygments"}
     assert not costly & seen
+    assert seen & HTTP == asks

@@ -274,10 +274,13 @@ class BackendSettings(BaseModel):
     @property
     def url(self) -> str:
         """Base address for a client on this machine."""
+        prefix = (self.text("api-prefix") or "").rstrip("/")
+        if self.host.endswith(".sock"):
+            return f"http://{os.path.abspath(self.host)}"  # noqa: PTH100 - the path is a text here
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        return f"http{'s' if self.certificate else ''}://{host}:{self.port}"
+        return f"http{'s' if self.certificate else ''}://{host}:{self.port}{prefix}"
 
     @property
     def api_key_file(self) -> str | None:

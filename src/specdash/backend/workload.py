@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from specdash.llama.client import HttpAnswer, Transport
+from specdash.llama.client import Transport
 from specdash.llama.server_answers import ParseError, load_object
 from specdash.system.data import dataclass
-from specdash.system.http import events
+from specdash.system.http import EventLines, HttpReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ class DemoTraffic:
         }
         try:
             answer = await client.post("/v1/chat/completions", body, REQUEST_DEADLINE_S)
-            timings = load_object(answer.body)["timings"] if isinstance(answer, HttpAnswer) else None
+            timings = load_object(answer.body)["timings"] if isinstance(answer, HttpReply) else None
         except (ParseError, KeyError):
             return False
         if timings is None:
@@ -213,7 +213,7 @@ class Agent:
         headers = {"x-claude-code-session-id": f"{self._name}-{self._number}"}
         try:
             answer = await client.post("/v1/messages", body, REQUEST_DEADLINE_S, headers)
-            content, used = _content(answer.body if isinstance(answer, HttpAnswer) else b"")
+            content, used = _content(answer.body if isinstance(answer, HttpReply) else b"")
         except (ValueError, KeyError):
             return None
         if self._stuck:
@@ -239,7 +239,7 @@ def _content(stream: bytes) -> tuple[list[dict[str, Any]], int]:
     blocks: list[dict[str, Any]] = []
     pieces: list[str] = []
     used = 0
-    for event in map(json.loads, events([stream])):
+    for event in map(json.loads, EventLines().feed(stream)):
         kind = event["type"]
         if kind == "content_block_start":
             blocks.append(event["content_block"])
@@ -283,7 +283,7 @@ async def _window_when_ready(client: Transport) -> int:
         while True:
             answer = await client.get("/health", REQUEST_DEADLINE_S)
             with contextlib.suppress(ParseError):
-                if isinstance(answer, HttpAnswer) and (window := load_object(answer.body).get("context_window")):
+                if isinstance(answer, HttpReply) and (window := load_object(answer.body).get("context_window")):
                     return int(window)
             await asyncio.sleep(0.2)
 

@@ -117,7 +117,6 @@ class FleetHub:
                 model=target.model,
                 slept_since=scheduling.slept_since,
             )
-            client.on_closed = poller.look_now
             await poller.run()
         finally:
             await client.aclose()

@@ -636,7 +636,6 @@ class _HttpThread:
                     model=self._target.model,
                     slept_since=self._scheduling.slept_since,
                 )
-                client.on_closed = self._poller.look_now
                 await self._keep(self._poller, Source.HEALTH)
         finally:
             await client.aclose()
