@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +29,8 @@ FIRST_RETRY_S = 2.0
 LAST_RETRY_S = 60.0
 """Back-off after driver errors."""
 
-FOREVER_S = float("inf")
+STATIC_S = 60.0
+"""What changes by hand alone, if at all, is good for this long: `nvidia-smi -pl` sets the power limit."""
 
 LIBRARY = "libnvidia-ml.so.1"
 """NVML itself: a part of the driver, which `pynvml` opens."""
@@ -48,10 +50,7 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One NVML question: the fields that it fills, in order, and how long its answer is good for.
-
-    Fields that `Gpu` does not have are told by `GpuCollector.told`.
-    """
+    """One NVML question: the fields of `Gpu` that it fills, in order, and how long its answer is good for."""
 
     fields: tuple[str, ...]
     ttl_s: float
@@ -109,12 +108,10 @@ PROBES: tuple[Probe, ...] = (
     Probe(("throttle_reasons",), 2.0, _throttle_reasons),
     Probe(("temperature_celsius",), 5.0, _temperature),
     Probe(("processes",), 5.0, _processes),
-    Probe(("power_limit_watts",), FOREVER_S, lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
-    Probe(("name",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
-    Probe(("uuid",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
+    Probe(("power_limit_watts",), STATIC_S, lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
+    Probe(("name",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
+    Probe(("uuid",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
 )
-
-_OF_GPU = frozenset(dataclass_field.name for dataclass_field in fields(Gpu))
 
 FIELD_ERRORS = (
     "NVMLError_NotSupported",
@@ -174,7 +171,7 @@ class GpuCollector:
         self._devices: list[_Device] | None = None
         self._driver: str | None = None
         self._errors = 0
-        self._revive_at = FOREVER_S
+        self._revive_at = math.inf
 
     def step(self, interval_s: float) -> float:
         """Publish what NVML says, or why it says nothing."""
@@ -215,7 +212,7 @@ class GpuCollector:
     def _start(self, nvml: Any) -> list[_Device]:
         nvml.nvmlInit()
         self._devices = []
-        self._revive_at = FOREVER_S
+        self._revive_at = math.inf
         try:
             self._driver = _text(nvml.nvmlSystemGetDriverVersion())
         except nvml.NVMLError:
@@ -262,7 +259,7 @@ class GpuCollector:
                 self._ask(nvml, device, probe)
                 # A little less than the time to live, or a look that comes early would skip a whole round.
                 device.due[key] = now + 0.9 * probe.ttl_s
-        known = {name: value for name, value in device.fields.items() if name in _OF_GPU}
+        known = dict(device.fields)
         if (processes := known.get("processes")) is not None:
             known["processes"] = self._named(processes)
         return Gpu(index=device.index, **known)
@@ -327,11 +324,7 @@ def _text(value: Any) -> str:
 
 
 Number = TypeVar("Number", int, float)
-_PROBES = tuple(
-    probe if probe.ttl_s == FOREVER_S else replace(probe, ttl_s=0.0)
-    for probe in PROBES
-    if probe.fields != ("processes",)
-)
+_PROBES = tuple(replace(probe, ttl_s=0.0) for probe in PROBES if probe.fields != ("processes",))
 
 
 @dataclass(frozen=True, slots=True)
