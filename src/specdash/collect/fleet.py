@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.collect.backend import BackendPoller
-from specdash.collect.hub import STOP_S, SchedulingWatch, Worker
+from specdash.collect.hub import STOP_S, SchedulingWatch, keep_stepping
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
+from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +48,6 @@ class FleetHub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="specdash-fleet", daemon=True)
-        self._workers: list[Worker] = []
-        self._logs: _Logs | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -61,31 +60,15 @@ class FleetHub:
         """Begin, without waiting."""
         _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
         self._thread.start()
-        here = [sink for target, sink in self._watched if local_port(target.url) is not None]
-        logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
-        if logs:
-            self._logs = _Logs(logs)
-            self._workers.append(Worker("fleet-logs", self._logs.step, lambda _: None))
-        if here:
-            self._workers.append(Worker("fleet-gpu", _Gpus(here).step, lambda _: None))
-        for worker in self._workers:
-            worker.start()
 
     def stop(self) -> None:
         """End within a second, whatever hangs."""
         self._stopping.set()
-        deadline = time.monotonic() + STOP_S
-        for worker in self._workers:
-            worker.stop()
         if self._loop is not None and self._root is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._root.cancel)
         if self._thread.ident is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-        for worker in self._workers:
-            worker.join(deadline - time.monotonic())
-        if self._logs is not None:
-            self._logs.close()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         async def watch() -> None:
@@ -93,13 +76,20 @@ class FleetHub:
             if not self._stopping.is_set():
                 await self._watch()
 
-        with suppress(asyncio.CancelledError):
-            asyncio.run(watch())
+        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(watch())
 
     async def _watch(self) -> None:
         scheduling = SchedulingWatch(self._publish_all)
         async with asyncio.TaskGroup() as group:
             group.create_task(scheduling.run())
+            logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
+            if logs:
+                collector = _Logs(logs)
+                group.create_task(keep_stepping(collector.step, close=collector.close))
+            here = [sink for target, sink in self._watched if local_port(target.url) is not None]
+            if here:
+                group.create_task(keep_stepping(_Gpus(here).step))
             for number, (target, sink) in enumerate(self._watched):
                 # Spread over the interval, that no moment has the work of all.
                 begins = self._interval_s * number / len(self._watched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """A daemon thread for each call: a resolver or a driver that never returns holds up neither another call nor the
-    program's end."""
+    """As many daemon threads as calls run at once: a resolver or a driver that never returns holds up neither another
+    call nor the program's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[SimpleQueue[Callable[[], None] | None]] = []
+        self._ended = False
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Make the call in a thread of its own."""
+        """Make the call in a thread that has nothing to do, else in a new one."""
         future: Future[Any] = Future()
 
         def work() -> None:
@@ -29,11 +35,26 @@ class DaemonThreads(ThreadPoolExecutor):
             else:
                 future.set_result(result)
 
-        Thread(target=work, name="specdash-blocking", daemon=True).start()
+        try:
+            calls = self._waiting.pop()
+        except IndexError:
+            calls = SimpleQueue()
+            Thread(target=self._serve, args=(calls,), name="specdash-blocking", daemon=True).start()
+        calls.put(work)
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Return at once."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - of the class
+        """Return at once; threads end with the call that they are at."""
+        self._ended = True
+        while self._waiting:
+            self._waiting.pop().put(None)
+
+    def _serve(self, calls: SimpleQueue[Callable[[], None] | None]) -> None:
+        while (call := calls.get()) is not None:
+            call()
+            self._waiting.append(calls)
+            if self._ended:
+                return
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
