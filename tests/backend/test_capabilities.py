@@ -1,12 +1,10 @@
-"""What an engine can do is asked of itself once, bounded, and remembered as long as its files are the same."""
+"""What an engine can do is asked of itself once, bounded, and kept as long as its files are the same."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import stat
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.backend import capabilities as module
-from specdash.backend.binary import fit, parse_help
-from specdash.backend.capabilities import probe
-from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend import engines
+from specdash.backend.binary import Capabilities, fit, parse_help
+from specdash.backend.engines import PACKAGE, find_engine
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import settings_from_env
 from specdash.core.errors import EngineMissingError, InputError
@@ -40,8 +37,8 @@ def program(tmp_path: Path) -> Path:
     return help_engine(tmp_path / "llama-server")
 
 
-def engine(path: Path, **more: str) -> Engine:
-    return find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(path), **more}))
+def probe(path: Path, **more: str) -> Capabilities:
+    return find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(path), **more})).can
 
 
 def script(path: Path, text: str) -> Path:
@@ -50,43 +47,37 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def cache_file() -> Path:
-    return cache_dir() / "capabilities.json"
+def kept() -> list[Path]:
+    return list((cache_dir() / "engines").glob("*"))
 
 
-def test_the_help_tells_flags_removed_flags_and_spec_types(program: Path) -> None:
-    found = probe(engine(program))
+def test_the_help_names_flags_removed_flags_their_values_and_spec_types(program: Path) -> None:
+    found = probe(program)
     assert (found.kind, found.version) == ("llama-server", "1234 (abcdef)")
     assert {"--spec-draft-n-max", "-md", "--spec-default", "--spec-synth-len", "-lcs", "--no-ui"} <= found.flags
     assert found.removed == set(REMOVED_FLAGS)
     assert not found.flags & found.removed
     assert set(found.spec_types) == TYPES
     assert found.advice("--draft-max") == "use --spec-draft-n-max or --spec-ngram-mod-n-max"
-
-
-def test_the_help_tells_how_many_values_a_flag_takes(program: Path) -> None:
-    values = probe(engine(program)).values
     pair = ("--ctx-size", "-ot", "--hf-repo", "--flash-attn", "--spec-type", "--override-kv")
-    assert {flag: values[flag] for flag in pair} == dict.fromkeys(pair, 1)
-    assert [values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
+    assert {flag: found.values[flag] for flag in pair} == dict.fromkeys(pair, 1)
+    assert [found.values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
 
 
 def test_a_build_from_before_todays_flags_says_what_it_lacks(program: Path, tmp_path: Path) -> None:
-    assert probe(engine(program)).before_today is None
-    assert probe(engine(help_engine(tmp_path / "old", OLD))).before_today == "--spec-type draft-simple"
+    assert probe(program).before_today is None
+    assert probe(help_engine(tmp_path / "old", OLD)).before_today == "--spec-type draft-simple"
 
 
-def test_a_second_probe_starts_no_process(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = probe(engine(program))
-    monkeypatch.setattr(os, "fork", None)
+def test_a_second_look_starts_no_process_and_what_is_kept_is_private(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = probe(program)
+    (file,) = kept()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (tmp_path / "link").symlink_to(program)
     monkeypatch.setattr("subprocess.Popen", None)
-    assert probe(engine(program)) == first
-
-
-def test_what_is_remembered_is_private(program: Path) -> None:
-    probe(engine(program))
-    assert stat.S_IMODE(cache_file().stat().st_mode) == 0o600
-    assert [path.name for path in cache_file().parent.iterdir()] == ["capabilities.json"]
+    assert probe(program) == probe(tmp_path / "link") == first
 
 
 def renewed(program: Path) -> None:
@@ -102,84 +93,39 @@ def renewed_library(program: Path) -> None:
 
 @pytest.mark.parametrize("renew", [renewed, renewed_library])
 def test_a_new_build_in_the_same_place_is_asked_again(program: Path, renew: Callable[[Path], None]) -> None:
-    probe(engine(program))
+    probe(program)
     renew(program)
-    found = probe(engine(program))
+    found = probe(program)
     assert found.version == "5678 (fedcba)"
     assert "--spec-draft-sampling" not in found.flags
 
 
-def test_a_link_and_its_target_are_one_engine(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = probe(engine(program))
-    link = tmp_path / "link"
-    link.symlink_to(program)
-    monkeypatch.setattr("subprocess.Popen", None)
-    assert probe(engine(link)) == found
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b'{"format": 1}',
-        b'{"format": 1, "engines": [1]}',
-        b'{"format": 99}',
-        b"[" * 100000,
-    ],
-)
-def test_a_damaged_cache_is_as_good_as_none(program: Path, content: bytes) -> None:
-    first = probe(engine(program))
-    cache_file().write_bytes(content)
-    assert probe(engine(program)) == first
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=3), lambda x: st.lists(x, max_size=3), max_leaves=9))
-def test_entries_of_another_shape_are_not_believed(kept: object) -> None:
-    entries = module._entries(kept)
-    assert entries is None or all(
-        isinstance(text, str) for entry in entries for text in (*entry.names, entry.value, entry.text)
-    )
-
-
-def test_an_entry_of_another_shape_is_asked_again(program: Path) -> None:
-    first = probe(engine(program))
-    data = json.loads(cache_file().read_bytes())
-    for kept in ("junk", [1], [["--x"]], {"a": 1}, None):
-        for facts in data["engines"].values():
-            facts["help"] = kept
-        cache_file().write_text(json.dumps(data))
-        assert probe(engine(program)) == first
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"{}"])
+def test_a_damaged_answer_is_as_good_as_none(program: Path, content: bytes) -> None:
+    first = probe(program)
+    kept()[0].write_bytes(content)
+    assert probe(program) == first
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(program: Path) -> None:
-    cache_file().parent.parent.mkdir(parents=True, exist_ok=True)
-    cache_file().parent.write_text("a file where the directory should be")
-    assert probe(engine(program)).version == "1234 (abcdef)"
-
-
-def test_only_the_last_few_engines_are_remembered(tmp_path: Path) -> None:
-    for number in range(12):
-        probe(engine(help_engine(tmp_path / f"llama-server-{number}", OLD)))
-    kept = json.loads(cache_file().read_bytes())["engines"]
-    assert [key.partition("|")[0] for key in kept] == [str(tmp_path / f"llama-server-{n}") for n in range(4, 12)]
+    cache_dir().parent.mkdir(parents=True, exist_ok=True)
+    cache_dir().write_text("a file where the directory should be")
+    assert probe(program).version == "1234 (abcdef)"
 
 
 def test_variables_that_would_make_the_help_fail_are_kept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picky = help_engine(tmp_path / "picky")
     picky.write_text(picky.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -z "$LLAMA_ARG_DRAFT_MAX" ] || exit 1'))
     monkeypatch.setenv("LLAMA_ARG_DRAFT_MAX", "3")
-    assert probe(engine(picky)).version == "1234 (abcdef)"
+    assert probe(picky).version == "1234 (abcdef)"
 
 
-def test_the_loaders_variables_of_the_env_file_reach_the_probe(tmp_path: Path) -> None:
+def test_the_loaders_variables_of_the_env_file_reach_the_engine(tmp_path: Path) -> None:
     needy = help_engine(tmp_path / "needy")
     needy.write_text(needy.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ "$LD_LIBRARY_PATH" = /opt/x ] || exit 127'))
     with pytest.raises(EngineMissingError, match="is no working llama-server"):
-        engine(needy)
-    assert "--ctx-size" in probe(engine(needy, LD_LIBRARY_PATH="/opt/x")).flags
+        probe(needy)
+    assert "--ctx-size" in probe(needy, LD_LIBRARY_PATH="/opt/x").flags
 
 
 @pytest.mark.parametrize(
@@ -188,44 +134,41 @@ def test_the_loaders_variables_of_the_env_file_reach_the_probe(tmp_path: Path) -
         ("echo 'version: 1 (x)'", "lists no arguments (version: 1 (x)); what it can do is unknown"),
         ("true", "lists no arguments (exit code 0)"),
         ("echo 'libcuda.so.1: cannot open'; exit 127", "lists no arguments (libcuda.so.1: cannot open)"),
-        ("yes -- --flag", "says more than 1.0 MiB"),
         ("sleep 60", "no answer within 1 s"),
         ("sleep 60 & disown 2>/dev/null; exit 0", "no answer within 1 s"),
     ],
 )
-def test_a_failed_probe_says_why_in_bounded_time_and_is_not_remembered(
+def test_an_engine_that_does_not_answer_is_an_error_in_bounded_time_and_not_kept(
     runs: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(engines.ask, "__defaults__", (1.0,))
     broken = script(
         tmp_path / "broken", f'#!/bin/bash\nif [ "$1" = --version ]; then echo "version: 1 (x)"; exit; fi\n{runs}\n'
     )
-    found = engine(broken)
     started = time.monotonic()
     with pytest.raises(EngineMissingError) as caught:
-        probe(found)
+        probe(broken)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert time.monotonic() - started < 10
-    assert all("help" not in facts for facts in json.loads(cache_file().read_bytes())["engines"].values())
+    assert kept() == []
 
 
-def test_a_probe_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT_S", 0.5)
+def test_a_question_leaves_no_process_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.ask, "__defaults__", (0.5,))
     note = tmp_path / "pid"
     text = f'#!/bin/bash\n[ "$1" = --version ] && echo "version: 1 (x)" && exit\nsleep 60 & echo $! > {note}; exit 0\n'
-    broken = script(tmp_path / "b", text)
     with pytest.raises(EngineMissingError):
-        probe(engine(broken))
+        probe(script(tmp_path / "b", text))
     left = Path("/proc") / note.read_text().strip() / "stat"
     until(lambda: not (left.exists() and left.read_text().split()[2] != "Z"), 5)
 
 
 @given(st.text(max_size=400))
 def test_any_text_can_be_read_as_help(text: str) -> None:
-    for help_entry in parse_help(text):
-        assert all(name.startswith("-") for name in help_entry.names)
-        assert "\n" not in help_entry.text + help_entry.value
+    for entry in parse_help(text):
+        assert all(name.startswith("-") for name in entry.names)
+        assert "\n" not in entry.text + entry.value
 
 
 @pytest.mark.parametrize("build", [OLD, TODAY])
@@ -238,35 +181,34 @@ def test_every_name_in_a_help_is_found_whatever_its_layout(build: str) -> None:
 
 
 def test_the_catalogue_has_only_flags_that_todays_build_lists() -> None:
-    names = {name for help_entry in parse_help(help_text(TODAY)) for name in help_entry.names}
+    names = {name for entry in parse_help(help_text(TODAY)) for name in entry.names}
     for parameter in (*ENGINE, *PASSED_ON.values()):
         assert {*parameter.flags, *parameter.off_flags} <= names, parameter.name
 
 
 def test_a_broken_package_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "xllamacpp.py").write_text("raise ImportError('libgomp.so.1: cannot open shared object file')")
-    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineMissingError, match=r"xllamacpp package does not work \(ImportError: libgomp"):
-        probe(Engine(PACKAGE, sys.executable, "1.0", "a test"))
-    assert not cache_file().exists()
+        find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": PACKAGE}))
+    assert kept() == []
 
 
 @pytest.mark.engine
-def test_the_package_tells_its_attributes_and_spec_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    found_engine = find_engine(settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": PACKAGE}))
-    found = probe(found_engine)
+def test_the_package_names_its_attributes_and_spec_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": PACKAGE})
+    found = find_engine(chosen).can
     assert set(found.spec_types) == TYPES
     assert {parameter.attribute for parameter in ENGINE if parameter.attribute is not None} <= found.flags
     monkeypatch.setattr("subprocess.Popen", None)
-    assert probe(found_engine) == found
+    assert find_engine(chosen).can == found
 
 
 @pytest.mark.llama_server
-def test_the_real_binary_tells_what_the_recorded_help_says() -> None:
-    found = probe(engine(Path(llama_server_binary())))
+def test_the_real_binary_lists_what_the_recorded_help_says() -> None:
+    found = probe(Path(llama_server_binary()))
     recorded = parse_help(help_text(TODAY))
-    assert found.flags | found.removed == {name for help_entry in recorded for name in help_entry.names}
+    assert found.flags | found.removed == {name for entry in recorded for name in entry.names}
     assert set(found.spec_types) == TYPES
 
 
@@ -295,22 +237,17 @@ def test_a_variable_that_the_engines_own_help_lists_is_known(newer: dict[str, st
 
 @pytest.mark.parametrize(
     ("chain", "passed"),
-    [
-        ("draft-tree", "draft-tree"),
-        ("suffix", "suffix"),
-        ("suffix,ngram-mod,draft-tree", "ngram-mod,suffix,draft-tree"),
-    ],
+    [("draft-tree", "draft-tree"), ("suffix,ngram-mod,draft-tree", "ngram-mod,suffix,draft-tree")],
 )
 def test_a_spec_type_that_the_engines_own_help_lists_is_passed_on(
     newer: dict[str, str], chain: str, passed: str
 ) -> None:
     env = {**newer, "LLAMA_SPEC_TYPE": chain, "LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_DRAFT_MAX": "4"}
-    settings = settings_from_env(env)
-    fitted = fit(settings, probe(engine(Path(newer["LLAMA_BIN"]))))
+    fitted = fit(settings_from_env(env), probe(Path(newer["LLAMA_BIN"])))
     assert [lack for lack in fitted.lacks if lack.severity == "error"] == []
     given = dict(itertools.pairwise(fitted.arguments))
     assert (given["--spec-type"], given["--spec-draft-model"]) == (passed, "d.gguf")
-    assert given.get("--spec-draft-n-max") == ("4" if "draft-tree" in chain else None)
+    assert given.get("--spec-draft-n-max") == "4"
 
 
 def test_a_spec_type_that_no_help_lists_is_refused(newer: dict[str, str]) -> None:

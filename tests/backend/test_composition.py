@@ -12,18 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
-from specdash.backend.binary import Capabilities, from_help, parse_help
 from specdash.backend.settings import BackendSettings, SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
 from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
-from support.help_engine import TODAY, help_text
+from support.known_engines import BUILD, WHEEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MODEL = {"LLAMA_MODEL": "m.gguf"}
-KNOWN = [None, from_help(TODAY, parse_help(help_text(TODAY)))]
 NAMES = [spec_kind.name for spec_kind in SPEC_TYPES]
 DRAFT_FLAGS = [*BY_NAME["spec-draft-model"].flags, *BY_NAME["spec-draft-hf"].flags]
 LENGTHS = [
@@ -82,54 +80,32 @@ def _values(words: list[str]) -> dict[str, str]:
     return found
 
 
-def _least_and_most(item: SpecType, values: Mapping[str, str], flags: frozenset[str] | None) -> tuple[int, int] | None:
-    least = item.min_parameter or item.floor_parameter
-    if item.max_parameter is None or least is None:
-        return None
-    if flags is not None and not {f"--{item.max_parameter}", f"--{least}"} <= flags:
-        return None  # an older build, whose flags have other names and defaults
-    return int(values.get(least, str(BY_NAME[least].default))), int(
-        values.get(item.max_parameter, str(BY_NAME[item.max_parameter].default))
-    )
-
-
-@pytest.mark.parametrize("capabilities", KNOWN, ids=lambda item: item.version if item is not None else "names of today")
 @given(envs)
-def test_a_command_line_has_one_chain_and_lengths_that_can_draft(
-    capabilities: Capabilities | None, env: dict[str, str]
-) -> None:
+def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engines(env: dict[str, str]) -> None:
     found = _read(env)
     if found is None:
         return
-    fitted = binary.fit(found, capabilities)
-    if any(lack.severity == "error" for lack in fitted.lacks):
-        return
+    fitted = binary.fit(found, BUILD)
+    assert not fitted.lacks
     words = fitted.arguments
     assert words.count("--spec-type") <= 1
     values = _values(words)
     types = [item for name in found.spec_types if (item := spec_type(name)) is not None]
     for kind in types:
-        bounds = _least_and_most(kind, values, None if capabilities is None else capabilities.flags)
-        if bounds is not None:
-            assert bounds[0] <= bounds[1], kind.name
-            assert bounds[1] > 0
-    for length in ("spec-draft-n-max", "spec-ngram-mod-n-max", "--draft-max", *(n for n in LENGTHS if "size-m" in n)):
+        least = kind.min_parameter or kind.floor_parameter
+        if kind.max_parameter is not None and least is not None:
+            low, high = (int(values.get(name, str(BY_NAME[name].default))) for name in (least, kind.max_parameter))
+            assert 0 <= low <= high, kind.name
+            assert high > 0
+    for length in ("spec-draft-n-max", "spec-ngram-mod-n-max", *(n for n in LENGTHS if "size-m" in n)):
         assert values.get(length, "1") != "0"
     if any(flag in words for flag in DRAFT_FLAGS):
         assert any(kind.reads_draft_model for kind in types)
     if any(kind.needs_draft_model for kind in types):
         assert any(flag in words for flag in DRAFT_FLAGS)
     assert "none" not in values.get("spec-type", "").split(",")
-
-
-@given(envs)
-def test_the_package_gets_the_same_as_the_binary(env: dict[str, str]) -> None:
-    found = _read(env)
-    if found is None:
-        return
-    assigned = {assignment.name: assignment.value for assignment in embedded.fit(found).assignments}
+    assigned = {row.name: row.value for row in embedded.fit(found, WHEEL).assignments}
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
-    values = _values(binary.arguments(found))
     for name in LENGTHS:
         assert str(assigned.get(name, "")) == values.get(name, "")
 
@@ -183,7 +159,7 @@ def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
 @pytest.mark.parametrize("name", ["LLAMA_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"])
 def test_a_draft_that_the_types_cannot_read_is_not_loaded_and_that_is_said(name: str) -> None:
     found = settings_from_env({**MODEL, name: "d", "LLAMA_SPEC_TYPE": "ngram-mod"})
-    assert not any(word in DRAFT_FLAGS for word in binary.arguments(found))
+    assert not any(word in DRAFT_FLAGS for word in binary.arguments(found, BUILD))
     (warning,) = found.warnings
     assert warning.startswith(f"{name} is not loaded: LLAMA_SPEC_TYPE=ngram-mod drafts without a model")
 

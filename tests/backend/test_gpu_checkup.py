@@ -49,7 +49,7 @@ LISTED = (Device("CUDA0", "NVIDIA H200", 1, 1),)
             "newer than the driver's (575.1 for CUDA 12.8), or CUDA's libraries",
         ),
         ("llama-server", CUDA, None, HERE, {}, None, "not known: it does not list its devices"),
-        ("llama-server", Build(None, "not found"), (), HERE, {}, False, "its files do not tell whether it knows CUDA"),
+        ("llama-server", Build(None, "not found"), (), HERE, {}, False, "its files do not show whether it knows CUDA"),
     ],
 )
 def test_the_verdict_says_why(

@@ -9,16 +9,15 @@ import pytest
 import xllamacpp
 
 from specdash.backend import binary, devices, embedded
-from specdash.backend.binary import Capabilities
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import Engine, build_of
+from specdash.backend.engines import PACKAGE, Engine, build_of
 from specdash.backend.launch import make_plan
 from specdash.backend.plan import Circumstances, Plan
 from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_KEY, ENGINE
+from support import known_engines as known
 from support.engines import llama_server_binary
 from support.help_engine import TODAY, help_engine
 
@@ -56,36 +55,15 @@ def settings(**env: str) -> BackendSettings:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_each_key_becomes_its_flag(key: str) -> None:
+def test_each_key_becomes_its_flag_and_sets_its_attribute_of_the_package(key: str) -> None:
     value, flag = KEYS[key]
-    assert flag in " ".join(binary.arguments(settings(**{key: value})))
-
-
-@pytest.mark.parametrize("key", [key for key in KEYS if BY_KEY[key].attribute is not None and "DEVICE" not in key])
-def test_each_key_sets_its_attribute_of_the_package(key: str) -> None:
+    assert flag in " ".join(binary.arguments(settings(**{key: value}), known.BUILD))
     params = xllamacpp.CommonParams()
-    for assignment in embedded.assignments(settings(**{key: KEYS[key][0]})):
-        embedded.apply(xllamacpp, params, assignment.name, assignment.path, assignment.value)
-    if key == "LLAMA_TENSOR_SPLIT":
-        assert list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
-    if key == "LLAMA_MAIN_GPU":
-        assert params.main_gpu == 1
-
-
-def test_every_attribute_of_the_catalogue_is_one_of_the_package() -> None:
-    for parameter in ENGINE:
-        owner: object = xllamacpp.CommonParams()
-        for name in (parameter.attribute or "").split("."):
-            owner = getattr(owner, name) if name else owner
-
-
-def test_the_package_takes_no_device_and_says_what_to_use() -> None:
-    (lack,) = embedded.fit(settings(LLAMA_DEVICE="CUDA1")).lacks
-    assert lack.severity == "error"
-    assert lack.line == (
-        "LLAMA_DEVICE=CUDA1: xllamacpp has no such parameter; set CUDA_VISIBLE_DEVICES instead (0: the first GPU, "
-        "-1: the CPU), or LLAMA_BIN to a llama-server"
-    )
+    for row in embedded.fit(settings(**{key: value}), known.WHEEL).assignments:
+        if "device" not in row.name:
+            embedded.apply(xllamacpp, params, row.name, row.path, row.value)
+    assert key != "LLAMA_TENSOR_SPLIT" or list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
+    assert key != "LLAMA_MAIN_GPU" or params.main_gpu == 1
 
 
 @pytest.mark.parametrize(
@@ -137,14 +115,12 @@ def test_the_package_lists_what_is_no_cpu() -> None:
 
 def lacking(monkeypatch: pytest.MonkeyPatch, found: tuple[Device, ...] | None, **env: str) -> tuple[Finding, ...]:
     monkeypatch.setattr(machine, "list_devices", lambda *_: found)
-    return judged(Engine("llama-server", "/opt/llama-server", "b11434", "named"), **env)
+    return judged(known.engine(version="b11434"), **env)
 
 
 def judged(engine: Engine, **env: str) -> tuple[Finding, ...]:
     """What the rule about devices says of settings for an engine."""
-    known = Capabilities("llama-server", engine.version, frozenset())
-    plan = Plan(env, Circumstances(None, base={}), settings(**env), engine=engine, capabilities=known)
-    return tuple(machine.devices(plan))
+    return tuple(machine.devices(Plan(env, Circumstances(None, base={}), settings(**env), engine=engine)))
 
 
 TWO = parse_devices(LISTED)
@@ -198,7 +174,7 @@ def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
     program.write_bytes(b"ELF " + holding)
     for name in libraries:
         (folder / name).write_bytes(b"library")
-    return Engine("llama-server", str(program), "b1", "named")
+    return known.engine(str(program))
 
 
 @pytest.mark.parametrize(
@@ -231,15 +207,15 @@ def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: P
 
 
 def test_the_installed_package_tells_what_it_was_built_for() -> None:
-    found = build_of(Engine("xllamacpp", sys.executable, "1", "asked"))
+    found = build_of(known.engine(sys.executable, PACKAGE))
     assert found.cuda is not None, found
     assert "xllamacpp" in found.evidence
 
 
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
-    engine = Engine("llama-server", llama_server_binary(), "b1", "named")
-    found = devices._ask_binary(engine, {})
+    engine = known.engine(llama_server_binary())
+    found = devices._listed(engine.kind, engine.path, (), 0)
     assert found is not None
     assert bool(found) == (build_of(engine).cuda is True)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.backend.journal import ApplyPhase, Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
+from specdash.backend.journal import Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
 from specdash.core.changes import ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
 
@@ -37,8 +37,6 @@ EDITS = st.builds(
         running=st.booleans(),
         healthy=st.booleans(),
         speculative=st.none() | st.booleans(),
-        engine_pid=st.none() | st.integers(1, 99999),
-        digest=st.none() | TEXT,
     ),
 ).map(lambda edit: replace(edit, changes=differences(edit.role, edit.values(new=False), edit.values(new=True))))
 JOURNALS = st.builds(
@@ -50,7 +48,6 @@ JOURNALS = st.builds(
     pid_started=st.floats(0, 2e9),
     step=st.sampled_from(ApplyStep),
     edits=st.lists(EDITS, max_size=2).map(tuple),
-    phase=st.sampled_from(ApplyPhase),
     profile=st.none() | TEXT,
     url=st.none() | TEXT,
     force=st.booleans(),
@@ -158,7 +155,7 @@ def test_the_last_version_stays_when_the_next_cannot_be_written(tmp_path: Path) 
 def test_its_words_say_what_was_cut_short_and_where() -> None:
     assert "apply 4 of " in a_journal().words
     assert a_journal().words.endswith("(LLAMA_DRAFT_MAX 4 -> 8) was cut short at step write")
-    back = replace(a_journal(), phase=ApplyPhase.ROLLING_BACK, failed_step=ApplyStep.PROBE)
+    back = replace(a_journal(), failed_step=ApplyStep.PROBE)
     assert back.words.endswith("was cut short while it was rolling back from probe")
 
 

@@ -52,13 +52,6 @@ def test_what_is_refused_is_an_error_that_counts_the_others(values: dict[str, st
         planned(values, TODAY, tmp_path, LLAMA_EXTRA_ARGS="--nonsense --rubbish")
 
 
-def test_the_knobs_say_which_flag_they_move(values: dict[str, str], tmp_path: Path) -> None:
-    chain = {"LLAMA_SPEC_TYPE": "ngram-cache,draft-simple"}
-    found = {(key, name): flag for key, name, flag in planned(values, TODAY, tmp_path, **chain).knobs}
-    assert found["LLAMA_DRAFT_MAX", "draft-simple"] == "--spec-draft-n-max"
-    assert found["LLAMA_DRAFT_MAX", "ngram-cache"] is None
-
-
 def test_the_defaults_in_force_are_those_that_the_build_states(values: dict[str, str], tmp_path: Path) -> None:
     assert dict(planned(values, TODAY, tmp_path).speculation)["spec-draft-p-min"] == "0"
 

@@ -50,13 +50,17 @@ class Swapping:
 
     @property
     def record(self) -> RunRecord:
-        """The record there is, without the check of the start, which comes later; between two engines there is none,
-        and this waits."""
+        """The record there is, without what comes later: the check of the start, and why a reload was refused."""
+        return replace(self.whole_record, start_check=None, refused=None)
+
+    @property
+    def whole_record(self) -> RunRecord:
+        """All of it; between two engines there is none, and this waits."""
         while True:
             with contextlib.suppress(FileNotFoundError):
                 found = RunRecord.from_json(self.backend.wait_record().read_text())
                 assert found is not None
-                return replace(found, start_check=None)
+                return found
 
     @property
     def stderr(self) -> str:
@@ -163,6 +167,7 @@ def test_a_file_that_cannot_be_run_is_refused_in_one_line_and_the_engine_goes_on
     (line,) = [line for line in swappable.stderr.splitlines() if "reload refused" in line]
     assert line.startswith(f"specdash: reload refused (env {swappable.digest[:12]}): ")
     assert reason in line
+    assert reason in str(swappable.whole_record.refused)
     assert swappable.record == before
     assert swappable.backend.get("/health") == {"status": "ok"}
     assert swappable.swap(**good).pid != before.pid

@@ -10,6 +10,7 @@ from specdash.backend.binary import arguments
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.speculation import spec_type
+from support.known_engines import BUILD
 
 MODEL = {"LLAMA_MODEL": "m.gguf"}
 DRAFT = {**MODEL, "LLAMA_DRAFT_MODEL": "d.gguf"}
@@ -71,14 +72,14 @@ def test_draft_knobs_reach_the_flag_that_the_spec_type_reads(chain: str, flags: 
 
 def test_the_chain_is_one_flag_in_the_engines_priority() -> None:
     config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": "draft-simple,ngram-mod"})
-    args = arguments(config)
+    args = arguments(config, BUILD)
     assert args.count("--spec-type") == 1
     assert args[args.index("--spec-type") + 1] == "ngram-mod,draft-simple"
 
 
 def test_spec_types_in_extra_args_replace_the_key_instead_of_being_appended() -> None:
     config = settings(LLAMA_SPEC_TYPE="ngram-cache", LLAMA_EXTRA_ARGS="--spec-type ngram-mod --spec_type ngram-simple")
-    args = arguments(config)
+    args = arguments(config, BUILD)
     assert args.count("--spec-type") == 1
     assert args[args.index("--spec-type") + 1] == "ngram-simple,ngram-mod"
 
@@ -178,7 +179,7 @@ def test_rollback_mode_is_passed_on_and_said_to_be_for_patched_builds() -> None:
 def test_a_secret_is_in_no_argument_and_in_no_representation() -> None:
     for env in ({"LLAMA_API_KEY": "hush-hush"}, {"LLAMA_EXTRA_ARGS": "--api-key hush-hush --hf-token hush-hush"}):
         config = settings(**env)
-        assert "hush-hush" not in repr(config) + config.model_dump_json() + " ".join(arguments(config))
+        assert "hush-hush" not in repr(config) + config.model_dump_json() + " ".join(arguments(config, BUILD))
         assert config.secrets["api-key"].get_secret_value() == "hush-hush"
 
 

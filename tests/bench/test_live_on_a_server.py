@@ -1,4 +1,4 @@
-"""What is measured on a real llama-server: as llama.cpp's own benchmark has it, and as its counters do."""
+"""What is measured on a real server: as llama.cpp's own benchmark has it, and as its counters do."""
 
 import statistics
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from support import speed_bench
 from support.engines import RunningBackend, engine_env, running_backend
 from support.small_server import MODELS
 
-pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 OPTIONS = MeasureOptions(runs=2, max_tokens=48, warm_up=False)
 
@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[RunningBackend]:
         "LLAMA_ARG_N_PARALLEL": "2",
         "LLAMA_ARG_LOG_VERBOSITY": "4",
     }
-    with running_backend({**env, **engine_env("llama-server")}, tmp_path) as backend:
+    with running_backend({**env, **engine_env("xllamacpp")}, tmp_path) as backend:
         yield backend
 
 

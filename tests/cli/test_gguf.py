@@ -1,23 +1,16 @@
 """`specdash gguf`: exit codes, text of 80 columns, JSON, and files that are no models."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specdash.backend import projection
 from specdash.cli.main import main
-from specdash.core.paths import backend_env_file
-from specdash.llama.memory import HEADROOM, HEADROOM_WITH_MTP
 from support import gguf_files as files
 from support import tiny_models as tiny
-from support.engines import write_env
 from support.outside import say
-
-FREE = ("--free-mib", "1000")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +28,6 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(path) for name, path in made.items()}
 
 
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "used_gpus", lambda *_: ())
-
-
 def _json(*words: str) -> tuple[int, Any]:
     code, out, _ = say("gguf", "--json", *words)
     return code, json.loads(out)
@@ -47,7 +35,7 @@ def _json(*words: str) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("name", ["llama", "mamba", "heads", "eagle3", "dflash", "base", "silent"])
 def test_text_fits_80_columns(name: str, paths: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gguf", paths[name], "--fit", *FREE, "--parallel", "4"]) == 0
+    assert main(["gguf", paths[name]]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert all(line == line.rstrip() for line in lines)
@@ -98,65 +86,6 @@ def test_a_pair_that_does_not_fit_fails_with_the_reason(
     assert any(reason in line for line in said["failures"]) == bool(reason)
 
 
-def test_the_largest_context_that_fits_is_one_that_fits(paths: dict[str, str]) -> None:
-    code, said = _json(paths["llama"], "--fit", "--free-mib", "40", "--cpu")
-    plan = said["projection"]
-    assert (code, plan["gpus"], plan["headroom"]) == (0, 0, HEADROOM)
-    most = plan["largest_ctx_size"]
-    assert most % 256 == 0
-    assert plan["ctx_size"] == most
-    assert plan["fits"] is True
-    _, more = _json(paths["llama"], "--ctx-size", str(most + 256), "--free-mib", "40", "--cpu")
-    assert more["projection"]["fits"] is False
-
-
-def test_nothing_that_fits_fails_with_what_is_needed(paths: dict[str, str]) -> None:
-    code, said = _json(paths["llama"], "--fit", "--free-mib", "2")
-    assert code == 1
-    assert said["projection"]["largest_ctx_size"] == 0
-    assert "nothing fits" in said["failures"][0]
-    assert "1.8 MiB may be used (90 % of 2.0 MiB free)" in said["failures"][0]
-
-
-def test_headroom_is_larger_where_the_prediction_layers_draft(paths: dict[str, str]) -> None:
-    _, plain = _json(paths["heads"], *FREE)
-    _, mtp = _json(paths["heads"], *FREE, "--spec-type", "draft-mtp")
-    assert (plain["projection"]["headroom"], mtp["projection"]["headroom"]) == (HEADROOM, HEADROOM_WITH_MTP)
-    assert mtp["projection"]["needed_bytes"] > plain["projection"]["needed_bytes"]
-
-
-def test_sizes_come_from_the_options_then_the_env_file(paths: dict[str, str], tmp_path: Path) -> None:
-    values = {
-        "LLAMA_CTX_SIZE": "8192",
-        "LLAMA_PARALLEL": "2",
-        "LLAMA_EXTRA_ARGS": "--cache-type-k q8_0",
-        "LLAMA_MODEL": "x",
-    }
-    file = write_env(tmp_path / "b.env", values)
-    _, said = _json(paths["llama"], *FREE, "--env-file", str(file), "--ctx-size", "4096")
-    plan = said["projection"]
-    assert (plan["ctx_size"], plan["slots"], plan["cache_type_k"], plan["cache_type_v"]) == (4096, 2, "q8_0", "f16")
-    assert plan["sizes_from"] == f"--ctx-size 4096 and {file}"
-
-
-def test_the_users_env_file_counts_where_none_is_named(paths: dict[str, str]) -> None:
-    file = backend_env_file(os.environ)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_env(file, {"LLAMA_PARALLEL": "3"})
-    _, said = _json(paths["llama"], *FREE)
-    assert (said["projection"]["slots"], said["projection"]["sizes_from"]) == (3, str(file))
-
-
-def test_an_env_file_that_nobody_named_and_nobody_can_use_is_told_and_left_aside(paths: dict[str, str]) -> None:
-    file = backend_env_file(os.environ)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_env(file, {"LLAMA_PARALLEL": "many"})
-    code, said = _json(paths["llama"], *FREE)
-    assert (code, said["projection"]["slots"]) == (0, 1)
-    assert f"{file} cannot be used: LLAMA_PARALLEL=many" in said["projection"]["sizes_from"]
-    assert main(["gguf", paths["llama"], "--env-file", str(file)]) == 3
-
-
 @pytest.mark.parametrize(
     ("write", "said"),
     [
@@ -183,7 +112,7 @@ def test_a_file_that_cannot_be_used_exits_3_in_one_line(content: bytes | None, s
     path = tmp_path / "x.gguf"
     if content is not None:
         path.write_bytes(content)
-    for words in ([], ["--json"], ["--check-instruct"], ["--fit"]):
+    for words in ([], ["--json"], ["--check-instruct"]):
         code, out, err = say("gguf", str(path), *words)
         assert code == 3
         assert out == ""
@@ -194,22 +123,12 @@ def test_a_file_that_cannot_be_used_exits_3_in_one_line(content: bytes | None, s
 
 def test_a_name_with_control_characters_is_not_written_to_the_terminal(tmp_path: Path) -> None:
     path = files.write_model(tmp_path / "x.gguf", values={"general.name": "a\x1b[2J\nb", "general.finetune": "it\x07"})
-    code, out, _ = say("gguf", str(path), *FREE)
+    code, out, _ = say("gguf", str(path))
     assert code == 0
     assert all(character.isprintable() or character == "\n" for character in out)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--ctx-size", "many"],
-        ["--cache-type-k", "q3"],
-        ["--free-mib", "0"],
-        ["--spec-type", "magic"],
-        ["--gpu", "--cpu"],
-    ],
-)
-def test_values_that_cannot_be_meant_are_bad_usage(words: list[str], paths: dict[str, str]) -> None:
-    code, _, err = say("gguf", paths["llama"], *words)
+def test_a_type_that_is_none_is_bad_usage(paths: dict[str, str]) -> None:
+    code, _, err = say("gguf", paths["llama"], "--spec-type", "magic")
     assert code == 2
-    assert words[0] in err
+    assert "--spec-type" in err

@@ -14,7 +14,7 @@ from _pytest.mark import ParameterSet
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
 from support import tiny_models
-from support.engines import engine_env, llama_server_binary, running_backend
+from support.engines import engine_env, running_backend
 from support.fault_server import FaultServer, hangs, says
 from support.scripted_llama import Behaviour, ScriptedLlama
 from support.waiting import until
@@ -136,14 +136,13 @@ def test_json_has_figures_and_no_text(capsys: pytest.CaptureFixture[str]) -> Non
     assert "flour" not in printed
 
 
-def backend_env(directory: Path, **values: str) -> dict[str, str]:
-    llama_server_binary()
+def backend_env(directory: Path, engine: str = "xllamacpp", **values: str) -> dict[str, str]:
     target = tiny_models.write_llama(directory / "target.gguf", layers=2)
     common = {"LLAMA_MODEL": str(target), "LLAMA_CTX_SIZE": "8192", "LLAMA_THREADS": "1", "LLAMA_ARG_N_PARALLEL": "2"}
-    return {**common, **engine_env("llama-server"), **values}
+    return {**common, **engine_env(engine), **values}
 
 
-@pytest.mark.llama_server
+@pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.parametrize(("wrong_every", "code"), [(1, ExitCode.FAILED), (8, ExitCode.OK), (None, ExitCode.OK)])
 def test_real_drafters_pass_and_a_useless_one_fails(
@@ -160,7 +159,7 @@ def test_real_drafters_pass_and_a_useless_one_fails(
     assert found["instance"] == found["answers"] == found["output"] == "PASS"
 
 
-@pytest.mark.llama_server
+@pytest.mark.engine
 @pytest.mark.slow
 def test_recurrent_targets_and_n_gram_drafts_pass(tmp_path: Path) -> None:
     draft = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=8)
@@ -179,7 +178,8 @@ def test_recurrent_targets_and_n_gram_drafts_pass(tmp_path: Path) -> None:
 def test_a_server_that_is_started_anew_in_the_middle_is_another_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = backend_env(tmp_path, LLAMA_SPEC_TYPE="ngram-mod")
+    # It is back soon, so that requests meet another server and not a closed port.
+    env = backend_env(tmp_path, "llama-server", LLAMA_SPEC_TYPE="ngram-mod")
     result: list[int] = []
     with running_backend(env, tmp_path / "run") as running:
         monkeypatch.setenv("XDG_STATE_HOME", str(running.state))

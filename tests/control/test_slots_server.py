@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROMPT = "the speculative decoder drafts several tokens with a small model"
+SAVE, RESTORE, ERASE = slots.SlotAction
 ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
 
 
@@ -39,6 +40,10 @@ def backend(engine: str, tmp_path: Path, model: Path, **more: str) -> Any:
     return running_backend(env, tmp_path / "run")
 
 
+def change(target: Target, action: slots.SlotAction, slot: int, filename: str | None = None) -> slots.SlotChange:
+    return slots.carry_out(slots.plan(target, action, slot, filename))
+
+
 @pytest.fixture
 def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningBackend]:
     with backend(request.param, tmp_path, write_llama(tmp_path / "m.gguf", layers=2)) as found:
@@ -49,13 +54,13 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningB
 def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBackend, tmp_path: Path) -> None:
     target = Target(running.url)
     cold = complete(running.url, 0)
-    saved = slots.save(target, 0, "talk.bin")
+    saved = change(target, SAVE, 0, "talk.bin")
     file = tmp_path / "saved" / "talk.bin"
     assert saved.bytes == file.stat().st_size
     assert [path.name for path in file.parent.iterdir()] == ["talk.bin"]
-    assert slots.erase(target, 0).tokens == saved.tokens
+    assert change(target, ERASE, 0).tokens == saved.tokens
     assert slots.list_slots(target).slots[0].tokens == 0
-    assert slots.restore(target, 1, "talk.bin").tokens == saved.tokens
+    assert change(target, RESTORE, 1, "talk.bin").tokens == saved.tokens
     warm = complete(running.url, 1)
     assert (cold["cache_n"], warm["prompt_n"]) == (0, 1)
     assert warm["cache_n"] == cold["prompt_n"] - 1
@@ -72,9 +77,9 @@ def test_a_recurrent_memory_comes_back_where_slot_files_carry_checkpoints(tmp_pa
     with backend("xllamacpp", tmp_path, write_mamba(tmp_path / "mamba.gguf")) as running:
         target = Target(running.url)
         complete(running.url, 0)
-        tokens = slots.save(target, 0, "mamba.bin").tokens
-        slots.erase(target, 0)
-        assert slots.restore(target, 0, "mamba.bin").tokens == tokens
+        tokens = change(target, SAVE, 0, "mamba.bin").tokens
+        change(target, ERASE, 0)
+        assert change(target, RESTORE, 0, "mamba.bin").tokens == tokens
         assert running.get("/health")["status"] == "ok"
 
 
@@ -82,7 +87,7 @@ def test_a_recurrent_memory_comes_back_where_slot_files_carry_checkpoints(tmp_pa
 def test_the_engine_itself_aborts_on_a_recurrent_file_that_was_cut_off(tmp_path: Path) -> None:
     with backend("llama-server", tmp_path, write_mamba(tmp_path / "mamba.gguf")) as running:
         complete(running.url, 0)
-        slots.save(Target(running.url), 0, "whole.bin")
+        change(Target(running.url), SAVE, 0, "whole.bin")
         file = tmp_path / "saved" / "whole.bin"
         data = file.read_bytes()
         file.write_bytes(data[: len(data) // 2])
@@ -111,7 +116,7 @@ def test_a_busy_slot_is_refused_and_the_answer_goes_on(tmp_path: Path) -> None:
         with urllib.request.urlopen(request, timeout=20) as answer:
             answer.readline()
             with pytest.raises(RefusedError, match="busy"):
-                slots.erase(Target(running.url), 0)
+                change(Target(running.url), ERASE, 0)
             assert answer.readline() is not None
 
 

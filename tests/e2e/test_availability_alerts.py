@@ -18,11 +18,7 @@ QUICK = """
 limits.no_token_s = 3
 [loading_too_long]
 limits.seconds = 2
-[port_closed]
-raise_after_s = 1
-[metrics_disabled]
-raise_after_s = 0
-[slots_disabled]
+[endpoint_unusable]
 raise_after_s = 0
 """
 """The rules as they are, in less time."""
@@ -97,7 +93,7 @@ def test_a_server_that_takes_long_to_load_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "rule"), [(("--no-slots",), "slots_disabled"), (("--api-key", "canary"), "unauthorized")]
+    ("flags", "rule"), [(("--no-slots",), "endpoint_unusable"), (("--api-key", "canary"), "unauthorized")]
 )
 def test_what_flags_take_away_is_told(tmp_path: Path, flags: tuple[str, ...], rule: str) -> None:
     with BreakableServer(tmp_path, *flags) as server:
@@ -115,9 +111,9 @@ def test_a_server_without_metrics_is_told(tmp_path: Path) -> None:
     server = BreakableServer(tmp_path)
     server.command.remove("--metrics")
     with server, watched(server.target, quick()) as seen:
-        alert = seen.until_alert("metrics_disabled")
+        alert = seen.until_alert("endpoint_unusable")
         assert alert.fix == (("LLAMA_ARG_ENDPOINT_METRICS", "1"),)
-        assert seen.rules_raised() == {"metrics_disabled"}
+        assert seen.rules_raised() == {"endpoint_unusable"}
 
 
 def test_a_server_asleep_is_no_fault(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from specdash.core.records import AlertSeverity
-from specdash.insight.rules.catalogue import shipped, with_user_limits
+from specdash.insight.rules.catalogue import shipped
 from support import tiny_models
 from support.faults import DRAFTING, PROMPT, BreakableServer, watched
 from support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.llama_server]
 
-OWN = tuple(rule for rule in shipped() if rule.spec.family in ("memory", "speculation"))
+OWN = tuple(
+    rule for rule in shipped() if rule.spec.family in ("memory", "speculation") or rule.spec.id == "context_nearly_full"
+)
 SENTENCE = " ".join(tiny_models.SENTENCE)
 FIND_SLOT = "0.57.309.308 W find_slot: non-consecutive token position 58 after 8 for sequence 0 with 6 new tokens"
 
@@ -67,15 +69,14 @@ def test_a_slot_with_little_context_left(tmp_path: Path) -> None:
     target = tiny_models.write_llama(tmp_path / "target.gguf")
     slow = tiny_models.write_llama(tmp_path / "draft.gguf", wrong_every=1)
     flags = ("-np", "1", "-c", "16384", "--spec-type", "draft-simple", "-md", str(slow), "--spec-draft-n-max", "8")
-    rules = with_user_limits(OWN, "[slot_nearly_full]\nraise_after_s = 0")
     nearly_all = " ".join([SENTENCE] * 50)
-    with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, rules) as seen:
+    with BreakableServer(tmp_path, *flags, model=target) as server, watched(server.target, OWN) as seen:
         seen.until_live()
         with server.working(1, 300, SENTENCE):
             time.sleep(3)
-            assert "slot_nearly_full" not in seen.rules_raised()
+            assert "context_nearly_full" not in seen.rules_raised()
         with server.working(1, 3000, nearly_all):
-            alert = seen.until_alert("slot_nearly_full")
+            alert = seen.until_alert("context_nearly_full")
             assert alert.subject == "slot 0"
             assert alert.fix == (("LLAMA_CTX_SIZE", "32768"),)
 
@@ -164,7 +165,7 @@ def test_more_conversations_than_slots(tmp_path: Path) -> None:
         time.sleep(1)
         assert seen.rules_raised() == set()
         take_turns(server, 17, ("A", "Bb", "Ccc"))
-        alert = seen.until_alert("slot_thrash")
+        alert = seen.until_alert("prompt_cache_lost")
         assert alert.severity is AlertSeverity.NOTICE
 
 

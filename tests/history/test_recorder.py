@@ -312,7 +312,7 @@ def test_a_reading_that_cannot_be_stored_costs_itself_and_nothing_else(tmp_path:
     assert titles(tmp_path).count("recording has a fault") == 1
 
 
-def test_what_is_wrong_with_the_recording_is_an_alert_until_it_is_mended(
+def test_what_is_wrong_with_the_recording_is_known_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
@@ -321,14 +321,13 @@ def test_what_is_wrong_with_the_recording_is_an_alert_until_it_is_mended(
     recorder = Recorder(TARGET, env=env_of(tmp_path))
     state = TargetState(TARGET, observer=recorder)
 
-    def go(begin: int, end: int) -> list[str]:
+    def go(begin: int, end: int) -> str:
         for second in range(begin, end):
             recorder._guarded(recorder._work)
             state.apply(health(1000.0 + second))
-        active = state.picture(1000.0 + end, 0.0).alerts.active
-        return [alert.summary for alert in active if alert.rule == "recording_fault"]
+        return state.recording_trouble
 
-    (told,) = go(0, 10)
+    told = go(0, 10)
     assert told.startswith("not recording: ")
     assert str(in_the_way) in told
     in_the_way.unlink()

@@ -3,8 +3,9 @@
 import pytest
 
 from specdash.core.readings import Counters
-from specdash.insight.request import DraftTally, DraftTotals
+from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.insight.speculation.acceptance import exact_accepted, resolution, since_start
+from specdash.insight.windowed import Windowed
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_six_significant_digits_bound_what_a_counter_can_show(total: float, step
 
 
 def test_a_window_is_what_came_in_it() -> None:
-    totals = DraftTotals(keep_s=10.0)
+    totals = Windowed(NO_DRAFTS, keep_s=10.0)
     for at, accepted in ((1.0, 8), (9.0, 2), (12.0, 4)):
         totals.add(at, DraftTally(8, accepted, 1))
     assert totals.since(7.0) == DraftTally(16, 6, 2)

@@ -11,7 +11,7 @@ from insight.speedup_data import MODEL, WALL, baseline
 from specdash.core.changes import Change, Role
 from specdash.core.records import Baseline, BaselineMethod
 from specdash.insight.picture import SpeedUpNeed
-from specdash.insight.speedup.speedup import DecodingServer, Reference, matching
+from specdash.insight.speedup.baselines import DecodingServer, Reference, matching
 
 SERVER = DecodingServer(MODEL, 1000, ("b1-abc",), "H100")
 

@@ -11,8 +11,9 @@ from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
 from specdash.core.readings import ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.insight.picture import CheckpointsPicture
-from specdash.insight.request import DraftTally, DraftTotals
+from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.insight.state import TargetState
+from specdash.insight.windowed import Windowed
 
 
 def seen(state: TargetState, now: float = NOW, window_s: float = 300.0) -> CheckpointsPicture:
@@ -190,7 +191,7 @@ def test_nor_do_counters_say_so(taken: int, hit: int, more: int) -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 30), steps), max_size=40), st.floats(0, 600))
 def test_a_window_is_what_came_in_it(runs: list[tuple[float, VerificationSteps]], back: float) -> None:
-    totals = DraftTotals(3700.0, grain_s=1.0)
+    totals = Windowed(NO_DRAFTS, 3700.0, grain_s=1.0)
     at, every = 0.0, []
     for gap, run in runs:
         at += gap

@@ -343,15 +343,6 @@ def test_groups_tell_context_and_kind_of_work_apart() -> None:
     assert picture.by_context[1].decode_rate == pytest.approx(60.0)
 
 
-def test_what_the_proxy_saw_names_the_work_of_a_request_of_the_log() -> None:
-    made = state(row_of(3), BASE)
-    for place, request_sample in enumerate(row_of(3)):
-        made.experiments.samples.told[(str(place), request_sample.began)] = replace(
-            request_sample, ended=request_sample.ended + 0.3, purpose=RequestPurpose.TOOL_CALL
-        )
-    assert [group_figures.name for group_figures in told(made).by_phase] == ["tool call"]
-
-
 def test_without_a_proxy_the_shape_of_the_prompt_is_all_there_is() -> None:
     shapes = [
         request(WALL - 30, prompt_total_tokens=9000),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from insight.speedup_data import request
 from specdash.insight.request import ServedRequest
-from specdash.insight.speedup.speedup import break_even, compared, context_of, effort_of, from_own_steps, leviathan
+from specdash.insight.speedup.estimate import break_even, compared, context_of, effort_of, leviathan
 
 tokens = st.integers(2, 4000)
 shares = st.none() | st.floats(0, 1)
@@ -97,35 +97,6 @@ def test_requests_that_all_gain_the_same_leave_only_the_baselines_uncertainty(
     told = compared([(ratio * took, took, deviation) for took in (1.0 + place for place in range(count))])
     assert told.value == pytest.approx(ratio, rel=1e-4)
     assert told.high / told.low == pytest.approx(2.718281828 ** (2 * 1.959964 * deviation), rel=1e-3)
-
-
-def uneven(alone: float, each: float, count: int) -> list[ServedRequest]:
-    """Requests that draft nothing to a lot, whose steps take `alone` and `each` more for every draft token."""
-    found = []
-    for place in range(count):
-        drafted, accepted = 60 * place, 20 * (place % 5)
-        steps = 200 - accepted
-        decode_ms = 1000.0 * (alone * steps + each * drafted)
-        found.append(replace(request(drafted=drafted, accepted=accepted), decode_ms=decode_ms))
-    return found
-
-
-@given(st.floats(1e-3, 0.2), st.floats(0, 0.02), st.integers(12, 60))
-def test_steps_that_drafted_less_tell_what_a_step_without_drafts_takes(alone: float, each: float, count: int) -> None:
-    samples = uneven(alone, each, count)
-    found = from_own_steps(samples)
-    if found is not None:
-        every = effort_of(samples)
-        assert found.value == pytest.approx(alone * every.tokens / every.seconds, rel=0.01)
-        assert found.low <= found.value <= found.high
-
-
-def test_they_tell_it_of_a_steady_server() -> None:
-    assert from_own_steps(uneven(0.02, 0.002, 20)) is not None
-
-
-def test_requests_that_all_draft_alike_tell_nothing_of_it() -> None:
-    assert from_own_steps([request() for _ in range(50)]) is None
 
 
 def test_replays_are_among_the_decode_calls_that_tokens_tell() -> None:

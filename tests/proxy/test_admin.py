@@ -142,10 +142,3 @@ async def test_without_a_token_set_each_proxy_makes_its_own() -> None:
         assert one.proxy.admin_token != other.proxy.admin_token
         assert (await one.get("/admin/state", headers={})).status_code == 401
         assert (await one.get("/admin/state", headers={"x-admin-token": one.proxy.admin_token})).status_code == 200
-
-
-async def test_a_reverse_proxy_on_this_machine_opens_nothing() -> None:
-    async with proxied(NOTHING) as (proxy, _):
-        headers = {"x-admin-token": proxy.proxy.admin_token, "x-forwarded-for": "203.0.113.9"}
-        assert (await proxy.post("/admin/hold", {"limit_s": 86400}, headers=headers)).status_code == 403
-        assert proxy.proxy.gate.held is False

@@ -34,50 +34,6 @@ def assert_envelope(answer: Any, status: int, kind: str) -> None:
 
 
 class TestRoutes:
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "/",
-            "/health",
-            "/v1/models",
-            "/anthropic/v1/models?limit=1000",
-            "/v1/models/%2Fmodels%2FQwen3-8B.gguf",
-            "/admin/state",
-        ],
-    )
-    async def test_gets_are_answered(self, path: str) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            answer = await proxy.get(path)
-            assert answer.status_code == 200
-            assert answer.headers["request-id"].startswith("req_")
-
-    async def test_head_of_the_root_is_answered(self) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            answer = await proxy.client.head("/")
-            assert (answer.status_code, answer.content) == (200, b"")
-
-    @pytest.mark.parametrize("path", ["/nope", "/v1", "/v1/message", "/admin", "/v1/messages/batches"])
-    async def test_unknown_paths_get_an_envelope(self, path: str) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            assert_envelope(await proxy.post(path, {}), 404, "not_found_error")
-
-    @pytest.mark.parametrize(
-        ("method", "path", "allowed"),
-        [
-            ("GET", "/v1/messages", "POST"),
-            ("DELETE", "/anthropic/v1/messages", "POST"),
-            ("POST", "/health", "GET"),
-            ("OPTIONS", "/v1/messages", "POST"),
-            ("PUT", "/v1/models/x", "GET"),
-            ("GET", "/admin/hold", "POST"),
-        ],
-    )
-    async def test_wrong_methods_get_an_envelope(self, method: str, path: str, allowed: str) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            answer = await proxy.client.request(method, path)
-            assert_envelope(answer, 405, "invalid_request_error")
-            assert answer.headers["allow"] == allowed
-
     async def test_request_ids_are_never_the_same(self) -> None:
         async with proxied(ANSWERS, ROUTES) as (proxy, _):
             ids = {(await proxy.get("/")).headers["request-id"] for _ in range(50)}
@@ -85,14 +41,6 @@ class TestRoutes:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("path", ["/v1/messages", "/anthropic/v1/messages?beta=true", "/v1/messages/count_tokens"])
-    @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"{}", b'{"messages":3}'])
-    async def test_bad_bodies_never_reach_the_upstream(self, path: str, body: bytes) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, server):
-            answer = await proxy.client.post(path, content=body)
-            assert_envelope(answer, 400, "invalid_request_error")
-            assert [call for call in server.calls if call.path.startswith("/v1/chat")] == []
-
     @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
     async def test_a_body_that_is_too_large_is_refused_by_its_length(self, path: str) -> None:
         async with proxied(ANSWERS, ROUTES, PROXY_MAX_BODY_MIB="1") as (proxy, server):
@@ -184,21 +132,9 @@ class TestKey:
             assert_envelope(await proxy.get(path, headers=headers), 401, "authentication_error")
             assert server.calls == []
 
-    @pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/admin/hold"])
-    async def test_nor_done(self, path: str) -> None:
-        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
-            answer = await proxy.post(path, {}, headers={})
-            if path == "/v1/chat/completions":
-                error = answer.json()["error"]
-                assert (answer.status_code, error["type"], error["code"]) == (401, "authentication_error", 401)
-            else:
-                assert_envelope(answer, 401, "authentication_error")
-
     @pytest.mark.parametrize(
         "headers",
         [
-            {"x-api-key": "right"},
-            {"authorization": "Bearer right"},
             {"authorization": "bearer right"},
             {"x-api-key": "right", "authorization": "Bearer other"},
             {"x-api-key": "other", "authorization": "Bearer right"},
@@ -207,11 +143,6 @@ class TestKey:
     async def test_either_header_will_do(self, headers: dict[str, str]) -> None:
         async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
             assert (await proxy.get("/v1/models", headers=headers)).status_code == 200
-
-    async def test_probes_need_none(self) -> None:
-        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
-            assert (await proxy.client.head("/")).status_code == 200
-            assert (await proxy.get("/health")).status_code == 200
 
     async def test_without_a_key_set_any_key_will_do(self) -> None:
         async with proxied(ANSWERS, ROUTES) as (proxy, _):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
-from support.scripted_server import Call, tells
+from support.scripted_server import tells
 from support.small_server import small_server
 from support.upstream_script import error
-from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,14 +71,6 @@ async def test_an_unreachable_upstream_says_to_come_back() -> None:
     async with running_proxy(settings_for(f"http://127.0.0.1:{free_port()}")) as proxy:
         answer = await proxy.post(PATH, BODY)
         assert (answer.status_code, answer.headers["retry-after"]) == (529, "2")
-
-
-async def test_a_client_that_leaves_ends_the_question() -> None:
-    async with proxied(NOT_FOUND, {COUNT: Call.hang}) as (proxy, server):
-        _, writer = await proxy.send_post(PATH, orjson.dumps(BODY))
-        await until_async(lambda: server.count(COUNT) == 1)
-        writer.close()
-        await until_async(lambda: not proxy.state.tasks, 1.0)
 
 
 @pytest.fixture(scope="module")

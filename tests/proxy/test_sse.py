@@ -110,6 +110,13 @@ def test_an_error_ends_a_valid_stream_anywhere(told: list[Told], at: int) -> Non
     assert writer.finished
 
 
+@pytest.mark.parametrize("arguments", ["", "[1]", '"x"', "null", '{"a":', "{} x"])
+def test_an_input_that_is_not_an_object_is_an_empty_one(arguments: str) -> None:
+    builder = MessageBuilder()
+    tell(builder, [("tool", 0), ("arguments", 0, arguments)])
+    assert builder.content() == [{"type": "tool_use", "id": "toolu_0", "name": "tool0", "input": {}}]
+
+
 def events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(frame.split("\ndata: ", 1)[1]) for frame in body.decode().split("\n\n") if frame]
 

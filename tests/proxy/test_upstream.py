@@ -80,37 +80,11 @@ class TestPool:
                         pass
             assert server.connections == 3
 
-    async def test_it_is_replaced_once_only(self) -> None:
-        async def first_only(call: Call) -> None:
-            if len(server.calls) == 1:
-                await call.answer()
-            else:
-                call.hang_up()
-
-        async with connected(first_only) as (upstream, server):
-            async with await upstream.open(b"{}") as reply:
-                while await reply.read():
-                    pass
-            with pytest.raises(UpstreamBrokenError):
-                await upstream.open(b"{}")
-            assert len(server.calls) == 3
-
     async def test_a_fresh_connection_that_dies_unanswered_is_replaced_once(self) -> None:
         async with connected(writes(b"")) as (upstream, server):
             with pytest.raises(UpstreamBrokenError, match="without an answer"):
                 await upstream.open(b"{}")
             assert (len(server.calls), server.connections) == (2, 2)
-
-    async def test_so_the_client_gets_the_answer_of_the_second(self) -> None:
-        async def dies_first(call: Call) -> None:
-            if len(server.calls) == 1:
-                call.hang_up()
-            else:
-                await says_ok(call)
-
-        async with connected(dies_first) as (upstream, server):
-            assert await whole(upstream) == b'{"ok":true}'
-            assert len(server.calls) == 2
 
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:

@@ -24,11 +24,6 @@ def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict
     return {"choices": [{"finish_reason": finish, "index": 0, "delta": delta}], **FULL, **more}
 
 
-def call(**function: str) -> dict[str, Any]:
-    marks = {"id": "abc", "type": "function"} if "name" in function else {}
-    return {"tool_calls": [{"index": 0, **marks, "function": function}]}
-
-
 def whole(*chunks: dict[str, Any]) -> WholeCompletion:
     completion = WholeCompletion(AnswerAssembler())
     for entry in chunks:
@@ -39,50 +34,6 @@ def whole(*chunks: dict[str, Any]) -> WholeCompletion:
 
 def usage(**more: Any) -> dict[str, Any]:
     return {"choices": [], **FULL, "usage": USAGE, "timings": {"predicted_n": 4}, **more}
-
-
-def test_it_has_the_servers_keys_in_the_servers_order() -> None:
-    status, body = whole(
-        chunk({"role": "assistant", "content": None}, timings={"predicted_n": 0}),
-        chunk({"reasoning_content": "hm"}),
-        chunk({"content": "a"}),
-        chunk({"content": "b"}),
-        chunk(call(name="read", arguments="{")),
-        chunk(call(arguments="}")),
-        chunk({}, "tool_calls"),
-        usage(),
-    ).response()
-    assert status == 200
-    assert body == orjson.dumps(
-        {
-            "choices": [
-                {
-                    "finish_reason": "tool_calls",
-                    "index": 0,
-                    "message": {
-                        "role": "assistant",
-                        "content": "ab",
-                        "reasoning_content": "hm",
-                        "tool_calls": [
-                            {"type": "function", "function": {"name": "read", "arguments": "{}"}, "id": "abc"}
-                        ],
-                    },
-                }
-            ],
-            "created": 5,
-            "model": "m",
-            "system_fingerprint": "b1",
-            "object": "chat.completion",
-            "usage": USAGE,
-            "id": "chatcmpl-1",
-            "timings": {"predicted_n": 4},
-        }
-    )
-
-
-def test_an_answer_without_text_has_an_empty_content() -> None:
-    _, body = whole(chunk(call(name="read", arguments="{}")), chunk({}, "tool_calls"), usage()).response()
-    assert orjson.loads(body)["choices"][0]["message"]["content"] == ""
 
 
 def test_an_error_in_the_stream_is_the_answer() -> None:

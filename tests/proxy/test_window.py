@@ -66,16 +66,11 @@ async def test_without_props_the_models_tell() -> None:
         assert window.tokens == 2048
 
 
-@pytest.mark.parametrize(("asleep", "expected"), [(False, 8192), (True, None)])
-async def test_the_slots_are_asked_last_and_never_on_a_sleeping_server(asleep: bool, expected: int | None) -> None:
-    async with watched(props=tells({"is_sleeping": asleep}), models=tells({"data": [{"id": "m"}]})) as (
-        window,
-        server,
-    ):
-        server.routes["/slots"] = tells([{"n_ctx": 8192}])
+async def test_a_server_that_sleeps_is_not_woken() -> None:
+    async with watched(props=tells({"is_sleeping": True}), models=tells({"data": [{"id": "m"}]})) as (window, server):
         await window.refresh()
-        assert window.tokens == expected
-        assert server.count("/slots") == (0 if asleep else 1)
+        assert window.tokens is None
+        assert {call.path for call in server.calls} == {"/props", "/v1/models"}
 
 
 async def test_a_router_tells_by_the_model_that_is_loaded() -> None:
@@ -85,10 +80,9 @@ async def test_a_router_tells_by_the_model_that_is_loaded() -> None:
             {"id": "b", "status": {"value": "loaded"}, "meta": {"n_ctx": 512}},
         ]
     }
-    async with watched(props=tells({"role": "router"}), models=tells(models)) as (window, server):
+    async with watched(props=tells({"role": "router"}), models=tells(models)) as (window, _):
         await window.refresh()
         assert (window.model_id, window.models, window.tokens) == ("b", ("a", "b"), 512)
-        assert server.count("/slots") == 0
 
 
 async def test_it_is_read_again_after_a_minute_in_the_background() -> None:

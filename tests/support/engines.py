@@ -81,17 +81,19 @@ class RunningBackend:
         self.state = directory / "state"
         # Without a probe, the counters are those of the test alone.
         given = {"LLAMA_PORT": str(self.port), "LLAMA_START_PROBE": "0", **env}
-        env_file = write_env(directory / "backend.env", given)
-        command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(env_file)]
-        if "LLAMA_LOG_FILE" not in env:
-            command += ["--log-file", str(self.log)]
+        self.env_file = write_env(directory / "backend.env", given)
+        self._log = [] if "LLAMA_LOG_FILE" in env else ["--log-file", str(self.log)]
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(self.env_file), *self._log]
+        environment = {**os.environ, "XDG_STATE_HOME": str(self.state)}
         with self.stderr.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                command,
-                stderr=stderr,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "XDG_STATE_HOME": str(self.state)},
-            )
+            return subprocess.Popen(command, stderr=stderr, stdout=subprocess.DEVNULL, env=environment)
+
+    def start_again(self) -> None:
+        """Another runner with the same env file, once the one before has ended."""
+        self.process = self._started()
 
     def wait_ready(self) -> None:
         """Wait until /health answers 200; fails with the server's output when it does not."""

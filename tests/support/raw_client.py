@@ -29,14 +29,12 @@ def read_all(client: socket.socket) -> bytes:
     return found
 
 
-def raw(proxy: ProxyProcess, *parts: bytes, half_close: bool = False) -> bytes:
+def raw(proxy: ProxyProcess, *parts: bytes) -> bytes:
     """What a client gets that sends these bytes and reads until the proxy closes."""
     with connected(proxy) as client:
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 client.sendall(part)
-            if half_close:
-                client.shutdown(socket.SHUT_WR)
         return read_all(client)
 
 

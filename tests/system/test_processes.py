@@ -56,7 +56,6 @@ def test_there_is_nothing_to_say_of_nobody(pid: int) -> None:
     assert not processes.same_process(pid, 1.0)
     assert processes.start_ticks(pid) is processes.age_s(pid) is processes.parent(pid) is None
     assert processes.name_of(pid) is None
-    assert processes.caught_signals(pid) is None
     assert processes.family(pid) == []
 
 
@@ -74,14 +73,6 @@ def test_a_family_is_a_process_and_all_that_it_started() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         until(lambda: len(processes.family(process.pid)) == 2)
         process.communicate(b"\n", timeout=20)
-
-
-def test_the_handled_signals_are_a_mask() -> None:
-    before = signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
-    try:
-        assert (processes.caught_signals(os.getpid()) or 0) >> (signal.SIGUSR2 - 1) & 1
-    finally:
-        signal.signal(signal.SIGUSR2, before)
 
 
 def test_a_listening_socket_is_its_process() -> None:

@@ -103,7 +103,7 @@ def hung_slot(wall: float) -> Alert:
 def no_slots(wall: float) -> Alert:
     """A notice."""
     return Alert(
-        "slots_disabled", "The server shows no slots", AlertSeverity.NOTICE,
+        "endpoint_unusable", "The server shows no slots", AlertSeverity.NOTICE,
         "/slots answers 501: start the server with --slots", wall - 3000.0, wall - 3000.0, wall,
     )  # fmt: skip
 
@@ -129,7 +129,15 @@ UNJUDGED = (
     ("gpu_lost", "no fresh data from gpu"),
     ("acceptance_collapse", "the server is idle"),
 )
-JUDGED = ("zero_acceptance", "slot_hung", "slots_disabled", "backend_down", "find_slot_storm", "kv_full", "disk_full")
+JUDGED = (
+    "zero_acceptance",
+    "slot_hung",
+    "endpoint_unusable",
+    "backend_down",
+    "find_slot_storm",
+    "kv_full",
+    "disk_full",
+)
 
 
 def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, ...]) -> Picture:

@@ -18,33 +18,32 @@ from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
 from specdash.llama.memory import (
     ALL_LAYERS,
     GPU_OVERHEAD,
-    MemoryEstimate,
     ModelLoad,
     SlotLayout,
     cells_of,
     fit_context,
     headroom_of,
-    row_bytes,
     slots_of,
     snapshots_of,
     together,
 )
-from specdash.llama.model_facts import MTP_PAYS_FROM, describe, shape_of, type_for
+from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
 from specdash.system.data import dataclass
-from specdash.system.text import KIB, MIB, billions, counted, significant, size
+from specdash.system.text import MIB, billions, counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from specdash.backend.settings import BackendSettings, DraftDetector
+    from specdash.backend.settings import BackendSettings
     from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
 
 
 def detect(path: str) -> SpecType | None:
-    """The spec type the engine would pick by itself from this draft model. Raises `GgufError`."""
-    facts = cached_facts(path)
-    return detected_type(facts.draft_architecture, facts.nextn_layers)
+    """The spec type the engine would pick by itself from this draft model; an ordinary draft's where the file is
+    unusable, which has a finding of its own."""
+    facts = look(path)
+    return spec_type("draft-simple") if facts is None else detected_type(facts.draft_architecture, facts.nextn_layers)
 
 
 def look(path: str) -> GgufFacts | None:
@@ -196,16 +195,10 @@ def slowed_down(settings: BackendSettings, facts: GgufFacts | None) -> str | Non
     )
 
 
-def read_settings(
-    env: Mapping[str, str],
-    *,
-    detect: DraftDetector | None,
-    look: Callable[[str], GgufFacts | None],
-    on_gpu: Callable[[BackendSettings], bool],
-) -> BackendSettings:
+def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bool]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are left to specdash.
 
-    `look` gives the facts of a model file; `on_gpu` says whether the server would use a GPU. Raises `InputError`.
+    `on_gpu` says whether the server would use a GPU. Raises `InputError`.
     """
     settings = settings_from_env(env, detect)
     if not settings.undecided:
@@ -214,8 +207,7 @@ def read_settings(
         source = settings.parameters["spec-draft-hf"].source
         what = f"{settings.spec_source}=auto: {source} is not here to be looked at"
         raise InputError(what, "set LLAMA_SPEC_TYPE", key=settings.spec_source)
-    facts = look(settings.model) if settings.model is not None else None
-    draft = look(settings.draft_model) if settings.draft_model is not None else None
+    facts, draft = (look(path) if path is not None else None for path in (settings.model, settings.draft_model))
     return settings_from_env(env, detect, choose(facts, draft, on_gpu(settings)))
 
 
@@ -233,8 +225,6 @@ class MemoryRoom:
     free_bytes: int
     gpus: int
     words: str
-    kept_bytes: int = 0
-    """What of it is kept for the prompt cache (`--cache-ram`), which fills while the server runs."""
 
 
 def wanted(settings: BackendSettings) -> bool:
@@ -249,78 +239,45 @@ def fitted(
     assigned = settings.parameters[_NAME]
     named = f"{assigned.source}={BY_NAME[_NAME].text(AUTO)}"
     if model is None:
-        raise InputError(f"{named}: the model's file is not here, so that nothing can be reckoned", "set a number")
+        raise InputError(f"{named}: the model's file is not here, so that its size is not known", "set a number")
     target, behind = loads(settings, model, on_gpu=room.gpus > 0)
-    drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
-    share = headroom_of(settings.spec_types)
-    room = replace(room, kept_bytes=_prompt_cache(settings, room))
+    drafting = behind if "draft-mtp" in settings.spec_types or settings.draft_model is not None else None
+    share, kept = headroom_of(settings.spec_types), _prompt_cache(settings, room)
     context = fit_context(
-        model,
-        target,
-        room.free_bytes - room.kept_bytes,
-        headroom=share,
-        draft=draft,
-        draft_load=behind if drafting else None,
-        gpus=max(room.gpus, 1),
+        model, target, room.free_bytes - kept, headroom=share, draft=draft, draft_load=drafting, gpus=max(room.gpus, 1)
     )
-    steps = _steps(settings, model, draft, room, share, context)
+    overhead = GPU_OVERHEAD * room.gpus
+    for_cache = f", less {size(kept)} for the prompt cache (--cache-ram)" if kept else ""
+    for_mtp = " (with MTP)" if "draft-mtp" in settings.spec_types else ""
+    for_cuda = f", less {size(overhead)} for CUDA itself" if overhead else ""
+    allowed = size((room.free_bytes - kept) * share - overhead)
+    less = f"{for_cache}, x {share:.2f}{for_mtp}{for_cuda}"
+    steps = [f"{room.words}: {size(room.free_bytes)} free{less} = {allowed} may be used"]
+    cells = cells_of(context or 1, target.slots, None)
+    found = together(
+        model, replace(target, cells=cells), draft, replace(drafting, cells=cells) if drafting is not None else None
+    )
+    if found is None:
+        steps.append(f"the header of {model.path} does not say what a context takes")
+    else:
+        held = [(part, part.gpu if room.gpus else part.host) for part in found.parts]
+        uses = " + ".join(f"{part.model} {part.what} {size(count)}" for part, count in held)
+        trained = f"; the model was trained on {model.context_length}" if model.context_length else ""
+        steps.append(f"{uses} = {size(found.gpu if room.gpus else found.host)} for {cells} tokens a slot{trained}")
     if not context:
-        why = "; ".join(steps)
-        raise InputError(f"{named}: not even the smallest context fits ({why})", _LESS)
-    decision = Decision(_NAME, str(context), "the largest context that fits", steps)
-    found = settings.with_value(_NAME, context, assigned.source)
-    return found.model_copy(update={"decisions": (*settings.decisions, decision)})
+        raise InputError(f"{named}: not even the smallest context fits ({'; '.join(steps)})", _LESS)
+    decision = Decision(_NAME, str(context), "the largest context that fits", tuple(steps))
+    changed = settings.with_value(_NAME, context, assigned.source)
+    return changed.model_copy(update={"decisions": (*settings.decisions, decision)})
 
 
 def _prompt_cache(settings: BackendSettings, room: MemoryRoom) -> int:
+    """What of main memory is kept for the prompt cache, which fills while the server runs."""
     if room.gpus:
         return 0
     limit = int(settings.value("cache-ram") or 0)
     half = room.free_bytes // 2  # llama.cpp lowers the limit itself where memory runs out
     return half if limit < 0 else min(limit * MIB, half)
-
-
-def _steps(
-    settings: BackendSettings, model: GgufFacts, draft: GgufFacts | None, room: MemoryRoom, share: float, context: int
-) -> tuple[str, ...]:
-    at = settings.with_value(_NAME, context or 1, "")
-    target, behind = loads(at, model, on_gpu=room.gpus > 0)
-    drafting = "draft-mtp" in settings.spec_types or settings.draft_model is not None
-    found = together(model, target, draft, behind if drafting else None)
-    overhead = GPU_OVERHEAD * room.gpus
-    allowed = (room.free_bytes - room.kept_bytes) * share - overhead
-    less = f", less {size(overhead)} for CUDA itself" if overhead else ""
-    why = " (with MTP)" if "draft-mtp" in settings.spec_types else ""
-    kept = f", less {size(room.kept_bytes)} for the prompt cache (--cache-ram)" if room.kept_bytes else ""
-    may = f"x {share:.2f}{why}{less} = {size(allowed)} may be used"
-    lines = [f"{room.words}: {size(room.free_bytes)} free{kept}, {may}"]
-    if found is None:
-        return (*lines, f"the header of {model.path} does not tell what a context takes")
-    held = [(part, part.gpu if room.gpus else part.host) for part in found.parts]
-    uses = [f"{part.model} {part.what} {size(count)}" for part, count in held]
-    lines.append(f"{' + '.join(uses)} = {size(_total(found, room))}")
-    lines.append(_context_line(target, model, context))
-    return tuple(lines)
-
-
-def _context_line(target: ModelLoad, model: GgufFacts, context: int) -> str:
-    slots = target.slots
-    each = cells_of(context or 1, slots, None)
-    shared = "shared by all slots" if slots.unified else f"in each of {slots.sequences} slots"
-    shape = shape_of(model)
-    if shape is not None:
-        rows = sum(
-            row_bytes(target.key_type, layer.key) + row_bytes(target.value_type, layer.value)
-            for layer in shape.layers
-            if layer.window is None
-        )
-        shared += f", {significant(rows / KIB, 4)} KiB a token ({target.key_type} keys, {target.value_type} values)"
-    trained = f"; the model was trained on {model.context_length}" if model.context_length else ""
-    return f"{each} tokens {shared}{trained}"
-
-
-def _total(found: MemoryEstimate, room: MemoryRoom) -> int:
-    return found.gpu if room.gpus else found.host
 
 
 def without(settings: BackendSettings) -> BackendSettings:

@@ -1,9 +1,8 @@
 """A child process that cannot outlive us: started in a session of its own, killed by the kernel when its parent dies.
 
-On Linux the command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and
-then become the command; so no code of ours runs between fork and exec of a process with threads. The kernel's
-promise is tied to the thread that started the child: call `Child.start` from a thread that lives as long as the
-child should. Elsewhere the promise is only that of an orderly exit.
+The command is started through a few lines of Python that ask the kernel for that (PR_SET_PDEATHSIG) and then become
+the command; so no code of ours runs between fork and exec of a process with threads. The kernel's promise is tied to
+the thread that started the child: call `Child.start` from a thread that lives as long as the child should.
 
 The same lines hand over listening sockets the way systemd does: sd_listen_fds(3).
 """
@@ -20,7 +19,6 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from specdash.core.errors import SpecdashError
-from specdash.system.processes import caught_signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,16 +26,13 @@ if TYPE_CHECKING:
 SECOND_SIGNAL_WAIT_S = 1.0
 """After the second SIGTERM: llama-server ends at once on it."""
 _KILL_WAIT_S = 5.0
-_POLL_S = 0.02
 
 _BECOME = """
-import os, signal, sys
-parent, sockets, name, *command = sys.argv[1:]
-if sys.platform == "linux":
-    import ctypes
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        os._exit(125)
+import ctypes, os, signal, sys
+parent, sockets, *command = sys.argv[1:]
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(parent):
+    os._exit(125)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sockets = sorted(map(int, sockets.split()))
 for target, descriptor in enumerate(sockets, 3):
@@ -46,8 +41,7 @@ for descriptor in sockets:
     if descriptor >= 3 + len(sockets):
         os.close(descriptor)
 if sockets:
-    names = ":".join([name] * len(sockets))
-    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)), LISTEN_FDNAMES=names)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)))
 try:
     os.execvp(command[0], command)
 except OSError as error:
@@ -64,10 +58,7 @@ class Child:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.pid = process.pid
-        try:
-            self.pidfd: int | None = os.pidfd_open(process.pid)
-        except (AttributeError, OSError):
-            self.pidfd = None
+        self.pidfd = os.pidfd_open(process.pid)
 
     @classmethod
     def start(
@@ -78,17 +69,13 @@ class Child:
         cwd: str | None = None,
         output: int | IO[bytes] | None = subprocess.PIPE,
         sockets: Sequence[int] = (),
-        sockets_name: str = "",
     ) -> Child:
         """Start `argv` with exactly the environment `env`; stdout and stderr go to `output`. Raises `SpecdashError`.
 
         The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
         """
-        command = list(argv)
-        if sys.platform == "linux" or sockets:
-            passed = " ".join(str(descriptor) for descriptor in sockets)
-            name = sockets_name.replace(":", "_")
-            command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, name, *command]
+        passed = " ".join(map(str, sockets))
+        command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, *argv]
         try:
             process = subprocess.Popen(
                 command,
@@ -108,13 +95,12 @@ class Child:
     def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
         """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""
         deadline = time.monotonic() + timeout
-        watched = [fd for fd in (self.pidfd, wake) if fd is not None]
+        watched = [self.pidfd] if wake is None else [self.pidfd, wake]
         while not self._ended():
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            wait = left if self.pidfd is not None else min(left, _POLL_S)
-            if wake in select.select(watched, [], [], wait)[0]:
+            if wake in select.select(watched, [], [], left)[0]:
                 return self._ended()
         return True
 
@@ -123,12 +109,6 @@ class Child:
         if not self._ended():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
-
-    def handles(self, number: int) -> bool:
-        """Whether the process has a handler of its own for signal `number`; True where that cannot be known."""
-        if sys.platform != "linux":
-            return not self._ended()
-        return bool((caught_signals(self.pid) or 0) >> (number - 1) & 1)
 
     def kill_group(self) -> None:
         """SIGKILL to the process and to everything it started that stayed in its group."""
@@ -144,9 +124,9 @@ class Child:
                 self.process.wait(_KILL_WAIT_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
-        if self.pidfd is not None:
+        if self.pidfd >= 0:
             os.close(self.pidfd)
-            self.pidfd = None
+            self.pidfd = -1
         code = self.process.returncode
         return -signal.SIGKILL if code is None else code
 

@@ -51,9 +51,13 @@ class ControlSocket:
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self.path: str | None = None
         self.problem = ""
-        self._env = env
+        self.env = env
+        self.session: BackendSession
+        self.env_file: str | None = None
+        self.running: _Running | None = None
+        self.trial: trial.TrialJournal | None = None
+        self._starting = threading.Lock()
         self._closing = False
-        self._changes: _Changes | None = None
         self._listening = socket.socket(socket.AF_UNIX)
         name = f"backend-{os.getpid()}.sock"
         places = [place for place in (runtime_dir(env), run_records_dir(env)) if place is not None]
@@ -75,7 +79,7 @@ class ControlSocket:
 
     def serve(self, session: BackendSession, env_file: str | None) -> None:
         """Take clients from now on, each in a thread of its own."""
-        self._changes = _Changes(session, env_file, self._env)
+        self.session, self.env_file = session, env_file
         if self.path is not None:
             threading.Thread(target=self._accept, name="control", daemon=True).start()
 
@@ -85,44 +89,11 @@ class ControlSocket:
         self._listening.close()
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
-        if self._changes is not None:
-            self._changes.stop(_CLOSE_S)
+        if self.running is not None:
+            self.running.steps.cancel()
+            self.running.join(_CLOSE_S)
 
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._client, args=(connection,), name="control-client", daemon=True).start()
-
-    def _client(self, connection: socket.socket) -> None:
-        assert self._changes is not None  # noqa: S101 - set before the first client is taken
-        with connection, contextlib.suppress(OSError):
-            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid not in (0, os.geteuid()):
-                return
-            _Client(connection, pid, self._changes).talk()
-
-
-def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed runners left."""
-    for path in directory.glob("backend-*.sock"):
-        number = path.stem.partition("-")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            path.unlink(missing_ok=True)
-
-
-class _Changes:
-    """The changes of one runner: at most one at a time, in a thread of its own."""
-
-    def __init__(self, session: BackendSession, env_file: str | None, env: Mapping[str, str]) -> None:
-        self.session = session
-        self.env_file = env_file
-        self.env = env
-        self.running: _Running | None = None
-        self.trial: trial.TrialJournal | None = None
-        self._lock = threading.Lock()
+    # One change at a time, in a thread of its own.
 
     def start(
         self,
@@ -139,7 +110,7 @@ class _Changes:
             self.env_file is None or os.path.realpath(backend.env_file) != os.path.realpath(self.env_file)
         ):
             raise InputError(f"{backend.env_file}: this backend reads {self.env_file or 'no env file'}")
-        with self._lock:
+        with self._starting:
             if self.running is not None and self.running.is_alive():
                 raise ConflictError(f"another change is under way: {self.running.words}; wait for its end")
             if not wanted.trial:
@@ -156,16 +127,32 @@ class _Changes:
                 "wait for its end, or stop it: the original goes back"
             )
 
-    def stop(self, seconds: float) -> None:
-        """End what is under way, and wait for that."""
-        running = self.running
-        if running is not None:
-            running.steps.cancel()
-            running.join(seconds)
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._client, args=(connection,), name="control-client", daemon=True).start()
+
+    def _client(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid not in (0, os.geteuid()):
+                return
+            _Client(connection, pid, self).talk()
+
+
+def _sweep(directory: Path) -> None:
+    """Remove the sockets that killed runners left."""
+    for path in directory.glob("backend-*.sock"):
+        number = path.stem.partition("-")[2]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            path.unlink(missing_ok=True)
 
 
 class _Running(threading.Thread):
-    """One change under way, in its thread. `last` is its latest report."""
+    """One change under way, in its thread."""
 
     def __init__(
         self,
@@ -177,13 +164,11 @@ class _Running(threading.Thread):
     ) -> None:
         super().__init__(name="change", daemon=True)
         self.words = f"{wanted.kind} {describe(tuple(change for edit in wanted.edits for change in edit.changes))}"
-        self.steps = Steps(self._report)
+        self.steps = Steps(listen)
         self.outcome: Outcome | None = None
         self.error: SpecdashError | None = None
-        self.last: ApplyProgress | None = None
         self._session = session
         self._transaction = Transaction(wanted, session, self.steps, env, lock=lock)
-        self._listen = listen
 
     def run(self) -> None:
         """The change, from the lock to the record."""
@@ -197,18 +182,14 @@ class _Running(threading.Thread):
         finally:
             self._session.end_change()
 
-    def _report(self, progress: ApplyProgress) -> None:
-        self.last = progress
-        self._listen(progress)
-
 
 class _Client:
     """One connection."""
 
-    def __init__(self, connection: socket.socket, pid: int, changes: _Changes) -> None:
+    def __init__(self, connection: socket.socket, pid: int, runner: ControlSocket) -> None:
         self._connection = connection
         self._pid = pid
-        self._changes = changes
+        self._runner = runner
         self._sending = threading.Lock()
         self._lock: ApplyLock | None = None
         """Held for a whole trial."""
@@ -250,24 +231,21 @@ class _Client:
             self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        session, running = self._changes.session, self._changes.running
+        session, running = self._runner.session, self._runner.running
         under_way = running if running is not None and running.is_alive() else None
         return {
             "runner_pid": os.getpid(),
-            "env_file": self._changes.env_file,
+            "env_file": self._runner.env_file,
             "env_digest": session.engine.plan.env_digest,
             "url": session.engine.plan.settings.url,
-            "engine_pid": session.engine.pid,
-            "ended": session.engine.ended,
             "change": under_way.words if under_way is not None else None,
-            "progress": asdict(under_way.last) if under_way is not None and under_way.last is not None else None,
-            "trial": self._changes.trial.what if self._changes.trial is not None else None,
+            "trial": self._runner.trial.what if self._runner.trial is not None else None,
         }
 
     def _outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
-        settings = self._changes.session.engine.plan.settings
-        proxies = fronts([settings.url], self._changes.env)
+        settings = self._runner.session.engine.plan.settings
+        proxies = fronts([settings.url], self._runner.env)
 
         def behind_proxies() -> int:
             count = 0
@@ -279,9 +257,9 @@ class _Client:
 
         # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
         before = behind_proxies()
-        at_all = busy(settings.url, promise_of(settings, self._changes.env))
+        at_all = busy(settings.url, promise_of(settings, self._runner.env))
         active = behind_proxies()
-        records = [record for record in read_records(applies_file(self._changes.env)) if record.downtime_s is not None]
+        records = [record for record in read_records(applies_file(self._runner.env)) if record.downtime_s is not None]
         last = records[-1] if records else None
         return {
             "proxies": len(proxies),
@@ -293,11 +271,11 @@ class _Client:
 
     def _apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         wanted = Journal.from_json(json.dumps(request["change"]))
-        if wanted.trial and self._changes.trial is not None:
+        if wanted.trial and self._runner.trial is not None:
             backend = wanted.edit(Role.BACKEND)
             if backend is not None:
                 step = request.get("boot"), request.get("planned")
-                self._changes.trial = trial.note_version(self._changes.trial, backend.new, step, self._changes.env)
+                self._runner.trial = trial.note_version(self._runner.trial, backend.new, step, self._runner.env)
         gone = threading.Event()
 
         def listen(progress: ApplyProgress) -> None:
@@ -308,7 +286,7 @@ class _Client:
                 except OSError:
                     gone.set()
 
-        running = self._changes.start(wanted, self._lock if wanted.trial else None, listen)
+        running = self._runner.start(wanted, self._lock if wanted.trial else None, listen)
         while running.is_alive():
             running.join(_GONE_POLL_S)
             if wanted.trial and self._is_gone():
@@ -327,59 +305,59 @@ class _Client:
             return True
 
     def _cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        running = self._changes.running
+        running = self._runner.running
         return {"cancelled": running is not None and running.is_alive() and running.steps.cancel()}
 
     def _begin_trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        file = self._changes.env_file
+        file = self._runner.env_file
         if file is None:
             raise InputError("this backend reads no env file, so nothing could be put back")
-        self._changes.refuse_during_trial()
-        lock = ApplyLock(f"{request['what']} (settings on trial)", self._changes.env).acquire()
+        self._runner.refuse_during_trial()
+        lock = ApplyLock(f"{request['what']} (settings on trial)", self._runner.env).acquire()
         try:
-            plan = self._changes.session.engine.plan
-            self._changes.trial = trial.begin(Path(file), request["what"], self._pid, plan, self._changes.env)
+            plan = self._runner.session.engine.plan
+            self._runner.trial = trial.begin(Path(file), request["what"], self._pid, plan, self._runner.env)
         except BaseException:
             lock.release()
             raise
         self._lock = lock
-        return {"backup": self._changes.trial.backup}
+        return {"backup": self._runner.trial.backup}
 
     def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
         return _as_json(self._end_trial())
 
     def _end_trial(self) -> Outcome | None:
         """Put the original back and let others change settings again."""
-        noted, lock = self._changes.trial, self._lock
+        noted, lock = self._runner.trial, self._lock
         self._lock = None
         if noted is None or lock is None:
             return None
         outcome: Outcome | None = None
         try:
-            running = self._changes.running
+            running = self._runner.running
             if running is not None:
                 running.steps.cancel()
                 running.join()
-            if self._changes.session.stopping:
+            if self._runner.session.stopping:
                 return None
             for _ in range(_RESTORE_TRIES):
-                wanted = trial.way_back(noted, self._changes.session.engine.plan.env_digest)
+                wanted = trial.way_back(noted, self._runner.session.engine.plan.env_digest)
                 if wanted is None:
                     break
-                running = self._changes.start(wanted, lock)
+                running = self._runner.start(wanted, lock)
                 running.join()
                 outcome = running.outcome
                 if outcome is not None and outcome.error is None:
                     break
             if outcome is None or outcome.error is None:
-                trial.end(self._changes.env)
+                trial.end(self._runner.env)
             else:
-                trial.abandon(noted, self._changes.env)
+                trial.abandon(noted, self._runner.env)
         except ConflictError:
-            trial.end(self._changes.env)
+            trial.end(self._runner.env)
             raise
         finally:
-            self._changes.trial = None
+            self._runner.trial = None
             lock.release()
         return outcome
 

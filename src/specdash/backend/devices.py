@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import json
 import os
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from specdash.backend.engines import (
     find_engine,
     probe_environment,
 )
-from specdash.backend.settings import MACHINE_KEYS, BackendSettings
+from specdash.backend.settings import BackendSettings, engine_settings
 from specdash.core.envfile import read_values
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import backend_env_file
@@ -37,15 +38,10 @@ if TYPE_CHECKING:
 
 NONE = "none"
 """The device name that means the CPU."""
-_TIMEOUT_S = 20.0
 _GOOD_FOR_S = 30.0
+_NVML_S = 2.0
 _TITLE = "Available devices:"
 _DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
-_NVML_S = 2.0
-_lock = threading.Lock()
-_orders: dict[tuple[tuple[str, str], ...], tuple[str, ...]] = {}
-_seen: tuple[float, Gpus | None] = (0.0, None)
-_known: dict[tuple[object, ...], tuple[float, tuple[Device, ...] | None]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,39 +63,22 @@ def parse_devices(text: str) -> tuple[Device, ...] | None:
 
 
 def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[Device, ...] | None:
-    """The devices `engine` offers beside the CPU, None when it does not tell. Good for half a minute.
+    """The devices `engine` offers beside the CPU, None when it does not list them. Good for half a minute.
 
     `env` is the environment to ask in: CUDA_VISIBLE_DEVICES hides devices. An engine built for the CPU is not asked.
     """
     if build_of(engine).cpu_only:
         return ()
-    hiding = tuple(
-        sorted((key, value) for key, value in env.items() if "VISIBLE_DEVICES" in key or key == "LD_PRELOAD")
-    )
-    try:
-        changed: object = Path(engine.path).stat().st_mtime_ns
-    except OSError:
-        changed = None
-    key = (engine.kind, engine.path, changed, engine.loader, hiding)
-    with _lock:
-        kept = _known.get(key)
-    if kept is not None and time.monotonic() - kept[0] < _GOOD_FOR_S:
-        return kept[1]
-    found = _ask_package(env) if engine.kind == PACKAGE else _ask_binary(engine, env)
-    with _lock:
-        _known[key] = (time.monotonic(), found)
-    return found
+    where = env if engine.kind == PACKAGE else probe_environment(engine.loader, env)
+    return _listed(engine.kind, engine.path, tuple(sorted(where.items())), int(time.monotonic() / _GOOD_FOR_S))
 
 
-def _ask_binary(engine: Engine, env: Mapping[str, str]) -> tuple[Device, ...] | None:
-    answer = ask([engine.path, "--list-devices"], probe_environment(engine.loader, env), _TIMEOUT_S)
-    return parse_devices(answer.text) if answer.problem is None and answer.code == 0 else None
-
-
-def _ask_package(env: Mapping[str, str]) -> tuple[Device, ...] | None:
-    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--devices"], env, _TIMEOUT_S)
-    if answer.problem is not None or answer.code != 0:
-        return None
+@functools.lru_cache(maxsize=16)
+def _listed(kind: str, path: str, env: tuple[tuple[str, str], ...], _when: int) -> tuple[Device, ...] | None:
+    if kind != PACKAGE:
+        answer = ask([path, "--list-devices"], dict(env))
+        return parse_devices(answer.text) if answer.problem is None and answer.code == 0 else None
+    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--devices"], dict(env))
     try:
         rows = json.loads(answer.text.splitlines()[-1])
         return tuple(Device(str(name), str(words), int(total), int(free)) for name, words, total, free in rows)
@@ -134,30 +113,27 @@ class UsedGpu:
 
 def nvml_gpus() -> Gpus | None:
     """The GPUs of this machine as NVML sees them, None when it shows none. Good for two seconds."""
-    global _seen
-    with _lock:
-        if time.monotonic() >= _seen[0]:
-            from specdash.collect.gpu import GpuCollector
+    return _seen(int(time.monotonic() / _NVML_S))
 
-            readings: list[Reading[Gpus]] = []
-            GpuCollector(readings.append).step(_NVML_S)
-            value = readings[-1].value
-            _seen = (time.monotonic() + (_NVML_S if value is not None else _GOOD_FOR_S), value)
-        return _seen[1]
+
+@functools.lru_cache(maxsize=1)
+def _seen(_when: int) -> Gpus | None:
+    from specdash.collect.gpu import GpuCollector
+
+    readings: list[Reading[Gpus]] = []
+    GpuCollector(readings.append).step(_NVML_S)
+    return readings[-1].value
 
 
 def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
     """The UUIDs of the GPUs in the order in which CUDA numbers them in `env`; none where CUDA has none."""
-    key = tuple(sorted((name, value) for name, value in env.items() if name.startswith(("CUDA_", "LD_"))))
-    with _lock:
-        kept = _orders.get(key)
-    if kept is None:
-        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], env, _TIMEOUT_S)
-        kept = tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
-        with _lock:
-            if kept:
-                _orders[key] = kept
-    return kept
+    return _cuda_order(tuple(sorted(env.items())), int(time.monotonic() / _GOOD_FOR_S))
+
+
+@functools.lru_cache(maxsize=16)
+def _cuda_order(env: tuple[tuple[str, str], ...], _when: int) -> tuple[str, ...]:
+    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], dict(env))
+    return tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
 
 
 def used_gpus(
@@ -224,7 +200,11 @@ class EngineCheck:
 
 def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineCheck:
     """Look at the engine that the env file or the environment chooses. Raises `EngineMissingError`."""
-    settings = _settings(env)
+    values: dict[str, str] = {}
+    with contextlib.suppress(OSError, SpecdashError):
+        file = backend_env_file(env)
+        values = read_values(file.read_bytes(), str(file))
+    settings = engine_settings(values, env)
     engine = find_engine(settings, env)
     visible = visible_environment(settings, env)
     build = build_of(engine)
@@ -233,24 +213,6 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
     return EngineCheck(engine.kind, engine.version, path, engine.reason, build, devices, usable, verdict)
-
-
-def _settings(env: Mapping[str, str]) -> BackendSettings:
-    values: dict[str, str] = {}
-    try:
-        file = backend_env_file(env)
-        values = read_values(file.read_bytes(), str(file))
-    except (OSError, SpecdashError):
-        values = {}
-    machine = {key: env[key] for key in MACHINE_KEYS if env.get(key) and not values.get(key)}
-    values = {**values, **machine}
-    environment = {key: value for key, value in values.items() if not key.startswith("LLAMA_")}
-    return BackendSettings(
-        parameters={},
-        engine=values.get("LLAMA_ENGINE") or "auto",
-        binary=values.get("LLAMA_BIN") or None,
-        environment=environment,
-    )
 
 
 def judge(
@@ -271,15 +233,9 @@ def judge(
     hidden = env.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None:
         return False, f"CPU only: built for CUDA, but CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
-    version = f" for CUDA {_dotted(driver.cuda)}" if driver.cuda is not None else ""
-    said = f"its CUDA may be newer than the driver's ({driver.version}{version}), or CUDA's libraries are not found"
     if build.cuda is None:
-        return (
-            False,
-            f"CPU only: it lists no device, and its files do not tell whether it knows CUDA ({build.evidence})",
-        )
-    return False, f"CPU only: built for CUDA, but it lists no device: {said}"
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
+        why = "it lists no device, and its files do not show whether it knows CUDA"
+        return False, f"CPU only: {why} ({build.evidence})"
+    version = f" for CUDA {'.'.join(map(str, driver.cuda))}" if driver.cuda is not None else ""
+    why = f"its CUDA may be newer than the driver's ({driver.version}{version}), or CUDA's libraries are not found"
+    return False, f"CPU only: built for CUDA, but it lists no device: {why}"

@@ -17,10 +17,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, on_purpose, setting_of
+from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, on_purpose, secrets, setting_of
 from specdash.backend.rules import error, warning
-from specdash.core.parameter_catalogue import BY_NAME, ENGINE, SPECULATION
-from specdash.core.speculation import named_type
+from specdash.core.parameter_catalogue import ENGINE, SPECULATION
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class Assignment:
         return f"{self.path} = {json.dumps(self.value)}"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EmbeddedFit:
     """The assignments for one version of the package, and what of the settings is not among them."""
 
@@ -68,25 +67,26 @@ class EmbeddedFit:
     lacks: list[Finding] = field(default_factory=list)
 
 
-def assignments(settings: BackendSettings, capabilities: Capabilities | None = None) -> list[Assignment]:
-    """What to set on CommonParams; with `capabilities` only what that version has."""
-    return fit(settings, capabilities).assignments
-
-
-def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> EmbeddedFit:
+def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
     found = EmbeddedFit()
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
         if assigned is None:
             continue
-        if parameter.attribute is None or not _has(capabilities, parameter.attribute):
-            found.lacks += _lack(parameter, assigned)
+        if parameter.attribute is None or parameter.attribute not in known.flags:
+            found.lacks.extend(_lack(parameter, assigned))
             continue
         value = not assigned.value if parameter.inverted else assigned.value
-        found.assignments += _expand(parameter.name, parameter.attribute, value)
-    if settings.spec_types:
-        _chain(settings, capabilities, found)
+        found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
+    names = [name for name in settings.spec_types if known.has_type(name) and _TYPES in known.flags]
+    for name in settings.spec_types:
+        if name not in names:
+            key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
+            message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {name}"
+            found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
+    if names:
+        found.assignments.append(Assignment("spec-type", _TYPES, names))
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
         found.lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
@@ -94,10 +94,6 @@ def fit(settings: BackendSettings, capabilities: Capabilities | None = None) -> 
         message = f"{key} has no effect: xllamacpp does not read it"
         found.lacks.append(warning(LACKS, message, key, "use llama-server for it"))
     return found
-
-
-def _has(capabilities: Capabilities | None, path: str) -> bool:
-    return capabilities is None or path in capabilities.flags
 
 
 def _lack(parameter: Parameter, assigned: ParameterValue) -> list[Finding]:
@@ -112,28 +108,10 @@ def _lack(parameter: Parameter, assigned: ParameterValue) -> list[Finding]:
     return [(error if refused else warning)(LACKS, message, key_of(assigned.source), fix)]
 
 
-def _chain(settings: BackendSettings, capabilities: Capabilities | None, found: EmbeddedFit) -> None:
-    names = []
-    for item in map(named_type, settings.spec_types):
-        if (capabilities is None or capabilities.has_type(item)) and _has(capabilities, _TYPES):
-            names.append(item.name)
-            continue
-        key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
-        message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {item.name}"
-        found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
-    if names:
-        found.assignments.append(Assignment("spec-type", _TYPES, names))
-
-
-def environment(settings: BackendSettings, capabilities: Capabilities | None = None) -> dict[str, str]:
+def environment(settings: BackendSettings, known: Capabilities) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
-    secrets = {
-        variable: value.get_secret_value()
-        for name, value in settings.secrets.items()
-        if (variable := BY_NAME[name].environment) is not None
-    }
-    plain = [[assignment.name, assignment.path, assignment.value] for assignment in assignments(settings, capabilities)]
-    return {**settings.environment, **secrets, ASSIGNMENTS_VARIABLE: json.dumps(plain)}
+    plain = [[row.name, row.path, row.value] for row in fit(settings, known).assignments]
+    return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 
 def _expand(name: str, path: str, value: Any) -> list[Assignment]:

@@ -237,6 +237,23 @@ class Backups:
             raise InputError(f"backup {path} is damaged: it is not what was saved; use another one")
         return data
 
+    def keep_good(self, role: Role, file: Path, data: bytes) -> None:
+        """Keep the version of this env file that serves, in place of the one before. Raises `NotWrittenError`."""
+        path = self._good(role, file)
+        if self.good(role, file) != data:
+            with files.writing(path, NotWrittenError):
+                files.save(path, data)
+
+    def good(self, role: Role, file: Path) -> bytes | None:
+        """The version of this env file that served last; None where none is kept."""
+        with contextlib.suppress(OSError):
+            return self._good(role, file).read_bytes()
+        return None
+
+    def _good(self, role: Role, file: Path) -> Path:
+        name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
+        return self._directory / role / f"good-{name}"
+
 
 def _keep(path: Path, data: bytes, at: float) -> None:
     draft = files.temporary(path, data)

@@ -13,7 +13,6 @@ import json
 import os
 import time
 from dataclasses import field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -21,7 +20,7 @@ from specdash.backend.env_store import read_env
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
-from specdash.core.paths import apply_lock_file
+from specdash.core.paths import apply_journal_file, apply_lock_file
 from specdash.core.records import JsonRecord, read
 from specdash.system import files
 from specdash.system.data import dataclass
@@ -34,13 +33,6 @@ if TYPE_CHECKING:
 Note = TypeVar("Note")
 
 
-class ApplyPhase(StrEnum):
-    """Which way an apply is going."""
-
-    APPLYING = "applying"
-    ROLLING_BACK = "rolling back"
-
-
 @dataclass(frozen=True, slots=True)
 class ServiceBefore:
     """A service as it was before the apply. `speculative` is None where that is unknown."""
@@ -48,9 +40,6 @@ class ServiceBefore:
     running: bool = False
     healthy: bool = False
     speculative: bool | None = None
-    engine_pid: int | None = None
-    digest: str | None = None
-    """The version of the env file that it ran, where its run record names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +104,6 @@ class Journal(JsonRecord):
     pid_started: float
     step: ApplyStep
     edits: tuple[Edit, ...]
-    phase: ApplyPhase = ApplyPhase.APPLYING
     profile: str | None = None
     url: str | None = None
     drain_timeout_s: float = 120.0
@@ -130,6 +118,7 @@ class Journal(JsonRecord):
     touched: tuple[Role, ...] = ()
     """Services that may run another version than the old one: they were asked to restart or reload."""
     failed_step: ApplyStep | None = None
+    """The step that it rolls back from; None while it goes forward."""
     reason: str = ""
     log_lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -138,7 +127,7 @@ class Journal(JsonRecord):
     def words(self) -> str:
         """What was cut short, in a line without secrets."""
         when = timestamp(self.at)
-        where = f"while it was rolling back from {self.failed_step}" if self.phase is ApplyPhase.ROLLING_BACK else ""
+        where = f"while it was rolling back from {self.failed_step}" if self.failed_step is not None else ""
         return f"{self.kind} {self.number} of {when} ({self.what}) was cut short {where or f'at step {self.step}'}"
 
     @property
@@ -239,8 +228,6 @@ def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None
 
 def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:
     """Where the journal of this user's applies is."""
-    from specdash.core.paths import apply_journal_file
-
     return JournalFile(apply_journal_file(env))
 
 

@@ -27,7 +27,7 @@ from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
 from specdash.core.records import RunRecord
-from specdash.core.speculation import KNOBS, spec_type
+from specdash.core.speculation import spec_type
 from specdash.system import files
 from specdash.system.data import dataclass
 from specdash.system.processes import began
@@ -35,8 +35,6 @@ from specdash.system.processes import began
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.backend.binary import Capabilities
-    from specdash.backend.settings import DraftDetector
     from specdash.core.errors import Finding
     from specdash.core.records import StartCheck
 
@@ -102,12 +100,12 @@ class LaunchPlan:
     env_file: str | None = None
     inherited: tuple[str, ...] = ()
     """Keys of the caller's environment that were kept away from the server."""
-    capabilities: Capabilities | None = None
-    """What the engine can do; None: everything, under today's names."""
     findings: tuple[Finding, ...] = ()
     """What is to be known about the settings, errors first."""
     env_digest: str | None = None
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
+    refused: str = ""
+    """Why it is not the plan of the env file as that is now, where the last good version runs instead."""
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The env that was planned, key to value. Holds secrets."""
 
@@ -116,7 +114,7 @@ class LaunchPlan:
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings, self.capabilities))
+        return (self.engine.path, *binary.arguments(self.settings, self.engine.can))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
@@ -127,7 +125,7 @@ class LaunchPlan:
         if self.settings.rollback_mode is not None:
             own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
         if self.engine.kind == PACKAGE:
-            return {**kept, **own, **embedded.environment(self.settings, self.capabilities)}
+            return {**kept, **own, **embedded.environment(self.settings, self.engine.can)}
         return {**kept, **own, **binary.environment(self.settings)}
 
     @property
@@ -141,8 +139,8 @@ class LaunchPlan:
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(assignment.text for assignment in embedded.assignments(self.settings, self.capabilities))
-        return tuple(binary.arguments(self.settings, self.capabilities))
+            return tuple(assignment.text for assignment in embedded.fit(self.settings, self.engine.can).assignments)
+        return tuple(binary.arguments(self.settings, self.engine.can))
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -180,25 +178,11 @@ class LaunchPlan:
         shown = [(name, text) for name, text in values.items() if text is not None]
         return (("spec-type", ",".join(settings.spec_types)), *shown)
 
-    @property
-    def knobs(self) -> tuple[tuple[str, str, str | None], ...]:
-        """For each `LLAMA_DRAFT_*` knob and each spec type in the chain: the key, the type, and the flag it moves."""
-        types = [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
-        return tuple((key, kind.name, self._flag(kind.knob(key))) for kind in types for key in KNOBS)
-
-    def _flag(self, name: str | None) -> str | None:
-        if name is None:
-            return None
-        flags = BY_NAME[name].flags
-        if self.capabilities is None or self.engine.kind == PACKAGE:
-            return flags[0]
-        return self.capabilities.first(flags)
-
     def _in_force(self, name: str) -> str | None:
         """The value of a parameter: what was set, else the default this engine states, else today's."""
         assigned = self.settings.parameters.get(name)
-        flag = self._flag(name)
-        stated = self.capabilities.stated_default(flag) if self.capabilities is not None and flag is not None else None
+        flag = self.engine.can.first(BY_NAME[name].flags)
+        stated = self.engine.can.stated_default(flag) if flag is not None else None
         parameter = BY_NAME[name]
         if assigned is None and stated is not None:
             with contextlib.suppress(InputError):
@@ -258,15 +242,10 @@ def plan_from_file(
     )
 
 
-def settings_of(
-    env: Mapping[str, str], base: Mapping[str, str], detect: DraftDetector | None = None
-) -> BackendSettings:
+def settings_of(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
     return auto.read_settings(
-        env,
-        detect=detect or auto.detect,
-        look=auto.look,
-        on_gpu=lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True)),
+        env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True))
     )
 
 
@@ -306,7 +285,7 @@ def make_plan(
         settings = settings.with_value("port", free_port(settings.host), settings.parameters["port"].source, FREE_PORT)
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     place = str(Path(log or settings.log_file or default_log).expanduser().absolute())
-    return LaunchPlan(settings, found.engine, place, capabilities=found.capabilities, findings=findings)
+    return LaunchPlan(settings, found.engine, place, findings=findings)
 
 
 def check_port(settings: BackendSettings) -> None:
@@ -360,6 +339,7 @@ def write_run_record(
         runner_pid=os.getpid(),
         control=control,
         env_digest=plan.env_digest,
+        refused=plan.refused or None,
         start_check=start_check,
     )
     # What a runner left that was killed while it wrote: nobody writes a note of its name again.

@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from pathlib import Path  # noqa: TC003 - a field type
 from typing import TYPE_CHECKING
 
-from specdash.backend import auto, capabilities
+from specdash.backend import auto
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
 from specdash.backend.engines import Engine, find_engine
 from specdash.backend.rules import error, in_order, warning
@@ -20,7 +20,7 @@ from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, Problem, ProblemKind, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
-from specdash.core.speculation import SpecType, detected_type, spec_type
+from specdash.core.speculation import SpecType, spec_type
 from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
 from specdash.llama.model_facts import refusal_of
 from specdash.system.data import dataclass
@@ -29,7 +29,6 @@ from specdash.system.processes import family
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from specdash.backend.binary import Capabilities
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
     from specdash.core.readings import Gpus
@@ -95,7 +94,6 @@ class Plan:
     unread: bool = False
     """Whether the settings cannot be read at all, so that there is nothing more to judge."""
     engine: Engine | None = None
-    capabilities: Capabilities | None = None
     model: GgufFacts | None = None
     draft: GgufFacts | None = None
     gpus: tuple[UsedGpu, ...] = ()
@@ -119,7 +117,6 @@ class Plan:
             out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
             out += proxy.pair(self.settings, other, self.circumstances) if other is not None else ()
-        out += machine.disks(self.circumstances, self.settings.log_file, "LLAMA_LOG_FILE")
         return in_order(out, {**(self.circumstances.other or {}), **self.values})
 
     # How the settings are written, for messages.
@@ -201,7 +198,6 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     found = replace(
         reader.plan(settings),
         engine=engine,
-        capabilities=reader.capabilities,
         failure=failure,
         model=model,
         draft=draft,
@@ -236,7 +232,6 @@ class _Reader:
         self.env |= {key: base[key] for key in MACHINE_KEYS if key not in self.env and base.get(key)}
         self.dropped: set[str] = set()
         self.problems: list[Finding] = []
-        self.capabilities: Capabilities | None = None
 
     def plan(self, settings: BackendSettings) -> Plan:
         return Plan(
@@ -262,7 +257,7 @@ class _Reader:
         seen: list[str | None] = []
         while True:
             try:
-                settings = auto.read_settings(self.env, detect=_detect, look=auto.look, on_gpu=self._on_gpu)
+                settings = auto.read_settings(self.env, self._on_gpu)
                 break
             except InputError as raised:
                 if not self._left_out(raised.problem, seen):
@@ -310,14 +305,12 @@ class _Reader:
             return None, None
         base = self.circumstances.base
         try:
-            engine = find_engine(settings, base)
-            self.capabilities = capabilities.probe(engine, base)
+            return find_engine(settings, base), None
         except (SpecdashError, ValueError, OSError) as raised:
             failure = raised if isinstance(raised, SpecdashError) else InputError(str(raised))
             problem = failure.problem
             self.problems.append(error("engine", problem.what, problem.key, problem.fix))
             return None, failure
-        return engine, None
 
     def gguf(self, settings: BackendSettings, name: str) -> GgufFacts | None:
         """The facts of a model file of the settings."""
@@ -338,12 +331,3 @@ class _Reader:
             return facts
         self.problems.append(error("file-kind", f"{key}={path}: {refused.what}", key, refused.fix))
         return None
-
-
-def _detect(path: str) -> SpecType | None:
-    try:
-        facts = cached_facts(path)
-    except GgufError:
-        # The file has a finding of its own: that it names no type is not the trouble.
-        return spec_type("draft-simple")
-    return detected_type(facts.draft_architecture, facts.nextn_layers)

@@ -28,7 +28,7 @@ from specdash.backend.journal import (
 from specdash.backend.proxy_hold import ProxyHold, held_fronts
 from specdash.backend.start_check import healthy
 from specdash.backend.transaction import RESTART_SIGNAL, restore_edit, write_edit
-from specdash.collect.run_records import live_proxies
+from specdash.collect.run_records import live_proxies, started_last
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role
 from specdash.core.errors import ConflictError, SpecdashError
 from specdash.core.paths import applies_file
@@ -121,7 +121,7 @@ def _put_back(journal: Journal, env: Mapping[str, str]) -> list[str]:
             continue
         if edit.role is Role.PROXY and (restored or Role.PROXY in journal.touched):
             _signal_proxy(edit, env)
-    reason = f"specdash was killed at step {journal.failed_step or journal.step}"
+    reason = journal.reason or f"specdash was killed at step {journal.failed_step or journal.step}"
     if problems:
         reason = " ".join((f"{reason}; and it could not be undone:", *problems))
     record = replace(
@@ -129,7 +129,7 @@ def _put_back(journal: Journal, env: Mapping[str, str]) -> list[str]:
         number=journal.number if all(record.number != journal.number for record in known) else next_number(known),
         kind=ApplyKind.RECOVER,
         failed_step=journal.failed_step or journal.step,
-        reason=journal.reason or reason,
+        reason=reason,
         warnings=tuple(warnings),
     )
     with contextlib.suppress(SpecdashError):
@@ -148,15 +148,12 @@ def _sweep(edit: Edit) -> None:
 
 
 def _signal_proxy(edit: Edit, env: Mapping[str, str]) -> None:
-    """Make live proxies of this env file take the old version over."""
-    file = os.path.realpath(edit.env_file)
-    for record in live_proxies(env):
-        if record.env_file is None or os.path.realpath(record.env_file) != file or record.env_digest == edit.old_digest:
-            continue
-        if edit.needs_restart and not record.restarts_itself:
-            continue
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(record.pid, RESTART_SIGNAL if edit.needs_restart else signal.SIGHUP)
+    """Make the proxy of this env file take the old version over."""
+    record = started_last(live_proxies(env), edit.env_file)
+    if record is None or record.env_digest == edit.old_digest or (edit.needs_restart and not record.restarts_itself):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(record.pid, RESTART_SIGNAL if edit.needs_restart else signal.SIGHUP)
 
 
 def _end_trial(noted: trial.TrialJournal, env: Mapping[str, str]) -> list[str]:

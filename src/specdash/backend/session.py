@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import queue
 import select
@@ -16,10 +17,13 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
+from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import (
     check_port,
     clear_stale_socket,
@@ -32,16 +36,17 @@ from specdash.backend.launch import (
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
-from specdash.backend.transaction import RunnerStoppedError
+from specdash.backend.steps import RunnerStoppedError
+from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
-from specdash.core.paths import run_records_dir
+from specdash.core.masking import without_secrets
+from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
 from specdash.system.files import reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from types import FrameType
 
     from specdash.backend.launch import LaunchPlan
@@ -110,12 +115,15 @@ class BackendSession:
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
-        self.planning: _Planning | None = None
+        self.planning: tuple[str | None, Future[LaunchPlan]] | None = None
+        """Digest of the env file, and the plan of it in the making."""
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
         self.asked_again = False
         self.fallback: LaunchPlan | None = None
         """The last good plan, until the engine of a reload has answered."""
+        self.unproven = True
+        """The engine was started by an env file, not by a change, and has not answered yet."""
         self.changing = 0
         """Changes under way: 0 or 1."""
         self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
@@ -142,17 +150,18 @@ class BackendSession:
         self._order(None)
 
     def swap(self, plan: LaunchPlan) -> tuple[RunningChild, float]:
-        """Stop the engine and start the one of `plan`; see `transaction.Runner`."""
+        """Stop the engine and start the one of `plan`; it, and the moment at which the old one was stopped.
+
+        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
+        the runner itself ends.
+        """
         order = _Swap(plan)
         self._order(order)
-        while not order.done.wait(_PLAN_POLL_S * 5):
-            if self._ended.is_set():
-                break
-        if order.error is not None:
-            raise order.error
-        if order.started is None:
+        while not self._ended.is_set() and not wait([order.started], _PLAN_POLL_S * 5).done:
+            pass
+        if not order.started.done():
             raise RunnerStoppedError("the runner was stopped")
-        return order.started, order.stopped_at
+        return order.started.result(), order.stopped_at
 
     @property
     def stopping(self) -> bool:
@@ -209,13 +218,13 @@ class BackendSession:
                 os.read(wake, 512)
             self._signals()
             self._take_orders()
-        if self.next is None and self.fallback is not None and self.first_signal is None:
+        if self.next is None and self.unproven and self.first_signal is None:
             how = describe_exit(self._clear_away())
-            self._say(
-                f"warning: the engine of the edited env file ended with {how}: {'; '.join(self.tail.errors())}; the "
-                f"last good settings run again (env {short(self.fallback.env_digest)}), the file was left as it is"
-            )
-            self.next = self.fallback
+            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.tail.errors())}")
+            with contextlib.suppress(SpecdashError):
+                self.next = self._last_good(error)
+                self._take_log(self.next)
+                self.say_refused(self.next)
         if self.next is None:
             return False
         try:
@@ -224,10 +233,26 @@ class BackendSession:
             if (order := self._swap) is None:
                 raise
             self._swap = self.next = None
-            order.error = error
-            order.done.set()
+            order.started.set_exception(error)
             return self._successor(wake)
         return True
+
+    def _last_good(self, error: SpecdashError) -> LaunchPlan:
+        """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
+        good, self.fallback, self.unproven = self.fallback, None, False
+        if good is None:
+            data = last_good(self.plan.env_file, self.plan.env_digest)
+            if data is None:
+                raise error
+            good = self.replan(self.plan, data)
+        return refused(good, error)
+
+    def say_refused(self, plan: LaunchPlan) -> None:
+        """Say that the last good version of the env file runs, and why."""
+        self._say(
+            f"warning: {plan.env_file} as it was edited does not start: {plan.refused}; the last good settings run "
+            f"again (env {short(plan.env_digest)}), the file was left as it is"
+        )
 
     def _take_orders(self) -> None:
         """Do what a change has asked for, once no reload is under way."""
@@ -247,10 +272,9 @@ class BackendSession:
             try:
                 self._take_log(order.plan)
             except SpecdashError as error:
-                order.error = error
-                order.done.set()
+                order.started.set_exception(error)
                 continue
-            self._swap, self.next, self.fallback = order, order.plan, None
+            self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
             order.stopped_at = time.monotonic()
             if self.engine_now.ended is None:
                 self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
@@ -273,7 +297,7 @@ class BackendSession:
             raise ValueError("the child was started without a pipe for its output")
         pipe = output.fileno()
         os.set_blocking(pipe, False)
-        watched = [pipe, wake, *([self.child.pidfd] if self.child.pidfd is not None else [])]
+        watched = [pipe, wake, self.child.pidfd]
         while True:
             slow = [self.echo.descriptor] if self.echo.pending and not self.echo.gone else []
             readable = select.select(watched, slow, [], self._wait())[0]
@@ -308,7 +332,7 @@ class BackendSession:
         while self.watch is not None and (check := self.watch.take()) is not None:
             if not check.pending and check.probe_tokens != 0:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
-                self.fallback = None
+                self._proven()
             self._write_record(check)
             if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.shown:
                 self.verdict = self.shown = line(check)
@@ -320,6 +344,18 @@ class BackendSession:
         if self.watch is not None and self.watch.done and self.verdict is None:
             self.watch = None
             self.tail.starting = False
+
+    def _proven(self) -> None:
+        """The engine has answered: what it was started by is the last good version of the env file from now on."""
+        unproven, self.fallback, self.unproven = self.unproven, None, False
+        if self.plan.env_file is None or not unproven:
+            return
+        try:
+            snapshot = read_env(Path(self.plan.env_file))
+            if snapshot.digest == self.plan.env_digest:
+                Backups(backups_dir()).keep_good(Role.BACKEND, snapshot.path, snapshot.data)
+        except SpecdashError as error:
+            self.fault(f"the settings that run now cannot be kept as the last good ones: {error}")
 
     def _write_record(self, check: StartCheck) -> None:
         self.engine_now.check = check
@@ -339,14 +375,12 @@ class BackendSession:
             self.echo.feed(f"specdash: warning: {text}\n".encode())
 
     def _wait(self) -> float:
-        wait = _IDLE_S if self.serves or self.next is not None else _PROBE_S
-        if self.watch is not None:
-            wait = min(wait, _PLAN_POLL_S)
-        if self.planning is not None:
-            wait = min(wait, _PLAN_POLL_S)
+        seconds = _IDLE_S if self.serves or self.next is not None else _PROBE_S
+        if self.watch is not None or self.planning is not None:
+            seconds = min(seconds, _PLAN_POLL_S)
         if self.deadline is not None:
-            wait = min(wait, max(0.0, self.deadline - time.monotonic()))
-        return wait
+            seconds = min(seconds, max(0.0, self.deadline - time.monotonic()))
+        return seconds
 
     def _copy(self, output: int) -> bool:
         try:
@@ -403,26 +437,46 @@ class BackendSession:
         if self.planning is not None or self.next is not None or self.changing:
             self.asked_again = True
         elif self.serves or file_digest(self.plan.env_file) != self.plan.env_digest:
-            self.planning = _Planning(self.replan, self.plan)
+            self._begin_to_plan()
+
+    def _begin_to_plan(self) -> None:
+        """Plan the env file in a thread that is not waited for at the end."""
+        made: Future[LaunchPlan] = Future()
+
+        def work() -> None:
+            try:
+                made.set_result(self.replan(self.plan, None))
+            except SpecdashError as error:
+                made.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
+                made.set_exception(SpecdashError(f"unexpected {type(error).__name__}: {error}"))
+
+        self.planning = file_digest(self.plan.env_file), made
+        threading.Thread(target=work, name="swap-plan", daemon=True).start()
 
     def _plan_is_made(self) -> None:
-        if self.planning is None or not self.planning.done:
+        if self.planning is None or not self.planning[1].done():
             return
-        made, self.planning = self.planning, None
+        (digest, made), self.planning = self.planning, None
+        digest = made.result().env_digest if made.exception() is None else digest
         again, self.asked_again = self.asked_again, False
-        if again and file_digest(self.plan.env_file) != made.digest:
-            self.planning = _Planning(self.replan, self.plan)
+        if again and file_digest(self.plan.env_file) != digest:
+            self._begin_to_plan()
             return
         try:
             plan = made.result()
             self._take_log(plan)
         except SpecdashError as error:
-            self._say(f"reload refused (env {short(made.digest)}): {error}")
+            self._say(f"reload refused (env {short(digest)}): {error}")
+            self.plan = self.engine_now.plan = refused(self.plan, error)
+            if self.engine_now.check is not None:
+                self._write_record(self.engine_now.check)
             return
         for warning in plan.warnings:
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
         self.next = plan
         self.fallback = self.plan if self.engine_now.check is not None else self.fallback
+        self.unproven = True
         self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
 
     def _take_log(self, plan: LaunchPlan) -> None:
@@ -438,8 +492,6 @@ class BackendSession:
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
         clear_stale_socket(plan.settings)
-        if plan is self.fallback:
-            self.fallback = None
         self.child = Child.start(plan.argv, plan.environment())
         self.plan, self.next = plan, None
         self.tail = Tail()
@@ -447,8 +499,7 @@ class BackendSession:
         self.signals_sent, self.deadline = 0, None
         self._cut_watch = False
         if self._swap is not None:
-            self._swap.started = self.engine_now
-            self._swap.done.set()
+            self._swap.started.set_result(self.engine_now)
             self._swap = None
         if self.asked_again and not self.changing:
             self.asked_again = False
@@ -487,7 +538,7 @@ class BackendSession:
 
 
 class RunningChild:
-    """One process of the engine, for a change; see `transaction.RunningEngine`."""
+    """One process of the engine. `began` is a monotonic moment, `check` what the look at its start has shown so far."""
 
     def __init__(self, pid: int, plan: LaunchPlan, began: float, tail: Tail) -> None:
         self.pid = pid
@@ -514,44 +565,7 @@ class _Swap:
     def __init__(self, plan: LaunchPlan) -> None:
         self.plan = plan
         self.stopped_at = 0.0
-        self.started: RunningChild | None = None
-        self.error: SpecdashError | None = None
-        self.done = threading.Event()
-
-
-class _Planning:
-    """A plan in the making, in a thread that is not waited for at the end."""
-
-    def __init__(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
-        self._read = file_digest(current.env_file)
-        self._plan: LaunchPlan | None = None
-        self._error: SpecdashError | None = None
-        self._thread = threading.Thread(target=self._work, args=(replan, current), name="swap-plan", daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        """Whether there is a result."""
-        return not self._thread.is_alive()
-
-    @property
-    def digest(self) -> str | None:
-        """That of the env file that was planned."""
-        return self._plan.env_digest if self._plan is not None else self._read
-
-    def result(self) -> LaunchPlan:
-        """The plan. Raises `SpecdashError` when none could be made."""
-        if self._plan is None:
-            raise self._error or SpecdashError("the plan was not made")
-        return self._plan
-
-    def _work(self, replan: Callable[[LaunchPlan, bytes | None], LaunchPlan], current: LaunchPlan) -> None:
-        try:
-            self._plan = replan(current, None)
-        except SpecdashError as error:
-            self._error = error
-        except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
-            self._error = SpecdashError(f"unexpected {type(error).__name__}: {error}")
+        self.started: Future[RunningChild] = Future()
 
 
 def short(digest: str | None) -> str:
@@ -587,7 +601,6 @@ def run(
     with the last errors of its log when it fails.
     """
     check_port(plan.settings)
-    check(plan)
     clear_stale_socket(plan.settings)
     kept = LogFile(plan.log, plan.settings.log_max_mib)
     try:
@@ -605,6 +618,8 @@ def run(
     session = BackendSession(plan, child, kept, next_plan, received if received is not None else [], control.path)
     if control.problem:
         session.fault(control.problem)
+    if plan.refused:
+        session.say_refused(plan)
     if repaired is not None:
         threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
     control.serve(session, plan.env_file)
@@ -637,6 +652,37 @@ def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) ->
     # The default log is named after the port, and so goes on too.
     kept = plan.log if log or settings.log_file else current.log
     return dataclasses.replace(plan, settings=settings, log=kept)
+
+
+def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
+    """What `make` plans of the env file, or of its last good version where that cannot be run as it was edited.
+
+    Raises what speaks against the file where no other version of it has served.
+    """
+    try:
+        plan = make(None)
+        check_port(plan.settings)
+    except SpecdashError as error:
+        file = env_file or str(backend_env_file())
+        good = last_good(file, file_digest(file))
+        if good is not None:
+            with contextlib.suppress(SpecdashError):
+                return refused(make(good), error)
+        raise
+    return plan
+
+
+def last_good(env_file: str | None, digest: str | None) -> bytes | None:
+    """The version of the env file that served last, where that is another one than that of `digest`."""
+    if env_file is None or digest is None:
+        return None
+    data = Backups(backups_dir()).good(Role.BACKEND, Path(env_file))
+    return None if data is None or hashlib.sha256(data).hexdigest() == digest else data
+
+
+def refused(plan: LaunchPlan, error: SpecdashError) -> LaunchPlan:
+    """The plan that runs although the env file holds another version, with what speaks against that one."""
+    return dataclasses.replace(plan, refused=without_secrets(str(error)))
 
 
 def report_warnings(plan: LaunchPlan, say: Callable[[str], None]) -> None:

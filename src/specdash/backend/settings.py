@@ -311,6 +311,13 @@ def settings_from_env(
     return _SettingsReader(env, detect, choice).settings()
 
 
+def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
+    """Of a backend env only what says which engine runs, and where it finds its libraries and devices."""
+    chosen = {key: base[key] for key in MACHINE_KEYS if base.get(key)}
+    chosen |= {key: text for key, text in env.items() if text and (key in MACHINE_KEYS or not key.startswith("LLAMA_"))}
+    return settings_from_env({**chosen, "LLAMA_MODEL": "model.gguf"})
+
+
 class _SettingsReader:
     def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
@@ -371,7 +378,7 @@ class _SettingsReader:
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
-            found += [("0", no) for key in parameter.native_keys if (no := _negated(key)) in self.env]
+            found += [("0", no) for key in parameter.native_keys if (no := negated(key)) in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"
@@ -545,7 +552,7 @@ class _SettingsReader:
     def _others(self) -> tuple[dict[str, str], dict[str, str]]:
         native: dict[str, str] = {}
         environment: dict[str, str] = {}
-        negations = {_negated(key) for key in BY_KEY if key.startswith("LLAMA_ARG_")}
+        negations = {negated(key) for key in BY_KEY if key.startswith("LLAMA_ARG_")}
         for key, value in self.env.items():
             if key in BY_KEY or key in negations:
                 continue
@@ -555,7 +562,8 @@ class _SettingsReader:
         return native, environment
 
 
-def _negated(key: str) -> str:
+def negated(key: str) -> str:
+    """The variable that switches the same off."""
     return key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
 
 

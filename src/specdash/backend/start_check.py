@@ -22,9 +22,17 @@ from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
 from specdash.core.records import SEE_LOG, CompletionEnd, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
-from specdash.llama.server_answers import ParseError, error_message, parse_health, parse_metrics, parse_slots
+from specdash.llama.server_answers import (
+    ParseError,
+    error_message,
+    mapping,
+    natural,
+    parse_health,
+    parse_metrics,
+    parse_slots,
+)
 from specdash.system.data import dataclass
-from specdash.system.http import Cancel, HttpReply, ask
+from specdash.system.http import Cancel, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,15 +209,19 @@ def first_completion(
     """
     kinds = [item for item in map(spec_type, promise.types) if item is not None]
     repeats = bool(promise.speculates) and any(not kind.reads_draft_model for kind in kinds)
-    asking = _Asking(url, promise, timeout, cancel)
+    deadline = time.monotonic() + timeout
+
+    def generate(prompt: Any, count: int, **parameters: Any) -> tuple[FirstCompletion, list[int]]:
+        return _completion(url, promise, deadline - time.monotonic(), cancel, prompt, count, **parameters)
+
     prompt = LONG_PROMPT if repeats else SHORT_PROMPT
-    found = asking.generate(prompt, PROBE_TOKENS, temperature=0, return_tokens=repeats)
+    found, tokens = generate(prompt, PROBE_TOKENS, temperature=0, return_tokens=repeats)
     if found.problem or found.seconds > patience:
         return found
-    if repeats and not found.drafted and asking.tokens:
-        found = found.and_then(asking.generate([prompt, *asking.tokens, prompt], PROBE_TOKENS, temperature=0))
+    if repeats and not found.drafted and tokens:
+        found = found.and_then(generate([prompt, *tokens, prompt], PROBE_TOKENS, temperature=0)[0])
     if drafts_with_a_model(promise) and not found.problem and not found.rejected:
-        found = found.and_then(asking.generate(SHORT_PROMPT, _HARD_TOKENS, **_HARD))
+        found = found.and_then(generate(SHORT_PROMPT, _HARD_TOKENS, **_HARD)[0])
     return found
 
 
@@ -219,78 +231,42 @@ def drafts_with_a_model(promise: ServerPromise) -> bool:
     return bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
 
 
-class _Asking:
-    """Completions, one after the other, before one deadline."""
+def _completion(
+    url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None, prompt: Any, count: int, **parameters: Any
+) -> tuple[FirstCompletion, list[int]]:
+    """One completion, and the tokens that it generated where it was asked for them."""
+    body = {"prompt": prompt, "n_predict": count, "cache_prompt": False, "ignore_eos": True, "stream": False}
+    began = time.monotonic()
 
-    def __init__(self, url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None) -> None:
-        self._url = url
-        self._promise = promise
-        self._deadline = time.monotonic() + timeout
-        self._cancel = cancel
-        self.tokens: list[int] = []
-        """What the last one generated, where it was asked to tell."""
+    def ended(why: str, how: CompletionEnd) -> tuple[FirstCompletion, list[int]]:
+        took = time.monotonic() - began
+        return FirstCompletion(seconds=took, problem=f"a first completion {why}", completion=how), []
 
-    def generate(self, prompt: Any, count: int, **parameters: Any) -> FirstCompletion:
-        body = {"prompt": prompt, "n_predict": count, "cache_prompt": False, "ignore_eos": True, "stream": False}
-        began = time.monotonic()
-        left = max(1.0, self._deadline - began)
-        try:
-            reply = ask(
-                self._url,
-                "/completion",
-                headers=self._promise.headers,
-                body={**body, **parameters},
-                timeout=left,
-                cancel=self._cancel,
-                verified=False,
-            )
-        except OSError as error:
-            late = isinstance(error, TimeoutError)
-            words = "did not answer in time" if late else f"broke off ({error})"
-            how = CompletionEnd.LATE if late else CompletionEnd.BROKEN_OFF
-            return FirstCompletion(
-                seconds=time.monotonic() - began, problem=f"a first completion {words}", completion=how
-            )
-        seconds = time.monotonic() - began
-        if reply.status != 200 or not isinstance(reply.json, dict):
-            how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
-            said = f"a first completion failed: {_complaint(reply)}"
-            return FirstCompletion(seconds=seconds, problem=said, completion=how)
-        answer: dict[str, Any] = reply.json
-        tokens = _tokens(answer)
-        if not tokens:
-            said = "a first completion gave no tokens"
-            return FirstCompletion(seconds=seconds, problem=said, completion=CompletionEnd.FAILED)
-        told = answer.get("tokens")
-        self.tokens = [entry for entry in told if isinstance(entry, int)] if isinstance(told, list) else []
-        drafted, accepted = _drafts(answer)
-        return FirstCompletion(tokens, drafted, accepted, seconds, self._task_in(answer.get("id_slot")))
-
-    def _task_in(self, slot: object) -> tuple[int, ...]:
-        slots = slots_of(self._url, self._promise, self._cancel) if isinstance(slot, int) else ""
-        if isinstance(slots, str):
-            return ()
-        return tuple(item.task for item in slots.slots if item.id == slot and item.task is not None)
-
-
-def _complaint(reply: HttpReply) -> str:
-    said = error_message(reply.body)
-    return f"HTTP {reply.status}{': ' if said else ''}{said}"
-
-
-def _tokens(answer: dict[str, Any]) -> int:
-    count = answer.get("tokens_predicted")
-    if isinstance(count, int):
-        return count
-    return 1 if answer.get("content") else 0
-
-
-def _drafts(answer: dict[str, Any]) -> tuple[int, int]:
-    timings = answer.get("timings")
-    if not isinstance(timings, dict):
-        return 0, 0
-    drafted, accepted = timings.get("draft_n"), timings.get("draft_n_accepted")
-    return (drafted, accepted) if isinstance(drafted, int) and isinstance(accepted, int) else (0, 0)
+    try:
+        reply = ask(
+            url, "/completion", headers=promise.headers, body={**body, **parameters}, timeout=max(1.0, timeout),
+            cancel=cancel, verified=False,
+        )  # fmt: skip
+    except TimeoutError:
+        return ended("did not answer in time", CompletionEnd.LATE)
+    except OSError as error:
+        return ended(f"broke off ({error})", CompletionEnd.BROKEN_OFF)
+    if reply.status != 200 or not isinstance(reply.json, dict):
+        text = error_message(reply.body)
+        how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
+        return ended(f"failed: HTTP {reply.status}{': ' if text else ''}{text}", how)
+    seconds, answer, timings = time.monotonic() - began, reply.json, mapping(reply.json.get("timings"))
+    counted = natural(answer.get("tokens_predicted"))
+    tokens = counted if counted is not None else 1 if answer.get("content") else 0
+    if not tokens:
+        return ended("gave no tokens", CompletionEnd.FAILED)
+    drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
+    slots = slots_of(url, promise, cancel) if isinstance(answer.get("id_slot"), int) else ""
+    rows = () if isinstance(slots, str) else slots.slots
+    tasks = tuple(row.task for row in rows if row.id == answer["id_slot"] and row.task is not None)
+    written = answer.get("tokens")
+    kept = [entry for entry in written if isinstance(entry, int)] if isinstance(written, list) else []
+    return FirstCompletion(tokens, drafted, accepted, seconds, tasks), kept
 
 
 PROBE_S = 8.0
@@ -361,56 +337,37 @@ def judge(
         )
     if promise.router:
         return replace(said, because="a router: each of its models has settings of its own")
+    drafted = probed is not None and probed.drafted > 0
     if promise.speculates is False:
-        return _unasked(said, look, probed)
-    if probed is not None and probed.drafted:
+        if look.drafting or drafted:
+            seen = Drafting.YES if drafted else Drafting.READY
+            return replace(said, drafting=seen, because="it drafts although the settings ask for none")
+        unseen = f" ({look.problem})" if look.drafting is None and look.problem else ""
+        return replace(said, drafting=Drafting.OFF, because=f"no speculation type is set{unseen}")
+    chain = ",".join(promise.types) or "the type that it detected itself"
+    if probed is not None and drafted:
         share = f"{probed.accepted} of {probed.drafted} drafted tokens accepted"
-        return replace(said, drafting=Drafting.YES, because=f"{_chain(promise)}, {share}")
-    if probed is not None and probed.completion is CompletionEnd.FAILED:
-        return _fails(said, probed, failure)
-    if look.drafting is not None and look.slots is not None and look.drafting < look.slots:
-        return _failed(said, look, failure)
+        return replace(said, drafting=Drafting.YES, because=f"{chain}, {share}")
+    # Slots that can draft are worth nothing on a server that fails what it is asked.
+    fails = probed is not None and probed.completion is CompletionEnd.FAILED
+    some_do_not = look.drafting is not None and look.slots is not None and look.drafting < look.slots
+    if failure is not None and (fails or some_do_not or look.drafting is None):
+        return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
+    if probed is not None and fails:
+        return replace(said, drafting=Drafting.FAILED, because=probed.problem, fix=SEE_LOG, cause=FAILED_COMPLETION)
+    if some_do_not:
+        why = unexplained(look.drafting or 0, look.slots or 0)
+        return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
     if look.drafting is None:
-        if failure is not None:
-            return _failed(said, look, failure)
         return replace(said, because=f"whether it speculates cannot be seen: {look.problem}")
-    return replace(said, drafting=Drafting.READY, because=f"{_chain(promise)}: {_no_draft(promise, probed)}")
-
-
-def _unasked(said: StartCheck, look: SlotsLook, probed: FirstCompletion | None) -> StartCheck:
-    if look.drafting or (probed is not None and probed.drafted):
-        drafting = Drafting.YES if probed is not None and probed.drafted else Drafting.READY
-        return replace(said, drafting=drafting, because="it drafts although the settings ask for none")
-    if look.drafting is None and look.problem:
-        return replace(said, drafting=Drafting.OFF, because=f"no speculation type is set ({look.problem})")
-    return replace(said, drafting=Drafting.OFF, because="no speculation type is set")
-
-
-def _failed(said: StartCheck, look: SlotsLook, failure: StartFailure | None) -> StartCheck:
-    if failure is not None:
-        return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
-    why = unexplained(look.drafting or 0, look.slots or 0)
-    return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
-
-
-def _fails(said: StartCheck, probed: FirstCompletion, failure: StartFailure | None) -> StartCheck:
-    """Slots that can draft are worth nothing on a server that fails what it is asked."""
-    if failure is not None:
-        return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
-    return replace(said, drafting=Drafting.FAILED, because=probed.problem, fix=SEE_LOG, cause=FAILED_COMPLETION)
-
-
-def _no_draft(promise: ServerPromise, probed: FirstCompletion | None) -> str:
     if probed is None:
-        return "its slots can draft; no draft seen yet"
-    if probed.problem:
-        return f"its slots can draft, but {probed.problem}"
-    why = f" ({_REPEATS})" if promise.types and all(kind.startswith("ngram") for kind in promise.types) else ""
-    return f"its slots can draft, and made no draft in {probed.tokens} tokens{why}"
-
-
-def _chain(promise: ServerPromise) -> str:
-    return ",".join(promise.types) or "the type that it detected itself"
+        why = "; no draft seen yet"
+    elif probed.problem:
+        why = f", but {probed.problem}"
+    else:
+        ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
+        why = f", and made no draft in {probed.tokens} tokens{f' ({_REPEATS})' if ngrams else ''}"
+    return replace(said, drafting=Drafting.READY, because=f"{chain}: its slots can draft{why}")
 
 
 def pending() -> StartCheck:
@@ -420,17 +377,16 @@ def pending() -> StartCheck:
 
 def line(check: StartCheck) -> str:
     """The verdict as the runner says it."""
-    if check.drafting is Drafting.YES:
-        return f"speculating: {check.because}"
-    if check.drafting is Drafting.READY:
-        return f"ready to speculate: {check.because}"
     if check.cause == FAILED_COMPLETION:
         return f"it runs, and fails what it is asked: {check.because}; {check.fix}"
-    if check.drafting is Drafting.FAILED:
-        return f"running without speculation because {check.because}; {check.fix}"
-    if check.drafting is Drafting.OFF:
-        return f"running without speculation: {check.because}"
-    return f"not known whether it speculates: {check.because}"
+    begins = {
+        Drafting.YES: "speculating: ",
+        Drafting.READY: "ready to speculate: ",
+        Drafting.FAILED: "running without speculation because ",
+        Drafting.OFF: "running without speculation: ",
+        Drafting.UNKNOWN: "not known whether it speculates: ",
+    }
+    return f"{begins[check.drafting]}{check.because}{f'; {check.fix}' if check.drafting is Drafting.FAILED else ''}"
 
 
 def check_start(
@@ -461,7 +417,11 @@ def check_start(
             break
         # Whoever waits for the verdict gets it now; a slow first request says nothing of the ones after it.
         publish(judge(promise, look, failure, probed, time.time()))
-        if _paused(pause, cancel) or _unprobed(promise, look := _look(promise, cancel), probe=probe) is not None:
+        until = time.monotonic() + pause
+        while time.monotonic() < until and not (cancel is not None and cancel.cancelled):
+            time.sleep(_SLOWEST_POLL_S)
+        look = _look(promise, cancel)
+        if (cancel is not None and cancel.cancelled) or _unprobed(promise, look, probe=probe) is not None:
             break
         probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
     if cancel is not None and cancel.cancelled:
@@ -469,15 +429,6 @@ def check_start(
     if probed.completion is CompletionEnd.FAILED:
         failure = _cause(promise, look, lines, parameters)
     return judge(promise, look, failure, probed, time.time())
-
-
-def _paused(seconds: float, cancel: Cancel | None) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if cancel is not None and cancel.cancelled:
-            return True
-        time.sleep(_SLOWEST_POLL_S)
-    return False
 
 
 def _cause(

@@ -42,6 +42,10 @@ class CancelledApplyError(SpecdashError):
     exit_code = ExitCode.INTERRUPTED
 
 
+class RunnerStoppedError(SpecdashError):
+    """The runner was asked to end while the change was under way."""
+
+
 class Steps:
     """The steps of one apply. `seconds` holds how long each took; `current` the one that runs, or failed."""
 
@@ -231,24 +235,19 @@ _CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s|\[(?:INFO|DEBUG)\]")
 _SPECULATION = re.compile(r"draft|spec|vocab|ngram", re.IGNORECASE)
 _WEIGHTY = re.compile(r"^\s*[\d.]+\s+[EW]\s|error|failed|warn|incompatible|mismatch", re.IGNORECASE)
 _LONGEST = 400
-MOST_LINES = 8
+_MOST_LINES = 8
 
 
-def telling(lines: Iterable[str], most: int = MOST_LINES) -> tuple[str, ...]:
-    """The lines that look like the cause, in their order, each once, without secrets."""
+def explained(lines: list[str]) -> tuple[str, ...]:
+    """The lines that look like the cause, in their order, each once, else the last ones; without secrets."""
     kept = [line for line in dict.fromkeys(lines) if _TELLING.search(line) and not _CALM.match(line)]
-    return _shown(kept[-most:])
-
-
-def last_lines(lines: list[str]) -> tuple[str, ...]:
-    """The last of them, without secrets."""
-    return _shown(lines[-MOST_LINES:])
+    return _shown((kept or lines)[-_MOST_LINES:])
 
 
 def about_speculation(lines: Iterable[str]) -> tuple[str, ...]:
     """The errors and warnings that concern drafting."""
     kept = list(dict.fromkeys(lines))
-    return _shown([line for line in kept if _SPECULATION.search(line) and _WEIGHTY.search(line)][-MOST_LINES:])
+    return _shown([line for line in kept if _SPECULATION.search(line) and _WEIGHTY.search(line)][-_MOST_LINES:])
 
 
 def last_line(lines: Sequence[str]) -> str:

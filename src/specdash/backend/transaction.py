@@ -12,7 +12,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -20,7 +20,6 @@ from specdash.backend import start_check
 from specdash.backend.env_store import Backups, check_writable, read_env, replace_env
 from specdash.backend.journal import (
     ApplyLock,
-    ApplyPhase,
     ServiceBefore,
     append_record,
     describe,
@@ -37,15 +36,14 @@ from specdash.backend.steps import (
     Steps,
     about_speculation,
     check_speculation,
+    explained,
     last_line,
-    last_lines,
     probe,
     speculative,
-    telling,
 )
 from specdash.collect.discover import place, recorded_key
-from specdash.collect.run_records import live_proxies
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role, is_secret
+from specdash.collect.run_records import live_proxies, started_last
+from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep, Role, is_secret
 from specdash.core.errors import ConflictError, NotWrittenError, PortInUseError, SpecdashError
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.readings import HealthStatus
@@ -56,13 +54,14 @@ from specdash.system.processes import family, own_start, same_process
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from specdash.backend.env_store import EnvSnapshot
     from specdash.backend.journal import Edit, Journal
     from specdash.backend.launch import LaunchPlan
+    from specdash.backend.session import BackendSession, RunningChild
     from specdash.core.readings import Health
-    from specdash.core.records import ProxyRecord, StartCheck
+    from specdash.core.records import ProxyRecord
     from specdash.system.http import HttpReply
 
 LOOK_S = 0.012
@@ -98,51 +97,6 @@ RESTART_SIGNAL = signal.SIGUSR2
 """Asks a proxy to drain and to execute itself again with its listening socket."""
 
 
-class RunningEngine(Protocol):
-    """One process of the engine, as its runner knows it. Times are monotonic seconds."""
-
-    pid: int
-    plan: LaunchPlan
-    began: float
-    check: StartCheck | None
-    """What the runner's look at this start has shown so far."""
-
-    @property
-    def ended(self) -> str | None:
-        """How the process ended, in words; None while it runs."""
-
-    def lines(self) -> list[str]:
-        """What it has printed since its start, as far as it is kept."""
-
-
-class Runner(Protocol):
-    """What owns the engine. Its methods are safe to call from the thread of a change."""
-
-    @property
-    def engine(self) -> RunningEngine:
-        """The engine that runs, or the last one that did."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the runner was asked to end, or has."""
-
-    def planned(self, data: bytes) -> LaunchPlan:
-        """Plan the engine for these bytes of the env file. Raises `SpecdashError` for what would not run."""
-
-    def quiet(self) -> None:
-        """End the runner's own look at the engine, so that it does not delay the change."""
-
-    def swap(self, plan: LaunchPlan) -> tuple[RunningEngine, float]:
-        """Stop the engine and start the one of `plan`; it and the moment at which the old one was stopped.
-
-        Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
-        the runner itself ends."""
-
-
-class RunnerStoppedError(SpecdashError):
-    """The runner was asked to end while the change was under way."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of a change. `error` is what stood in the way; `changed` says whether anything was touched meanwhile."""
@@ -160,7 +114,7 @@ class Transaction:
     def __init__(
         self,
         wanted: Journal,
-        runner: Runner | None,
+        runner: BackendSession | None,
         steps: Steps,
         env: Mapping[str, str] = os.environ,
         *,
@@ -181,7 +135,7 @@ class Transaction:
         self._warnings = list(wanted.warnings)
         self._planned: LaunchPlan | None = None
         self._last_good: LaunchPlan | None = None
-        self._engine: RunningEngine | None = None
+        self._engine: RunningChild | None = None
         self._probe_before_s: float | None = None
         self._slower = False
 
@@ -193,12 +147,13 @@ class Transaction:
         """
         lock = self._lock or ApplyLock(f"{self.journal.kind} {describe(self._changes)}", self._env)
         try:
-            with self.steps.step(ApplyStep.LOCK):
-                if self._lock is None:
-                    lock.acquire()
+            try:
+                with self.steps.step(ApplyStep.LOCK):
+                    if self._lock is None:
+                        lock.acquire()
+            except CancelledApplyError as error:
+                return self.refused(error)
             return self._locked()
-        except CancelledApplyError as error:
-            return self.refused(error)
         finally:
             if self._lock is None:
                 lock.release()
@@ -209,22 +164,29 @@ class Transaction:
                 snapshots = self._preflight()
             with self.steps.step(ApplyStep.BACKUP):
                 self._backup(snapshots)
-        except CancelledApplyError:
-            self._file.remove()
-            raise
         except SpecdashError as error:
             self._file.remove()
             return self.refused(error)
         try:
             self._forward()
-            with self.steps.step(ApplyStep.RECORD):
-                self._note(step=ApplyStep.RECORD)
+            with self._step(ApplyStep.RECORD):
                 self.steps.keep()
+                self._keep_good()
                 return Outcome(self._conclude(ApplyOutcome.APPLIED), changed=True, slower=self._slower)
         except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
             return self._undo(error)
         finally:
             self._resume_proxies()
+
+    def _keep_good(self) -> None:
+        """What was verified is what the next start of the runner falls back to."""
+        edit = self.journal.edit(Role.BACKEND)
+        if edit is None or self._planned is None or self.journal.trial:
+            return
+        try:
+            Backups(backups_dir(self._env)).keep_good(edit.role, Path(edit.env_file), edit.new)
+        except NotWrittenError as error:
+            self._warn(str(error))
 
     @property
     def _changes(self) -> tuple[Any, ...]:
@@ -282,8 +244,6 @@ class Transaction:
             running=True,
             healthy=well,
             speculative=speculative(url, promise) if well else None,
-            engine_pid=self._engine.pid,
-            digest=plan.env_digest,
         )
 
     # The way forward.
@@ -291,45 +251,39 @@ class Transaction:
     def _forward(self) -> None:
         backend, proxy = self.journal.edit(Role.BACKEND), self.journal.edit(Role.PROXY)
         if self._planned is not None:
-            self._hold_proxies()
+            with self._step(ApplyStep.HOLD):
+                count = self._close().count
+                self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
             self._drain()
         else:
             why = "the backend goes on" if backend is None else "the backend does not run"
             self.steps.skip(ApplyStep.HOLD, why)
             self.steps.skip(ApplyStep.DRAIN, why)
-        with self.steps.step(ApplyStep.WRITE):
-            self._note(step=ApplyStep.WRITE, written=tuple(edit.role for edit in self.journal.edits))
+        with self._step(ApplyStep.WRITE, written=tuple(edit.role for edit in self.journal.edits)):
             self._write_all()
             self.steps.say(", ".join(Path(edit.env_file).name for edit in self.journal.edits))
         if self._planned is not None:
             self._bring_backend(self._planned)
         elif proxy is not None:
-            with self.steps.step(ApplyStep.RESTART):
-                self._note(step=ApplyStep.RESTART, touched=(Role.PROXY,))
+            with self._step(ApplyStep.RESTART, touched=(Role.PROXY,)):
                 self.steps.say(f"the proxy {self._bring_proxy(proxy, new=True)}")
             for step in (ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE):
                 self.steps.skip(step, "the backend goes on")
         else:
             for step in (ApplyStep.RESTART, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE):
                 self.steps.skip(step, "the backend does not run: it counts at the next start")
-        with self.steps.step(ApplyStep.RESUME):
-            both = proxy is not None and self._planned is not None
-            self._note(step=ApplyStep.RESUME, touched=self._touched(Role.PROXY) if both else self.journal.touched)
-            if both and proxy is not None and not proxy.needs_restart:
-                self._bring_proxy(proxy, new=True)
+        after = proxy if self._planned is not None else None
+        touched = self.journal.touched if after is None else (Role.BACKEND, Role.PROXY)
+        with self._step(ApplyStep.RESUME, touched=touched):
+            if after is not None and not after.needs_restart:
+                self._bring_proxy(after, new=True)
             self._resume_proxies()
-            if both and proxy is not None and proxy.needs_restart:
+            if after is not None and after.needs_restart:
                 # Only now: requests that wait in the old process must be let through before it ends.
-                self._bring_proxy(proxy, new=True)
+                self._bring_proxy(after, new=True)
             self.steps.say("everything passes again" if self._planned is not None else "nothing was held")
         self._request()
         self._settle()
-
-    def _hold_proxies(self) -> None:
-        with self.steps.step(ApplyStep.HOLD):
-            self._note(step=ApplyStep.HOLD)
-            count = self._close().count
-            self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
 
     def _close(self) -> ProxyHold:
         """Hold every proxy in front of the backend, and write their names down first."""
@@ -349,8 +303,7 @@ class Transaction:
         assert self._runner is not None  # noqa: S101 - a drain is of a runner's engine
         assert self._last_good is not None  # noqa: S101
         assert self._hold is not None  # noqa: S101
-        with self.steps.step(ApplyStep.DRAIN):
-            self._note(step=ApplyStep.DRAIN)
+        with self._step(ApplyStep.DRAIN):
             self._runner.quiet()
             began = time.monotonic()
             limit = self.journal.drain_timeout_s
@@ -391,24 +344,23 @@ class Transaction:
             raise
 
     def _bring_backend(self, plan: LaunchPlan) -> None:
-        with self.steps.step(ApplyStep.RESTART):
-            self._note(step=ApplyStep.RESTART, touched=self._touched(Role.BACKEND))
+        with self._step(ApplyStep.RESTART, touched=(Role.BACKEND,)):
             self._swap(plan)
         with self.steps.step(ApplyStep.HEALTH):
             self._until_healthy(self.journal.health_timeout_s)
             self._note(step=ApplyStep.HEALTH)
         engine = self._running()
         url, promise = plan.settings.url, promise_of(plan.settings, self._env)
-        with self.steps.step(ApplyStep.SPECULATION):
-            self._note(step=ApplyStep.SPECULATION)
+        with self._step(ApplyStep.SPECULATION):
             try:
                 verdict = check_speculation(url, promise)
             except StepFailedError as error:
                 lines = engine.lines()
                 raise StepFailedError(str(error), about_speculation(lines) or explained(lines)) from None
-            self._take(verdict.detail, verdict.warning)
-        with self.steps.step(ApplyStep.PROBE):
-            self._note(step=ApplyStep.PROBE)
+            if verdict.warning is not None:
+                self._warn(verdict.warning)
+            self.steps.say(verdict.detail)
+        with self._step(ApplyStep.PROBE):
             try:
                 limit = min(_PROBE_S, self.journal.health_timeout_s)
                 found = probe(url, promise, limit, lambda: engine.check, self.steps.wait)
@@ -416,7 +368,7 @@ class Transaction:
                 raise StepFailedError(str(error), self._last_words()) from None
             if engine.ended is not None:
                 raise StepFailedError("it generated, and then its process ended", self._last_words())
-            self._take(found.detail, found.warning)
+            self.steps.say(found.detail)
             self._compare_probes(found.seconds_per_token)
 
     def _compare_probes(self, now_s: float | None) -> None:
@@ -452,7 +404,7 @@ class Transaction:
                     check_port(engine.plan.settings)
                 except PortInUseError as error:
                     raise StepFailedError(str(error), lines) from None
-                raise StepFailedError(f"the engine ended with {engine.ended}{because(lines)}", lines)
+                raise _failure(f"the engine ended with {engine.ended}", lines)
             answers = found is not None and found.status is HealthStatus.OK
             settings = engine.plan.settings
             if answers and (settings.host.endswith(".sock") or owns_port(engine.pid, settings.port) is not False):
@@ -468,15 +420,11 @@ class Transaction:
             self.steps.wait(LOOK_S)
         if self.down_since is not None:
             self.steps.seconds[ENGINE_LOAD] = round(now - engine.began, 4)
-        self._up(now)
+            self.down_s = (self.down_s or 0.0) + max(0.0, now - self.down_since)
+            self.down_since = None
         self.steps.say(f"healthy, process {engine.pid}")
 
-    def _up(self, at: float) -> None:
-        if self.down_since is not None:
-            self.down_s = (self.down_s or 0.0) + max(0.0, at - self.down_since)
-            self.down_since = None
-
-    def _running(self) -> RunningEngine:
+    def _running(self) -> RunningChild:
         assert self._engine is not None  # noqa: S101 - asked for only after a swap
         return self._engine
 
@@ -503,15 +451,7 @@ class Transaction:
     def _proxy_record(self) -> ProxyRecord | None:
         """The most recently started live proxy whose run record names the env file of the edit."""
         edit = self.journal.edit(Role.PROXY)
-        if edit is None:
-            return None
-        file = os.path.realpath(edit.env_file)
-        found = [
-            record
-            for record in live_proxies(self._env)
-            if record.env_file is not None and os.path.realpath(record.env_file) == file
-        ]
-        return max(found, key=lambda record: record.pid_started, default=None)
+        return started_last(live_proxies(self._env), edit.env_file) if edit is not None else None
 
     def _bring_proxy(self, edit: Edit, *, new: bool) -> str:
         """Make the proxy take this version over; what was done, in words. Raises `StepFailedError` when it does not."""
@@ -540,7 +480,7 @@ class Transaction:
             if gone or time.monotonic() > deadline:
                 lines = explained([line for line in _log_lines(record.log) if line not in seen])
                 what = "ended" if gone else f"did not take its settings over within {limit:g} s"
-                raise StepFailedError(f"the proxy {what}{because(lines)}", lines)
+                raise _failure(f"the proxy {what}", lines)
             self.steps.wait(_POLL_S)
         return "restarted, no connection refused" if edit.needs_restart else "took it over, no stream dropped"
 
@@ -560,8 +500,7 @@ class Transaction:
             self.steps.skip(ApplyStep.REQUEST, found)
             return
         url = found.url
-        with self.steps.step(ApplyStep.REQUEST, url):
-            self._note(step=ApplyStep.REQUEST)
+        with self._step(ApplyStep.REQUEST, url):
             key = recorded_key(found, self._env)
             if found.api_key_env is not None and key is None:
                 self._warn(f"no request was sent through the proxy at {url}: its key is not known here")
@@ -628,8 +567,7 @@ class Transaction:
         period = self.journal.settle_s if self._planned is not None or self.journal.touched else 0.0
         engine = self._engine if self._planned is not None else None
         proxy = self._proxy_record()
-        with self.steps.step(ApplyStep.SETTLE, f"settling {period:g} s, clients are served"):
-            self._note(step=ApplyStep.SETTLE)
+        with self._step(ApplyStep.SETTLE, f"settling {period:g} s, clients are served"):
             began = well_at = time.monotonic()
             next_slots = began + min(_SPECULATION_S, period)
             while True:
@@ -637,8 +575,7 @@ class Transaction:
                 left = began + period - now
                 well = True
                 if proxy is not None and not same_process(proxy.pid, proxy.pid_started):
-                    lines = explained(_log_lines(proxy.log))
-                    raise StepFailedError(f"the proxy ended{because(lines)}", lines)
+                    raise _failure("the proxy ended", explained(_log_lines(proxy.log)))
                 if engine is not None:
                     well = self._engine_stands(engine)
                     well_at = now if well else well_at
@@ -657,7 +594,7 @@ class Transaction:
                 self.steps.wait(min(_SETTLE_LOOK_S, max(0.01, left)))
             self.steps.say(f"stood for {period:g} s")
 
-    def _engine_stands(self, engine: RunningEngine) -> bool:
+    def _engine_stands(self, engine: RunningChild) -> bool:
         """Whether it answers; raises `StepFailedError` when it is gone."""
         if engine.ended is None:
             return healthy(engine.plan.settings.url)
@@ -681,7 +618,6 @@ class Transaction:
         problems: list[str] = []
         unwritten = False
         with self.steps.step(ApplyStep.ROLLBACK, "putting the old settings back"):
-            self._note_if_possible(phase=ApplyPhase.ROLLING_BACK)
             back = []
             for edit in self.journal.edits:
                 if edit.role not in self.journal.written:
@@ -712,7 +648,8 @@ class Transaction:
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         if problems:
             reason = " ".join((f"{reason}; and it could not be undone:", *problems))
-        record = self._conclude(outcome, reason=reason, failed_step=failed, keep_journal=unwritten)
+            self.journal = replace(self.journal, reason=self._scrub(reason))
+        record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
         return Outcome(record, known, changed)
 
@@ -771,13 +708,12 @@ class Transaction:
 
     # Notes and the record.
 
-    def _touched(self, role: Role) -> tuple[Role, ...]:
-        return tuple(dict.fromkeys((*self.journal.touched, role)))
-
-    def _take(self, detail: str, warning: str | None) -> None:
-        if warning is not None:
-            self._warn(warning)
-        self.steps.say(detail)
+    @contextlib.contextmanager
+    def _step(self, step: ApplyStep, detail: str = "", **changes: Any) -> Iterator[None]:
+        """One step, written down before anything of it is done."""
+        with self.steps.step(step, detail):
+            self._note(step=step, **changes)
+            yield
 
     def _warn(self, text: str) -> None:
         clean = self._scrub(text)
@@ -811,26 +747,20 @@ class Transaction:
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
         taken = read_records(applies_file(self._env))
-        self.journal = replace(self.journal, number=next_number(taken))
-        record = self._record(ApplyOutcome.REFUSED, reason=str(error), failed_step=self.steps.current)
-        record = replace(record, backups={}, digests={}, url=None)
+        self.journal = replace(
+            self.journal, number=next_number(taken), failed_step=self.steps.current, reason=self._scrub(str(error))
+        )
+        record = replace(self._record(ApplyOutcome.REFUSED), backups={}, digests={}, url=None)
         # Where the disk is what stands in the way, `error` says so already.
         with contextlib.suppress(NotWrittenError):
             append_record(applies_file(self._env), record)
         return Outcome(record, error)
 
-    def _conclude(
-        self,
-        outcome: ApplyOutcome,
-        *,
-        reason: str = "",
-        failed_step: ApplyStep | None = None,
-        keep_journal: bool = False,
-    ) -> ApplyRecord:
+    def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
         """Append the record and remove the journal. A record that cannot be written becomes a warning: what it says
         was done either way."""
         self._resume_proxies()
-        record = self._record(outcome, reason=reason, failed_step=failed_step)
+        record = self._record(outcome)
         try:
             append_record(applies_file(self._env), record)
         except NotWrittenError as error:
@@ -844,12 +774,9 @@ class Transaction:
                 self._file.remove()
         return record
 
-    def _record(self, outcome: ApplyOutcome, *, reason: str = "", failed_step: ApplyStep | None = None) -> ApplyRecord:
+    def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
         return replace(
             self.journal.record(outcome),
-            failed_step=failed_step,
-            reason=self._scrub(reason),
-            log_lines=self.journal.log_lines if failed_step is not None else (),
             warnings=tuple(self._warnings),
             downtime_s=None if self.down_s is None else round(self.down_s, 4),
             longest_stall_s=None if self.longest_stall_s is None else round(self.longest_stall_s, 3),
@@ -905,20 +832,15 @@ def owns_port(pid: int, port: int) -> bool | None:
     return None if hidden else False
 
 
+def _failure(what: str, lines: tuple[str, ...]) -> StepFailedError:
+    """The failure, with the last of its lines as the cause."""
+    return StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
+
+
 def _state_words(found: Health | None) -> str:
     if found is None:
         return "no answer yet"
     return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
-
-
-def explained(lines: list[str]) -> tuple[str, ...]:
-    """The lines that say why, else the last ones."""
-    return telling(lines) or last_lines(lines)
-
-
-def because(lines: tuple[str, ...]) -> str:
-    """The last line as a cause, to be appended to a sentence."""
-    return f": {lines[-1]}" if lines else ""
 
 
 def _log_lines(path: str | None) -> list[str]:
@@ -932,6 +854,3 @@ def _log_lines(path: str | None) -> list[str]:
 def _complaint(reply: HttpReply) -> str:
     message = error_message(reply.body)
     return f"HTTP {reply.status}{f': {message}' if message else ''}"
-
-
-__all__ = ["ApplyKind", "Outcome", "Runner", "RunnerStoppedError", "RunningEngine", "Transaction"]

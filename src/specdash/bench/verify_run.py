@@ -192,7 +192,7 @@ _OUR_OWN = ("host", "port", "slots", "metrics", "parallel")
 
 
 @dataclass(frozen=True, slots=True)
-class RunningEngine:
+class EngineInPlace:
     """A server that runs already, and is left as it is. `key` is its API key, the secret itself."""
 
     url: str

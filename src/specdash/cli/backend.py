@@ -47,14 +47,21 @@ def run(args: argparse.Namespace) -> int:
     from specdash.backend.launch import plan_from_file
 
     repaired = _repaired(args.env_file) if args.action == "run" else None
-    plan = plan_from_file(args.env_file, engine=args.engine, log=args.log_file)
+    check = _unchecked if args.action == "show" or args.no_preflight else _refuse
+
+    def made(data: bytes | None) -> LaunchPlan:
+        plan = plan_from_file(args.env_file, data=data, engine=args.engine, log=args.log_file)
+        if data is None:  # a version that has served is not judged again, beside the file as it is
+            check(plan)
+        return plan
+
     if args.action == "show":
+        plan = made(None)
         print_answer(_as_json(plan), _as_text(plan), as_json=args.json)
         return ExitCode.OK
     from specdash.backend import session
 
-    check = _unchecked if args.no_preflight else _refuse
-    check(plan)
+    plan = session.first_plan(args.env_file, made)
     session.report_warnings(plan, lambda line: print(line, file=sys.stderr, flush=True))
     return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired)
 

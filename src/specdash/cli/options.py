@@ -125,7 +125,7 @@ def alert_rules(settings: Mapping[str, Resolved]) -> tuple[Rule, ...]:
     path = Path(named) if named is not None else paths.rules_file()
     text = _text_of(path)
     if text is not None:
-        return with_user_limits(shipped(), text, str(path))
+        return with_user_limits(shipped(), text, str(path), _warn)
     if named is None:
         return shipped()
     raise InputError(f"rules {named} ({settings['rules'].origin}): there is no such file")

@@ -22,7 +22,7 @@ _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="LOG", help=f"the log of a llama-server: {PLACES}")
+    parser.add_argument("file", metavar="FILE", help=f"the log of a llama-server: {PLACES}")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object (docs/parse-log.md)")
 
 

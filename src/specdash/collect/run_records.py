@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, TypeVar
 
 from specdash.core import paths
@@ -9,7 +10,7 @@ from specdash.core.records import ProxyRecord, RunRecord
 from specdash.system.processes import same_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 R = TypeVar("R", RunRecord, ProxyRecord)
@@ -47,6 +48,13 @@ def live_backends(env: Mapping[str, str]) -> list[RunRecord]:
 
             trust(record.url, record.certificate)
     return alive
+
+
+def started_last(records: Iterable[R], env_file: str | Path) -> R | None:
+    """The most recently started one of those whose note names this env file."""
+    wanted = os.path.realpath(env_file)
+    found = [record for record in records if record.env_file and os.path.realpath(record.env_file) == wanted]
+    return max(found, key=lambda record: record.pid_started, default=None)
 
 
 def live_proxies(env: Mapping[str, str]) -> list[ProxyRecord]:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdash.backend.transaction import Outcome
+    from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions
     from specdash.core.errors import Finding
 
@@ -135,42 +136,27 @@ class Apply:
             steps.current = ApplyStep.PREFLIGHT
             reason = "; ".join(finding.line for finding in refusals)
             return self._take(Transaction(wanted, None, steps, self._env).refused(RefusedError(reason)))
-        path = self._runner()
+        backend = self.plan.deployment.backend
+        path = runner_of(backend.env_file, self._env) if backend is not None else None
         if path is None:
-            return self._here(wanted)
-        with contextlib.ExitStack() as stack:
-            if self._trial is not None:
-                connection = self._trial.connection
-            else:
-                connection = stack.enter_context(RunnerConnection(path))
+            for line in repair(None, self._env).lines:
+                wanted = replace(wanted, warnings=(*wanted.warnings, line))
+            steps = Steps(self._report)
+            self._cancel = steps.cancel
+            return self._take(Transaction(wanted, None, steps, self._env).run())
+        own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
+        with own as connection:
             self._cancel = lambda: _cancel(path)
             if self.cancelled:
                 raise CancelledApplyError("it was interrupted; nothing was changed")
             words = {"boot": self._trial.boot, "planned": self._trial.planned} if self._trial is not None else {}
             # The journal's own form, with its bytes: the socket is this user's alone.
             answer = connection.ask("apply", self._report, timeout=None, change=json.loads(wanted.to_json()), **words)
-        return self._answered(answer)
-
-    def _answered(self, answer: Mapping[str, Any]) -> ApplyRecord:
         problem = answer["problem"]
         self.error = RemoteError(problem["reason"], problem["code"]) if problem is not None else None
         self.changed = bool(answer["changed"])
         self.slower = bool(answer.get("slower"))
         return read(ApplyRecord, answer["record"])
-
-    def _runner(self) -> str | None:
-        backend = self.plan.deployment.backend
-        if backend is None:
-            return None
-        return runner_of(backend.env_file, self._env)
-
-    def _here(self, wanted: Journal) -> ApplyRecord:
-        """Without a backend that runs: by this process."""
-        for line in repair(None, self._env).lines:
-            wanted = replace(wanted, warnings=(*wanted.warnings, line))
-        steps = Steps(self._report)
-        self._cancel = steps.cancel
-        return self._take(Transaction(wanted, None, steps, self._env).run())
 
     def _take(self, outcome: Outcome) -> ApplyRecord:
         self.error, self.changed = outcome.error, outcome.changed
@@ -234,15 +220,10 @@ def await_trial_end(env: Mapping[str, str] = os.environ) -> None:
 class Trial:
     """Settings on trial on a service: the original goes back when it ends, and when this process dies."""
 
-    def __init__(
-        self,
-        plan_deployment: Any,
-        what: str,
-        env: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, deployment: Deployment, what: str, env: Mapping[str, str] = os.environ) -> None:
         """`what` is the command. Raises `ServiceError` where no backend runs, `ConflictError` where its env file was
         edited since its start, or another change or trial is under way."""
-        service = service_of(plan_deployment, Role.BACKEND)
+        service = service_of(deployment, Role.BACKEND)
         path = runner_of(service.env_file, env)
         if path is None:
             raise ServiceError(
@@ -254,7 +235,7 @@ class Trial:
         self.planned: int | None = None
         self.original = read_env(service.env_file).data
         self._versions = {sha256(self.original).hexdigest()}
-        self._deployment = plan_deployment
+        self._deployment = deployment
         self._what = what
         self._env = env
         self._count = 0
@@ -274,8 +255,7 @@ class Trial:
         """The change that puts `configuration` over the original; an empty value unsets a key.
 
         Always a change, so that the same configuration twice is two starts. Raises `ConflictError` where the env file
-        was edited meanwhile, `EnvFileError` for what an env file
-        cannot hold.
+        was edited meanwhile, `EnvFileError` for what an env file cannot hold.
         """
         service = service_of(self._deployment, Role.BACKEND)
         snapshot = read_env(service.env_file)
@@ -316,6 +296,3 @@ class Trial:
             "before, which go back when it ends.\n"
         )
         return mark + line.encode() + rest
-
-
-__all__ = ["Apply", "RunnerConnection", "Trial", "outlook", "outlook_words", "runner_of", "runners"]

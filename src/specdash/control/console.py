@@ -124,6 +124,8 @@ class Console:
             except SpecdashError as error:
                 problems.append(str(error))
                 continue
+            if refusal := service.refusal():
+                problems.append(refusal)
             last_good = self._last_good(role)
             found.append(ServiceView(role, service.manager(), status, values, last_good))
         return ServicesView(tuple(found), tuple(problems))
@@ -137,16 +139,9 @@ class Console:
     def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
         """The values listed for a key of the backend that its engine has not, with why; none where nothing is known of
         the engine. `values` is the backend's env as it is wanted."""
-        from specdash.backend import auto, capabilities
-        from specdash.backend.engines import find_engine
-        from specdash.backend.settings import settings_from_env
+        from specdash.backend.capabilities import missing_values
 
-        try:
-            given = dict(values)
-            engine = find_engine(auto.without(settings_from_env(given)), self._env)
-            return capabilities.missing_values(key, given, capabilities.probe(engine, self._env))
-        except (SpecdashError, ValueError, OSError):
-            return {}
+        return missing_values(key, values, self._env)
 
     def plan_rollback(self) -> ApplyPlan:
         """What going back to before the last good apply would do. Raises `SpecdashError`."""

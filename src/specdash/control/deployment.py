@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from specdash.collect.run_records import live_backends, live_proxies
+from specdash.collect.run_records import live_backends, live_proxies, started_last
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.system.data import dataclass
@@ -87,11 +87,18 @@ class Service:
 
     def record(self) -> RunRecord | ProxyRecord | None:
         """The run record of the process that reads the env file, the last started one; None where none runs."""
-        wanted = os.path.realpath(self.env_file)
-        found = [
-            record for record in _running(self.role, self.env) if os.path.realpath(record.env_file or "") == wanted
-        ]
-        return max(found, key=lambda record: record.pid_started, default=None)
+        if self.role is Role.BACKEND:
+            return started_last(live_backends(self.env), self.env_file)
+        return started_last(live_proxies(self.env), self.env_file)
+
+    def refusal(self) -> str:
+        """Why its env file, as it was edited, is not what runs; empty where it is."""
+        from specdash.backend.launch import file_digest
+
+        record = self.record()
+        if record is None or not record.refused or record.env_digest == file_digest(str(self.env_file)):
+            return ""
+        return f"{self.env_file} as it was edited is not in force, the last good settings run: {record.refused}"
 
     def manager(self) -> str:
         """What runs it; empty where it does not run."""

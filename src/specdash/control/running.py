@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from specdash.backend import auto
 from specdash.backend.launch import settings_of
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.backend.start_check import ServerPromise, promise_of
-from specdash.collect.run_records import live_backends, live_proxies
+from specdash.collect.run_records import live_backends, live_proxies, started_last
 from specdash.core.errors import SpecdashError
-from specdash.llama.gguf import GgufError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from specdash.control.deployment import Service
     from specdash.core.records import ProxyRecord, RunRecord
-    from specdash.core.speculation import SpecType
 
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
@@ -31,24 +26,16 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
     router = any(values.get(key) for key in ROUTER_KEYS)
     try:
-        settings = settings_of({**values, **machine}, base, _detect)
+        settings = settings_of({**values, **machine}, base)
     except SpecdashError:
         host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
         return ServerPromise(f"http://{host}:{port}" if port.isdigit() else _DEFAULT_URL, router=router)
     return promise_of(settings, base)
 
 
-def _detect(path: str) -> SpecType | None:
-    with contextlib.suppress(SpecdashError, GgufError):
-        return auto.detect(path)
-    return None
-
-
 def recorded_engine(service: Service, env: Mapping[str, str]) -> RunRecord | None:
     """The most recently started live engine whose run record names this service's env file."""
-    wanted = _real(service.env_file)
-    found = [record for record in live_backends(env) if record.env_file and _real(record.env_file) == wanted]
-    return max(found, key=lambda record: record.pid_started, default=None)
+    return started_last(live_backends(env), service.env_file)
 
 
 def port_of(url: str) -> int | None:
@@ -59,10 +46,4 @@ def port_of(url: str) -> int | None:
 
 def recorded_proxy(service: Service, env: Mapping[str, str]) -> ProxyRecord | None:
     """The most recently started live proxy whose record names this service's env file."""
-    wanted = _real(service.env_file)
-    found = [record for record in live_proxies(env) if record.env_file and _real(record.env_file) == wanted]
-    return max(found, key=lambda record: record.pid_started, default=None)
-
-
-def _real(path: str | Path) -> str:
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 - one call, for paths and texts alike
+    return started_last(live_proxies(env), service.env_file)

@@ -246,6 +246,8 @@ class RunRecord(JsonRecord):
     """The control socket of that runner, through which its settings are changed."""
     env_digest: str | None = None
     """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
+    refused: str | None = None
+    """Why the env file, as it was edited, is not in force: the last good version runs."""
     start_check: StartCheck | None = None
     """Whether it really speculates, as was seen after its start; None until that was looked at."""
     ended: float | None = None

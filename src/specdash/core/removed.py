@@ -1,7 +1,7 @@
-"""Commands, options and settings of earlier versions, each with what to use instead.
+"""Commands, options, settings and alert rules of earlier versions, each with what to use instead.
 
 A removed command or option ends the program with that line (exit code 2). A removed setting in config.toml or the
-environment is ignored, with that line as a warning.
+environment, or an alert rule in rules.toml, is ignored, with that line as a warning.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ _MANAGER = (
 
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
+_MEMORY = (
+    "`specdash up --model FILE` writes an env file with LLAMA_CTX_SIZE=auto, and `specdash preflight --env-file F` "
+    "says of any env file what it takes in memory and which context fits"
+)
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
@@ -58,6 +62,13 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
     ("fleet", "--server"): _FLEET_HISTORY,
+    **{
+        ("gguf", option): _MEMORY
+        for option in (
+            *("--fit", "--free-mib", "--gpu", "--cpu", "--ctx-size", "--parallel", "--cache-type-k", "--cache-type-v"),
+            *("--gpu-layers", "--ubatch-size", "--env-file"),
+        )
+    },
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
@@ -95,6 +106,37 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "PROXY_OTEL": "`specdash export` and the proxy's /metrics give the figures to Prometheus",
 }
 """By key of config.toml or of the proxy's env file (`PROXY_*`)."""
+
+
+REMOVED_RULES: Mapping[str, str] = {
+    "busy_too_long": "server_hung (limits.busy_s)",
+    "clock_jumped": "",
+    "counters_reset": "",
+    "gpu_shared": "",
+    "health_error": "endpoint_unusable",
+    "loop_storm": "session_looping",
+    "malformed_shown": "malformed_storm (limits.shown)",
+    "metrics_disabled": "endpoint_unusable",
+    "metrics_unreadable": "endpoint_unusable",
+    "port_closed": "backend_down",
+    "proxy_settings": "",
+    "recording_fault": "",
+    "server_starved": "cpu_starved",
+    "slot_nearly_full": "context_nearly_full (limits.slot)",
+    "slot_thrash": "prompt_cache_lost (limits.takeovers)",
+    "slots_disabled": "endpoint_unusable",
+    "slots_unreadable": "endpoint_unusable",
+    "specdash_starved": "cpu_starved (limits.late_s)",
+}
+"""By alert rule, the one that took it over, if any."""
+
+
+def removed_rule(rule: str) -> str | None:
+    """What became of a removed alert rule; None for any other."""
+    if rule not in REMOVED_RULES:
+        return None
+    heir = REMOVED_RULES[rule] or "no rule"
+    return f"the rule {rule} was removed and is ignored: {heir} took it over"
 
 
 def removed_command(words: Sequence[str]) -> str | None:

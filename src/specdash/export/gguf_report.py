@@ -7,19 +7,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from specdash.llama.gguf import TENSOR_TYPES
-from specdash.system.data import json_of
 from specdash.system.text import billions, clean, counted, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specdash.llama.memory import MemoryEstimate
     from specdash.llama.model_facts import DraftPair, ModelFacts
 
 _INDENT = 12
 _WIDTH = 80
 _FITS = {True: "yes", False: "no", None: "with"}
-_COLUMNS = ("weights", "KV cache", "recurrent state", "compute")
 _TYPES_SHOWN = 6
 
 
@@ -62,25 +59,6 @@ def pair_text(pair: DraftPair) -> list[str]:
     return lines
 
 
-def estimate_text(found: MemoryEstimate, *, gpus: int) -> list[str]:
-    """What is needed, a row for each place and model."""
-    lines = [f"{'':{_INDENT}}{'':10}" + "".join(f"{_HEADS[name]:>11}" for name in _COLUMNS) + f"{'total':>11}"]
-    models = [name for name in ("model", "draft") if any(part.model == name for part in found.parts)]
-    places = [("gpu", "GPU" if gpus < 2 else f"{gpus} GPUs")] if gpus else []
-    for field, place in [*places, ("host", "host")]:
-        for model in models:
-            sizes = [
-                sum(getattr(p, field) for p in found.parts if p.model == model and p.what == what) for what in _COLUMNS
-            ]
-            if sum(sizes):
-                cells = "".join(f"{size(part, exact=True) if part else '-':>11}" for part in (*sizes, sum(sizes)))
-                lines.append(f"{'':{_INDENT}}{place:<5}{model:<5}{cells}")
-    return lines
-
-
-_HEADS = {"weights": "weights", "KV cache": "KV cache", "recurrent state": "state", "compute": "compute ~"}
-
-
 def facts_json(model_facts: ModelFacts) -> dict[str, Any]:
     """Every fact, with its own name."""
     found = asdict(model_facts)
@@ -89,12 +67,6 @@ def facts_json(model_facts: ModelFacts) -> dict[str, Any]:
     if model_facts.pair is not None:
         found["pair"]["fits"] = model_facts.pair.fits
     return found
-
-
-def estimate_json(found: MemoryEstimate) -> dict[str, Any]:
-    """The parts in bytes, and their sums."""
-    parts = [json_of(part, "model what gpu_bytes=gpu host_bytes=host estimated") for part in found.parts]
-    return {**json_of(found, "exact gpu_bytes=gpu host_bytes=host"), "parts": parts}
 
 
 def _what(model_facts: ModelFacts) -> Iterator[str]:

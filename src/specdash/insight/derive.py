@@ -240,7 +240,6 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         if for_rules
         else _views(state, now, wall, window_s, paying),
         delay=state.value(Source.SCHEDULING),
-        recording_trouble=state.recording_trouble,
         trial=trial,
         alerts=alerts,
         timeline=events(state.timeline, alerts, applies),

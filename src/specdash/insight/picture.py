@@ -889,8 +889,6 @@ class Picture:
     """What is particular to the drafter in force, its checkpoints, the prompt cache, and a router's models."""
     delay: SchedulingDelay | None = None
     """How late specdash itself gets the CPU; None where that is not measured."""
-    recording_trouble: str = ""
-    """What is wrong with the recording by this process, "" when nothing is, or nothing is to be recorded."""
     trial: TrialNote | None = None
     """Settings that are tried on the server now, or were when their process died."""
     alerts: AlertsPicture = field(default_factory=AlertsPicture)

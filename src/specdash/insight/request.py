@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from dataclasses import fields
 from enum import StrEnum
@@ -131,57 +130,6 @@ class DraftTally:
 
 
 NO_DRAFTS = DraftTally()
-
-
-class DraftTotals:
-    """The total of one server, and what it was at times of the last `keep_s` seconds: any window is a difference.
-
-    What comes within `grain_s` seconds is one entry, and a window is off by at most that much.
-    """
-
-    def __init__(self, keep_s: float, grain_s: float = 0.0) -> None:
-        self._keep_s, self._grain_s = keep_s, grain_s
-        self.clear()
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self.total = NO_DRAFTS
-        self._began = float("-inf")
-        """When the newest entry began."""
-        self._times: list[float] = []
-        self._totals: list[DraftTally] = []
-        """The totals at these times."""
-
-    def add(self, at: float, drafts: DraftTally) -> None:
-        """Take in what ended at monotonic `at`; a time before the newest one counts as that."""
-        at = max(at, self.newest or at)
-        self.total += drafts
-        if self._times and (at < self._began + self._grain_s or at == self._began):
-            self._times[-1], self._totals[-1] = at, self.total
-            return
-        self._began = at
-        self._times.append(at)
-        self._totals.append(self.total)
-        if self._times[0] < at - 1.05 * self._keep_s:
-            # The last of the old ones stays: what came after is counted from there.
-            gone = bisect_left(self._times, at - self._keep_s) - 1
-            del self._times[:gone], self._totals[:gone]
-
-    @property
-    def newest(self) -> float | None:
-        """Monotonic time of the newest entry."""
-        return self._times[-1] if self._times else None
-
-    def take_back(self, at: float, drafts: DraftTally) -> None:
-        """Take out what was added with time `at`."""
-        self.total -= drafts
-        for place in range(bisect_left(self._times, at), len(self._totals)):
-            self._totals[place] -= drafts
-
-    def since(self, moment: float) -> DraftTally:
-        """What came from monotonic `moment` on."""
-        place = bisect_left(self._times, moment) - 1
-        return self.total if place < 0 else self.total - self._totals[place]
 
 
 class RequestPurpose(StrEnum):

@@ -217,7 +217,7 @@ class TargetState:
 
     @property
     def recording_trouble(self) -> str:
-        """See `Picture.recording_trouble`."""
+        """What is wrong with the recording by this process, "" when nothing is, or nothing is to be recorded."""
         return self._observer.trouble if self._observer is not None else ""
 
     def apply(self, reading: Reading[Any]) -> None:

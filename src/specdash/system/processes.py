@@ -176,12 +176,3 @@ def is_own_listener(port: int) -> bool:
 
 _LISTENING = "0A"
 """The state LISTEN of /proc/net/tcp. Source: include/net/tcp_states.h."""
-
-
-def caught_signals(pid: int) -> int | None:
-    """The signals that the process has handlers for, as a mask; None where the system does not tell."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        return int(text.split("SigCgt:", 1)[1].split(None, 1)[0], 16)
-    except (OSError, IndexError, ValueError):
-        return None

@@ -14,10 +14,10 @@ import pytest
 from backend.judgement.conftest import cuda_order
 from specdash.backend import devices
 from specdash.backend.devices import Device, used_gpus
-from specdash.backend.engines import Engine
 from specdash.backend.rules.machine import free_on
 from specdash.backend.settings import settings_from_env
 from specdash.core.readings import Gpu, Gpus
+from support import known_engines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +88,7 @@ def test_the_figure_is_nvmls_and_the_engines_own_only_where_nvml_has_none(
 ) -> None:
     listed = (Device("CUDA0", "RTX 4090", 24 * GIB, 19 * GIB), Device("Vulkan0", "Radeon", 16 * GIB, 15 * GIB))
     monkeypatch.setattr(devices, "list_devices", lambda *_: listed)
-    engine = Engine("llama-server", str(tmp_path / "none"), "b1", "named")
+    engine = known_engines.engine(str(tmp_path / "none"))
     settings = settings_from_env({"LLAMA_MODEL": "m.gguf"})
     found = used_gpus(settings, engine, {}, lambda: SEEN, CUDA, ask=True)
     assert [free_on([used], frozenset())[0] for used in found] == [20 * GIB, 15 * GIB]

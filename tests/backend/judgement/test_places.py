@@ -158,27 +158,6 @@ def test_no_apply_moves_the_socket_of_a_proxy_that_runs(
     assert found.one("port-owner").severity == "error"
 
 
-@pytest.mark.parametrize(
-    ("free", "rule", "severity"), [(10, "disk-space", "error"), (30 << 20, "disk-space", "warning"), (1 << 40, "", "")]
-)
-def test_little_room_on_a_disk(
-    free: int, rule: str, severity: str, backend: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = os.statvfs("/")
-    values = list(real)
-    values[4] = free // real.f_frsize
-    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
-    rows = [row for row in backend().rows if row.rule == "disk-space"]
-    assert [(row.rule, row.severity) for row in rows] == ([(rule, severity)] if rule else [])
-
-
-def test_a_read_only_disk_is_an_error(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = list(os.statvfs("/"))
-    values[8] |= os.ST_RDONLY
-    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(values))
-    assert "is on a read-only disk" in backend().of("read-only")[0].message
-
-
 def test_an_env_file_that_cannot_be_replaced_is_an_error(backend: Check, context: Circumstances) -> None:
     assert context.env_file is not None
     context.env_file.mkdir()

@@ -77,9 +77,9 @@ JUST_ENOUGH = [
     ("reasoning_fallback:applied", 2, 40, "empty_answers", AlertSeverity.WARNING),
     ("empty_response:detected", 5, 25, "empty_answers", AlertSeverity.NOTICE),
     ("malformed_tool:detected", 5, 25, "malformed_storm", AlertSeverity.WARNING),
-    ("malformed_tool:exhausted", 2, None, "malformed_shown", AlertSeverity.WARNING),
+    ("malformed_tool:exhausted", 2, None, "malformed_storm", AlertSeverity.WARNING),
     ("contamination:applied", 3, None, "contamination_storm", AlertSeverity.WARNING),
-    ("loop_breaker:applied", 20, 40, "loop_storm", AlertSeverity.WARNING),
+    ("loop_breaker:applied", 20, 40, "session_looping", AlertSeverity.WARNING),
     ("context_prune:applied", 8, 16, "prune_storm", AlertSeverity.WARNING),
     ("context_prune:detected", 1, None, "context_overflow", AlertSeverity.WARNING),
     ("errors", 5, 50, "proxy_errors", AlertSeverity.WARNING),
@@ -112,7 +112,7 @@ def test_events_of_long_ago_that_are_read_now_are_no_storm() -> None:
     ]
     assert raised(state(), told(*old)) == set()
     recent = [replace(event, at=event.at + 4000) for event in old]
-    assert raised(state(), told(*recent)) >= {"malformed_shown"}
+    assert raised(state(), told(*recent)) >= {"malformed_storm"}
 
 
 def test_a_storm_of_malformed_calls_says_which_faults() -> None:
@@ -148,7 +148,7 @@ def test_the_count_of_a_proxy_that_restarted_begins_anew() -> None:
     few = {"malformed_tool:exhausted": 1}
     assert raised(target_state, status(counters=few, requests=3, started=WALL + 100), at=104.0) == set()
     more = {"malformed_tool:exhausted": 4}
-    assert raised(target_state, status(counters=more, requests=30, started=WALL + 100), at=106.0) == {"malformed_shown"}
+    assert raised(target_state, status(counters=more, requests=30, started=WALL + 100), at=106.0) == {"malformed_storm"}
 
 
 @pytest.mark.parametrize(

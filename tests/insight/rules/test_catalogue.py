@@ -1,15 +1,13 @@
 """The catalogue of rules: complete, consistent, documented, and changeable by a user's file without surprises."""
 
-import tomllib
-from pathlib import Path
-
 import pytest
 
 from specdash.core.errors import InputError
 from specdash.core.records import AlertSeverity
+from specdash.core.removed import REMOVED_RULES
 from specdash.insight.charts import Metric
 from specdash.insight.rules import catalogue
-from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, tables_of, with_user_limits
+from specdash.insight.rules.catalogue import FAMILIES, Rule, shipped, with_user_limits
 
 RULES = {rule.spec.id: rule for rule in shipped()}
 
@@ -22,19 +20,21 @@ def test_every_rule_has_a_name_of_its_own() -> None:
     assert len(RULES) == len(shipped())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_is_read_as_the_toml_it_is_and_without_its_reader(
-    family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = Path(catalogue.__file__).with_name(f"{family}.toml").read_text(encoding="utf-8")
-    expected = tomllib.loads(text)
-    monkeypatch.setattr(tomllib, "loads", None)
-    assert tables_of(text) == expected
+def test_a_runbook_is_the_docstring_of_its_rule() -> None:
+    book = catalogue.runbook_of(
+        """What it means, over
+    two lines.
 
+    - first -x {pid}    (with its spaces)
+    - a second
+      that goes on
 
-@pytest.mark.parametrize("text", ["[a]\nx = 1_000 # so\n", "[a]\nx = [\n 1,\n]\n", "[a]\nx = 'y'\n"])
-def test_any_other_toml_is_read_as_well(text: str) -> None:
-    assert tables_of(text) == tomllib.loads(text)
+    What helps.
+    """
+    )
+    assert book.meaning == "What it means, over two lines."
+    assert book.checks == ("first -x {pid}    (with its spaces)", "a second that goes on")
+    assert book.remedy == "What helps."
 
 
 @pytest.mark.parametrize("rule", shipped(), ids=lambda rule: rule.spec.id)
@@ -84,6 +84,24 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
     assert not rules["restarted"].spec.enabled
     others = rules.keys() - {"slot_hung", "restarted"}
     assert all(rules[name] == RULES[name] for name in others)
+
+
+def test_a_removed_rule_is_a_warning_that_names_the_rule_that_took_it_over() -> None:
+    heard: list[str] = []
+    rules = with_user_limits(shipped(), "[slot_thrash]\nenabled = false\n[clock_jumped]\n", "r.toml", heard.append)
+    assert rules == shipped()
+    assert heard == [
+        "r.toml: the rule slot_thrash was removed and is ignored: prompt_cache_lost (limits.takeovers) took it over",
+        "r.toml: the rule clock_jumped was removed and is ignored: no rule took it over",
+    ]
+
+
+@pytest.mark.parametrize("removed", REMOVED_RULES)
+def test_what_took_a_removed_rule_over_is_there_with_its_limit(removed: str) -> None:
+    assert removed not in RULES
+    heir, _, limit = REMOVED_RULES[removed].removesuffix(")").partition(" (limits.")
+    assert not heir or not limit or limit in RULES[heir].spec.limits
+    assert not heir or heir in RULES
 
 
 @pytest.mark.parametrize(

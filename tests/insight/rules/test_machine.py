@@ -1,4 +1,4 @@
-"""Every rule of machine.toml, raised and not raised: the real collectors, on broken drivers, kernels and disks.
+"""Every rule of machine.py, raised and not raised: the real collectors, on broken drivers, kernels and disks.
 
 NVML's faults are injected where the driver is called, /proc is a file of the test, disks are real file systems.
 """
@@ -28,7 +28,7 @@ from support.faulty_nvml import FaultyNvml
 OWN = tuple(rule for rule in shipped() if rule.spec.family == "machine")
 SERVER, OTHER = 10, 11
 GIB, MIB = 1 << 30, 1 << 20
-TROUBLES = {"gpu_throttled", "gpu_shared", "host_memory_pressure", "swapping"}
+TROUBLES = {"gpu_throttled", "host_memory_pressure", "swapping"}
 WALL = 1_700_000_000.0
 HEALTHY = {"MemTotal": 64 << 20, "MemAvailable": 40 << 20, "SwapTotal": 8 << 20, "SwapFree": 7 << 20}
 """KiB, as in /proc/meminfo; a GiB of the swap is in use, and that is no trouble."""
@@ -162,7 +162,7 @@ class TestServerStarved:
         return watch.raised()
 
     def test_cpus_that_others_use_are_the_cause(self) -> None:
-        assert self.see(wait=0.7, cores=0.3, used=1.0) == {"server_starved"}
+        assert self.see(wait=0.7, cores=0.3, used=1.0) == {"cpu_starved"}
 
     def test_more_threads_than_cores_are_the_servers_own_doing(self) -> None:
         assert self.see(wait=0.7, cores=1.9, used=1.0) == set()
@@ -299,26 +299,6 @@ class TestGpuMemory:
 
         bench.nvml.answer = by_gpu  # type: ignore[method-assign]
         assert bench.go(30) == set()
-
-
-class TestGpuShared:
-    @pytest.mark.parametrize(
-        ("memory", "severity"),
-        [(2 * GIB, AlertSeverity.NOTICE), (30 * GIB, AlertSeverity.WARNING), (100 * MIB, None), (None, None)],
-    )
-    def test_another_process_beside_the_server(
-        self, bench: Bench, memory: int | None, severity: AlertSeverity | None
-    ) -> None:
-        bench.nvml.values["nvmlDeviceGetComputeRunningProcesses"] = [process(SERVER, 8 * GIB), process(OTHER, memory)]
-        assert bench.go(20) == ({"gpu_shared"} if severity else set())
-        if severity:
-            alert = bench.alert("gpu_shared")
-            assert alert.severity is severity
-            assert alert.summary.startswith("p11 (11) has ")
-
-    def test_where_the_server_is_not_seen_nobody_can_tell_who_is_another_one(self, bench: Bench) -> None:
-        bench.nvml.values["nvmlDeviceGetComputeRunningProcesses"] = [process(OTHER, 30 * GIB)]
-        assert bench.go(20) == set()
 
 
 class TestMemory:

@@ -18,7 +18,7 @@ from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory")
+OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory" or rule.spec.id == "context_nearly_full")
 FIND_SLOT = b"find_slot: non-consecutive token position 750 after 323 for sequence 0 with 308 new tokens\n"
 CUDA_MALLOC = (
     b"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10240.00 MiB on device 0: cudaMalloc failed: out of memory"
@@ -99,7 +99,7 @@ def test_recorded_healthy_logs_raise_nothing(name: str) -> None:
 
 def test_the_context_of_an_idle_slot_may_be_full() -> None:
     slot = Slot(0, is_processing=True, n_ctx=1000, task=3, n_decoded=5, n_prompt_tokens=960)
-    for busy, expected in ((True, {"slot_nearly_full"}), (False, set[str]())):
+    for busy, expected in ((True, {"context_nearly_full"}), (False, set[str]())):
         watch = Watch(OWN)
         watch.look(15, slots=Slots((replace(slot, is_processing=busy),)), health=OK)
         assert watch.raised() == expected
@@ -144,7 +144,7 @@ def test_turns_that_go_on_from_the_cache_have_not() -> None:
 
 
 def test_more_conversations_than_slots_throw_each_other_out() -> None:
-    assert judged(talks(4, cached=False), slots=2) == {"slot_thrash"}
+    assert judged(talks(4, cached=False), slots=2) == {"prompt_cache_lost"}
 
 
 def test_as_many_conversations_as_slots_cannot() -> None:
@@ -200,6 +200,6 @@ def test_more_slots_are_advised_with_the_context_that_they_need(
     some = Slots(tuple(Slot(number, is_processing=False, n_ctx=n_ctx) for number in range(2)))
     run = replace(process(started=WALL), command=("llama-server", *flags))
     watch.look(15, process=run, slots=some, health=OK)
-    alert = watch.alert("slot_thrash")
+    alert = watch.alert("prompt_cache_lost")
     assert alert is not None
     assert dict(alert.fix) == fix

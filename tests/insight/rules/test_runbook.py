@@ -51,7 +51,7 @@ def test_a_value_cannot_be_more_than_a_word_of_the_command() -> None:
 
 
 def hung() -> Watch:
-    watch = Watch(only("server_hung", "slot_hung", "port_closed"))
+    watch = Watch(only("server_hung", "slot_hung"))
     watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=process(4711))
     watch.look(7, health=FailureKind.TIMEOUT, process=process(4711))
     return watch
@@ -108,7 +108,7 @@ def test_the_doctor_is_sent_to_the_server_that_the_alert_is_of() -> None:
 
 
 def test_the_key_that_takes_a_fix_is_the_one_of_the_action_table() -> None:
-    alert = Alert("metrics_disabled", "t", AlertSeverity.WARNING, "s", WALL, WALL, WALL, fix=(("LLAMA_METRICS", "1"),))
+    alert = Alert("endpoint_unusable", "t", AlertSeverity.WARNING, "s", WALL, WALL, WALL, fix=(("LLAMA_METRICS", "1"),))
     for keys, shown in (({}, "V: to the tune screen"), ({"take": "f8"}, "f8: to the tune screen")):
         table = read_keys(Resolved(keys, "test"))
         watch = hung()

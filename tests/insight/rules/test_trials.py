@@ -160,7 +160,7 @@ def test_a_full_disk_and_a_hung_slot_are_told_during_a_trial() -> None:
     assert watch.raised() == {"slot_hung", "disk_full"}
 
 
-@pytest.mark.parametrize("name", ["gpu_lost", "gpu_shared", "gpu_memory_pressure", "gpu_throttled", "disk_full",
+@pytest.mark.parametrize("name", ["gpu_lost", "gpu_memory_pressure", "gpu_throttled", "disk_full",
                                   "host_memory_pressure", "swapping", "slot_hung", "proxy_down", "proxy_errors",
                                   "clients_leaving", "port_taken"])  # fmt: skip
 def test_faults_that_no_settings_make_are_judged_as_ever(name: str) -> None:

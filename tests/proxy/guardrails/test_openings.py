@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolStart
 from specdash.proxy.answer.filters import with_held_calls
-from specdash.proxy.guardrails.openings import Openings, prose_lines
+from specdash.proxy.guardrails.openings import Openings, call_places, prose_lines
 from specdash.proxy.guardrails.written import written_at_end
 from support.offered_tools import TOOLS
 from support.pieces import text_of, texts, through
@@ -144,7 +144,7 @@ def test_fragments_do_not_decide(fragments: list[str]) -> None:
             openings.feed(piece)
         places.add((openings.held, openings.found))
     assert len(places) == 1
-    first = next(Openings(OFFERED).places(text, 24), len(text))
+    first = next(iter(call_places(text, OFFERED)), len(text))
     assert len(text) - first == places.pop()[0]
 
 

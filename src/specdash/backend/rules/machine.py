@@ -21,24 +21,23 @@ from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_NAME
-from specdash.core.paths import backups_dir, cache_dir, state_dir
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, MemoryEstimate, estimate, fit_context, headroom_of, together
 from specdash.system.data import dataclass
 from specdash.system.processes import listener_owners, name_of, resident_bytes
-from specdash.system.text import MIB, counted, percent, size
+from specdash.system.text import counted, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specdash.backend.plan import Circumstances, Plan
+    from specdash.backend.plan import Plan
     from specdash.backend.settings import ParameterValue
     from specdash.core.errors import Finding
     from specdash.llama.memory import MemoryPart
 
 MEMORY_RULES = ("memory", "gpu-memory", "host-memory")
-OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only", "env-file"})
-"""Errors that a next try may not meet: a port or memory that is still held, a disk that is full now."""
+OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "env-file"})
+"""Errors that a next try may not meet: a port or memory that is still held."""
 
 
 # The engine: whether it has what is asked of it.
@@ -46,13 +45,13 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "disk-space", "read-only"
 
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
-    yield from lacking(plan.settings, plan.capabilities) if plan.capabilities is not None else ()
+    yield from lacking(plan.settings, plan.engine.can) if plan.engine is not None else ()
 
 
 def devices(plan: Plan) -> Iterator[Finding]:
     """Devices that the settings name and the engine does not offer. It is asked only where they name any."""
     engine, settings = plan.engine, plan.settings
-    if engine is None or plan.capabilities is None:
+    if engine is None:
         return
     named = {name: value for name in ("device", "spec-draft-device") if (value := _set(plan, name)) is not None}
     named = {name: value for name, value in named.items() if value.value != NONE}
@@ -363,50 +362,6 @@ def _may_bind(port: int) -> bool:
         return True
     capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
     return bool(int(capabilities, 16) & _BIND_CAPABILITY)
-
-
-# Room on the disks that a change and the service write to, and the right to write there.
-
-_LITTLE = 64 * MIB
-_TOO_LITTLE = MIB
-
-
-def disks(around: Circumstances, log: str | None = None, log_key: str = "") -> Iterator[Finding]:
-    """Disks. `log` is the service's log file, set by `log_key`, None for the default place."""
-    base = around.base
-    log_place = Path(log).expanduser().parent if log is not None else state_dir(base) / "logs"
-    own = [("the env file", around.env_file.parent, error, None)] if around.env_file is not None else []
-    places = (
-        *own,
-        ("backups of env files", backups_dir(base), error, None),
-        ("the log", log_place, error, log_key if log is not None else None),
-        ("the cache", cache_dir(base), warning, None),
-    )
-    seen: set[int] = set()
-    for what, folder, say, key in places:
-        try:
-            above = (folder.absolute(), *folder.absolute().parents)
-            there = next((path for path in above if path.is_dir()), Path("/"))
-            stat, disk = there.stat(), os.statvfs(there)
-        except (OSError, ValueError) as problem:
-            yield error("disk-space", f"{what}: {folder} cannot be looked at ({problem})", key, "name another place")
-            continue
-        if disk.f_flag & os.ST_RDONLY:
-            yield say("read-only", f"{what}: {there} is on a read-only disk", key, "mount it read-write")
-        elif not os.access(there, os.W_OK | os.X_OK):
-            message = f"{what}: {there} cannot be written by this user"
-            yield say("read-only", message, key, "change its owner or mode")
-        elif stat.st_dev not in seen:
-            seen.add(stat.st_dev)
-            free = disk.f_bavail * disk.f_frsize
-            said = f"{what}: {size(free, exact=True)} are free in {there}"
-            if free < _TOO_LITTLE:
-                yield error("disk-space", said, key, "make room on that disk")
-            elif disk.f_files and not disk.f_favail:
-                message = f"{what}: no more files can be made in {there}"
-                yield error("disk-space", message, key, "make room on that disk")
-            elif free < _LITTLE:
-                yield warning("disk-space", said, key, "make room on that disk")
 
 
 RULES = (engine_lacks, devices, memory, listening)

@@ -16,7 +16,7 @@ import psutil
 from specdash.backend.auto import cells_asked
 from specdash.backend.plan import readable_settings
 from specdash.backend.rules import error, in_order, warning
-from specdash.backend.rules.machine import disks, listeners, place
+from specdash.backend.rules.machine import listeners, place
 from specdash.backend.rules.values import empty, env_lines, misplaced, takes_effect
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
@@ -95,7 +95,6 @@ def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Fi
         *_upstream(proxy),
         *_relations(proxy),
         *_files(proxy),
-        *disks(around),
         *takes_effect(Role.PROXY, around),
     ]
     return in_order(found, {**(around.other or {}), **values})

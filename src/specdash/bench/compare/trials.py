@@ -190,14 +190,12 @@ def engine_arguments(
     values: Mapping[str, str], candidate: Candidate, env: Mapping[str, str] = os.environ
 ) -> tuple[str, ...] | None:
     """What the engine gets with this configuration; None where it cannot be planned."""
-    from specdash.backend import binary
-
     try:
         settings = _settings(values, candidate, env)
     except SpecdashError:
         return None
-    native = tuple(sorted(f"{key}={value}" for key, value in settings.native.items()))
-    return (*binary.arguments(settings), *native)
+    given = {name: parameter.value for name, parameter in settings.parameters.items()} | settings.native
+    return (*(f"{name}={value}" for name, value in given.items()), *settings.spec_types, *settings.extra_args)
 
 
 def must_be_meant(values: Mapping[str, str], tried: Sequence[Candidate], env: Mapping[str, str] = os.environ) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.bench.verify import TokenDifference
-    from specdash.bench.verify_run import OwnedEngine, RunningEngine, Verification, VerifyEffort
+    from specdash.bench.verify_run import EngineInPlace, OwnedEngine, Verification, VerifyEffort
 
 
 # What `specdash verify` prints: progress, the report as text, and as JSON.
@@ -295,8 +295,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _carried_out(
     verification: Verification,
-    baseline: OwnedEngine | RunningEngine,
-    candidate: OwnedEngine | RunningEngine,
+    baseline: OwnedEngine | EngineInPlace,
+    candidate: OwnedEngine | EngineInPlace,
     limit: float,
     printer: StepProgress,
 ) -> ExitCode:
@@ -318,17 +318,17 @@ def _carried_out(
 
 def _sides(
     args: argparse.Namespace, effort: VerifyEffort, directory: Path
-) -> tuple[OwnedEngine | RunningEngine, OwnedEngine | RunningEngine, list[str]]:
+) -> tuple[OwnedEngine | EngineInPlace, OwnedEngine | EngineInPlace, list[str]]:
     """Baseline, candidate, and what is to be noted of the two."""
-    from specdash.bench.verify_run import OwnedEngine, RunningEngine, unlike
+    from specdash.bench.verify_run import EngineInPlace, OwnedEngine, unlike
 
     key = _key(args)
-    running = RunningEngine(normalise_url(args.url), key, "the candidate") if args.url is not None else None
+    running = EngineInPlace(normalise_url(args.url), key, "the candidate") if args.url is not None else None
     if args.baseline_url is not None:
-        baseline: OwnedEngine | RunningEngine = RunningEngine(normalise_url(args.baseline_url), key, "the baseline")
+        baseline: OwnedEngine | EngineInPlace = EngineInPlace(normalise_url(args.baseline_url), key, "the baseline")
     else:
         baseline = _own_baseline(args, effort, directory, running)
-    candidate: OwnedEngine | RunningEngine = running or _own_candidate(args, effort, directory)
+    candidate: OwnedEngine | EngineInPlace = running or _own_candidate(args, effort, directory)
     notes = (
         unlike(baseline, candidate) if isinstance(baseline, OwnedEngine) and isinstance(candidate, OwnedEngine) else []
     )
@@ -342,7 +342,7 @@ def _sides(
 
 
 def _own_baseline(
-    args: argparse.Namespace, effort: VerifyEffort, directory: Path, running: RunningEngine | None
+    args: argparse.Namespace, effort: VerifyEffort, directory: Path, running: EngineInPlace | None
 ) -> OwnedEngine:
     from specdash.backend.launch import read_env_file
     from specdash.bench.verify_run import own_server
@@ -379,7 +379,7 @@ def _changed(values: dict[str, str], words: list[str], option: str) -> dict[str,
         raise UsageError(f"{option}: {error}") from None
 
 
-def _env_file(args: argparse.Namespace, running: RunningEngine | None) -> str:
+def _env_file(args: argparse.Namespace, running: EngineInPlace | None) -> str:
     """The env file that is named, else the one a running server was started from, else the service's, else ours."""
     from specdash.collect.discover import recorded_env_file
     from specdash.control.deployment import find_deployment
@@ -403,7 +403,7 @@ def _env_file(args: argparse.Namespace, running: RunningEngine | None) -> str:
     return str(file)
 
 
-def _check_same_model(running: RunningEngine, own: OwnedEngine, file: str) -> None:
+def _check_same_model(running: EngineInPlace, own: OwnedEngine, file: str) -> None:
     """A baseline of another model would differ by nature. Raises `InputError`, or what a server that does not answer
     raises."""
     with running.open(10.0) as server:

@@ -32,7 +32,8 @@ from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
 from specdash.insight.picture import CheckpointCounts, GroupFigures, TypeFigures
-from specdash.insight.request import NO_DRAFTS, DraftTally, DraftTotals, RequestAssembler
+from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
+from specdash.insight.windowed import Windowed
 from specdash.system.data import dataclass
 from specdash.system.stats import share
 
@@ -281,19 +282,34 @@ BOUNDS = (64, 256, 1024, 4096)
 """Tokens of the answer at which a stretch ends and the next begins."""
 NAMES = ("0–64", "64–256", "256–1k", "1k–4k", "4k+")
 PERIOD_S = 60.0
-PERIODS_KEPT = 60
 ENDED_KEPT = 32
 """Answers that can still be taken out: those of a check of the start, which is noted some seconds after them."""
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Stretch:
     answers: int = 0
     drafts: DraftTally = NO_DRAFTS
     tokens: float = 0.0
     seconds: float = 0.0
+
+    def __add__(self, other: _Stretch) -> _Stretch:
+        return _Stretch(
+            self.answers + other.answers,
+            self.drafts + other.drafts,
+            self.tokens + other.tokens,
+            self.seconds + other.seconds,
+        )
+
+    def __sub__(self, other: _Stretch) -> _Stretch:
+        return _Stretch(
+            self.answers - other.answers,
+            self.drafts - other.drafts,
+            self.tokens - other.tokens,
+            self.seconds - other.seconds,
+        )
 
 
 @dataclass(slots=True)
@@ -313,19 +329,13 @@ class _Answer:
         return max(self.traced, self.told) >= LEAST_TOKENS
 
 
-@dataclass(slots=True)
-class _Period:
-    begin: float
-    stretches: tuple[_Stretch, ...] = field(default_factory=lambda: tuple(_Stretch() for _ in NAMES))
-
-
 class AnswerProgress:
     """Adds up per stretch of the answers, by minutes: those that ended, and those that are made now."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[int | None, int | None], _Answer] = {}
-        self._periods: deque[_Period] = deque(maxlen=PERIODS_KEPT)
-        self._ended: deque[tuple[_Answer, _Period]] = deque(maxlen=ENDED_KEPT)
+        self._stretches = tuple(Windowed(_Stretch(), KEEP_S, PERIOD_S) for _ in NAMES)
+        self._ended: deque[tuple[float, _Answer]] = deque(maxlen=ENDED_KEPT)
 
     def note(self, at: float, fact: LogFact, port: int | None = None) -> None:
         """Take in a fact of monotonic `at`, of the router's child on `port`; others than those about decode are passed
@@ -334,7 +344,7 @@ class AnswerProgress:
             answer = self._answer(at, port, fact.slot, fact.task)
             place = _place(max(answer.traced, answer.told))
             answer.traced += fact.accepted + fact.steps + fact.replays
-            self._stretch(answer, place).drafts += DraftTally.of_steps(fact)
+            self._add(answer, place, _Stretch(drafts=DraftTally.of_steps(fact)))
         elif isinstance(fact, DecodeProgress):
             if fact.tokens_per_second > 0:
                 answer = self._answer(at, port, fact.slot, fact.task)
@@ -347,29 +357,26 @@ class AnswerProgress:
     def clear(self) -> None:
         """Another server begins: its answers are others."""
         self._answers.clear()
-        self._periods.clear()
         self._ended.clear()
+        for stretch in self._stretches:
+            stretch.clear()
 
     def leave_out(self, tasks: Collection[int]) -> None:
         """Take out the answers of these tasks: they are no client's."""
         for key in [key for key, answer in self._answers.items() if key[0] is None and answer.task in tasks]:
             del self._answers[key]
-        for answer, period in [pair for pair in self._ended if pair[0].task in tasks]:
-            self._ended.remove((answer, period))
+        for at, answer in [pair for pair in self._ended if pair[1].task in tasks]:
+            self._ended.remove((at, answer))
             for place, part in answer.parts.items():
-                _add(period.stretches[place], part, -1)
+                self._stretches[place].take_back(at, part)
 
     def figures(self, now: float, window_s: float) -> tuple[GroupFigures, ...]:
         """Per stretch that any answer of the window reached, shortest first."""
-        sums = [_Stretch() for _ in NAMES]
-        for period in self._periods:
-            if period.begin + PERIOD_S >= now - window_s:
-                for total, stretch in zip(sums, period.stretches, strict=True):
-                    _add(total, stretch)
+        sums = [stretch.since(now - window_s) for stretch in self._stretches]
         for answer in self._answers.values():
             if answer.is_speed:
                 for place, part in answer.parts.items():
-                    _add(sums[place], part)
+                    sums[place] += part
         return tuple(
             GroupFigures(
                 name=name,
@@ -394,13 +401,10 @@ class AnswerProgress:
         answer = self._answers.pop(key, None)
         if answer is None or not answer.is_speed:
             return
-        if not self._periods or at >= self._periods[-1].begin + PERIOD_S:
-            self._periods.append(_Period(at))
-        period = self._periods[-1]
         for place, part in answer.parts.items():
-            _add(period.stretches[place], part)
+            self._stretches[place].add(at, part)
         if key[0] is None:
-            self._ended.append((answer, period))
+            self._ended.append((at, answer))
 
     def _progress(self, answer: _Answer, tokens: int, rate: float) -> None:
         """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
@@ -413,23 +417,13 @@ class AnswerProgress:
         for place in range(_place(answer.told), _place(tokens - 1) + 1):
             first = max(known, BOUNDS[place - 1] if place else 0)
             last = min(tokens, BOUNDS[place]) if place < len(BOUNDS) else tokens
-            stretch = self._stretch(answer, place)
-            stretch.tokens += last - first
-            stretch.seconds += took * (last - first) / grown
+            self._add(answer, place, _Stretch(tokens=last - first, seconds=took * (last - first) / grown))
         answer.told, answer.told_s = tokens, spent
 
-    def _stretch(self, answer: _Answer, place: int) -> _Stretch:
+    def _add(self, answer: _Answer, place: int, part: _Stretch) -> None:
         for reached in range(place + 1):
-            if reached not in answer.parts:
-                answer.parts[reached] = _Stretch(answers=1)
-        return answer.parts[place]
-
-
-def _add(total: _Stretch, part: _Stretch, sign: int = 1) -> None:
-    total.answers += sign * part.answers
-    total.drafts = total.drafts + part.drafts if sign > 0 else total.drafts - part.drafts
-    total.tokens += sign * part.tokens
-    total.seconds += sign * part.seconds
+            answer.parts.setdefault(reached, _Stretch(answers=1))
+        answer.parts[place] += part
 
 
 def _place(tokens: int) -> int:
@@ -580,10 +574,10 @@ class LogView:
         self.events: dict[str, ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
-        self.step_totals = DraftTotals(KEEP_S, STEPS_GRAIN_S)
+        self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
         """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
         self.checkpoint_tally = CheckpointTally()
-        self.requests_exact = DraftTotals(KEEP_S)
+        self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         self._live_since = float("-inf")
         self._live_drafts = NO_DRAFTS
         self.slot_steps: dict[int, SlotSteps] = {}

@@ -1,5 +1,5 @@
-"""Alert rules: small pure functions in one module per family, with their texts and limits in the TOML beside it.
+"""Alert rules: small pure functions in one module per family.
 
-A rule is a function `(scene, limits) -> Iterable[Symptom]` with the name of its table in the family's TOML. The
-families are listed in `catalogue.FAMILIES`; `book.AlertBook` judges them with hysteresis. Nothing here does I/O.
+A rule is a function `(scene, limits) -> Iterable[Symptom]` with the decorator `catalogue.rule`; its docstring is its
+runbook. The families are listed in `catalogue.FAMILIES`; `book.AlertBook` judges them with hysteresis.
 """

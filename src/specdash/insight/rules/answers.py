@@ -1,4 +1,4 @@
-"""What clients get, through the proxy: pure rules, described in answers.toml."""
+"""What clients get, through the proxy: pure rules."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome, RequestPhase, UpstreamStatus
-from specdash.core.readings import FailureKind, ReadingStatus
+from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.insight.picture import BackendState
-from specdash.insight.rules.known import acted, events_of, must_see, sessions_of, turns_of
+from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.rules.catalogue import rule
+from specdash.insight.rules.known import acted, events_of, more_context, must_see, sessions_of, turns_of
 from specdash.system.stats import median
 from specdash.system.text import UNKNOWN, duration, number, ordinal, percent, plain
 
@@ -29,13 +30,29 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
     ("PROXY_CONTEXT_RELEASE_THRESHOLD", "0.90"),
 )
 """The profile `loop-incident`, with the breaker on."""
+CHECK_TOOL_TURNS = (("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3"))
 GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
 SERVER_ERROR = 500
 _GONE_STATES = (BackendState.DOWN, BackendState.STALE, BackendState.LOADING, BackendState.UNKNOWN)
 
 
+@rule(
+    "Empty answers",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # One in twenty ends agents' work noticeably; what a retry mended only costs time, so it takes one in five.
+    limits={"window_s": 300, "shown": 2, "shown_share": 0.05, "found": 5, "found_share": 0.2},
+)
 def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Answers with nothing in them, or with nothing but reasoning."""
+    """Clients get answers without text or tool call, or with reasoning alone. Agents stop on these, or ask again.
+
+    - the proxy screen's guardrails: empty_response, reasoning_fallback
+    - the chat template: does it close the reasoning block?
+    - max_tokens of the clients: does reasoning use it up?
+
+    Reasoning alone: switch thinking off for these turns or let the fallback show it. Nothing at all: another chat
+    template, or a build without the fault.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     reasoning = acted(scene, Guardrail.REASONING_FALLBACK, GuardrailAction.APPLIED, window)
@@ -65,48 +82,76 @@ def _is_silent(event: RequestEvent) -> bool:
     return event.outcome is RequestOutcome.OK and not event.tool_calls and event.completion_tokens == 0
 
 
+@rule(
+    "Malformed tool calls",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    explains=("contamination_storm",),
+    # Every such turn is made twice: one in five costs a fifth of the server. One that reaches the client happens; two
+    # in five minutes end two turns. The demo has none.
+    limits={"window_s": 300, "found": 5, "share": 0.2, "shown": 2, "critical_share": 0.5},
+)
 def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Many turns whose tool calls are malformed, mended by asking again."""
+    """The model writes its tool calls wrong again and again, and the proxy asks again: every such turn costs twice.
+    Where no retry gives a good call, the client gets an apology or a call that it refuses, and agents end their turn
+    on it.
+
+    - the chat template and --jinja: does the server parse this model's calls?
+    - the quantisation of weights and KV cache (q4 KV breaks calls first)
+    - which tools: the proxy screen's guardrail actions
+
+    A template that fits the model, a less quantised KV cache, a lower temperature; fewer tools
+    (PROXY_TOOL_NARROWING). The fix, where calls reach the client, holds tool turns back until they are checked and
+    asks up to three times.
+    """
     window = limits["window_s"]
+    found, shown, mended = (
+        acted(scene, Guardrail.MALFORMED_TOOL, action, window)
+        for action in (GuardrailAction.DETECTED, GuardrailAction.EXHAUSTED, GuardrailAction.RECOVERED)
+    )
+    turns, span = turns_of(scene, window), duration(window)
+    many = found >= limits["found"] and turns.share(found) >= limits["share"]
+    if not many and shown < limits["shown"]:
+        return
     events = events_of(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
-    found = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window)
-    turns = turns_of(scene, window)
-    if found < limits["found"] or turns.share(found) < limits["share"]:
-        return
     kinds = Counter(str(event.facts["kind"]) for event in events if "kind" in event.facts)
-    yield Symptom(
-        f"{found} of {turns.total} turns in {duration(window)} had a malformed tool call, and each costs another turn",
-        (
-            ("malformed turns", f"{found} in {duration(window)}"),
-            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, window))),
-            ("sessions", str(sessions_of(events) or UNKNOWN)),
-            ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or UNKNOWN),
-        ),
+    evidence = (
+        ("malformed turns", f"{found} of {turns.total} in {span}"),
+        ("mended", str(mended)),
+        ("not fixed", str(shown)),
+        ("sessions", str(sessions_of(events) or UNKNOWN)),
+        ("faults", ", ".join(f"{kind} {count}" for kind, count in kinds.most_common(3)) or UNKNOWN),
     )
+    if shown >= limits["shown"]:
+        severity = AlertSeverity.CRITICAL if turns.share(shown) >= limits["critical_share"] else None
+        summary = f"{shown} malformed tool calls in {span} reached the client, because no retry fixed them"
+        yield Symptom(summary, evidence, fix=CHECK_TOOL_TURNS, severity=severity)
+    else:
+        summary = f"{found} of {turns.total} turns in {span} had a malformed tool call, and each costs another turn"
+        yield Symptom(summary, evidence)
 
 
-def malformed_shown(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Malformed tool calls that no retry mended: the client gets an apology, or a call that it refuses."""
-    window = limits["window_s"]
-    shown = acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED, window)
-    if shown < limits["shown"]:
-        return
-    events = events_of(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.EXHAUSTED, window)
-    turns = turns_of(scene, window)
-    yield Symptom(
-        f"{shown} malformed tool calls in {duration(window)} reached the client, because no retry fixed them",
-        (
-            ("not fixed", f"{shown} of {turns.total} turns in {duration(window)}"),
-            ("mended", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED, window))),
-            ("sessions", str(sessions_of(events) or UNKNOWN)),
-        ),
-        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
-        severity=AlertSeverity.CRITICAL if turns.share(shown) >= limits["critical_share"] else None,
-    )
-
-
+@rule(
+    "Sessions loop",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    explains=("prune_storm",),
+    # The breaker speaks up at 8 turns and takes the tools away at 16: what is there then went on despite it. The demo's
+    # stuck agent reaches 13 and makes 15 to 20 % of all turns.
+    limits={"repeats": 16, "seen_s": 120, "window_s": 300, "looped": 20, "share": 0.5},
+)
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session repeats the same calls with the same results despite a warning."""
+    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help: it
+    steps in at 8 turns by default, and takes the tools away for a turn at 16. Or a large part of all turns repeats such
+    calls, and takes the slots from those that work.
+
+    - the proxy screen's sessions: which tools, which loop?
+    - the agent itself: what does it want that it cannot have?
+    - a tool that fails the same way for all of them (a missing file, no network)?
+
+    Stop the agent, give it another instruction, or fix the tool that fails. The fix is the profile loop-incident, meant
+    for a while: specdash apply --profile loop-incident.
+    """
     for session in _seen_lately(scene, limits["seen_s"]):
         if not session.is_looping or session.loop_repeats < limits["repeats"]:
             continue
@@ -124,14 +169,10 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             subject=session.id,
             fix=BREAK_LOOPS_SOONER,
         )
-
-
-def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Most turns are those of loops."""
     window = limits["window_s"]
     looped = acted(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
-    if looped < limits["told"] or turns.share(looped) < limits["share"]:
+    if looped < limits["looped"] or turns.share(looped) < limits["share"]:
         return
     sessions = sessions_of(events_of(scene, Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, window))
     yield Symptom(
@@ -144,8 +185,22 @@ def loop_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Sessions are cut back again and again",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # Each cut follows three malformed turns in a row.
+    limits={"window_s": 600, "cut": 3},
+)
 def contamination_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Sessions are cut back after malformed turns again and again."""
+    """Sessions are cut back to their recent turns, because malformed calls in their history made the model write more
+    of them. Each cut loses context and the prompt cache.
+
+    - malformed tool calls: what is wrong with them?
+    - the proxy screen's sessions: which are affected?
+
+    Fix the malformed calls; a session that is affected again and again is better started over.
+    """
     window = limits["window_s"]
     cut = acted(scene, Guardrail.CONTAMINATION, GuardrailAction.APPLIED, window)
     if cut < limits["cut"]:
@@ -158,12 +213,29 @@ def contamination_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("sessions", str(sessions or UNKNOWN)),
             ("malformed turns", str(acted(scene, Guardrail.MALFORMED_TOOL, GuardrailAction.DETECTED, window))),
         ),
-        fix=(("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3")),
+        fix=CHECK_TOOL_TURNS,
     )
 
 
+@rule(
+    "Histories do not fit the window",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    explains=("prompt_cache_lost",),
+    # A session above the threshold is cut at each of its turns; half of all turns means that most sessions are.
+    # The demo: 4 to 7 %.
+    limits={"window_s": 300, "cut": 8, "share": 0.5},
+)
 def prune_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Histories are cut to fit the window at most turns."""
+    """Most turns have old messages removed to fit the context window. The model forgets, and where the cut moves the
+    prompt cache is lost.
+
+    - the proxy screen's sessions: context in use
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+
+    A larger context per slot (LLAMA_CTX_SIZE up or LLAMA_PARALLEL down), or agents that compact earlier. The fix cuts
+    deeper and so less often.
+    """
     window = limits["window_s"]
     cut = acted(scene, Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED, window)
     turns = turns_of(scene, window)
@@ -184,8 +256,24 @@ def prune_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Context nearly full",
+    AlertSeverity.WARNING,
+    clear_after_s=0,
+    explains=("prune_storm", "context_overflow", "context_shift", "kv_full"),
+    # The proxy's levels HIGH and CRITICAL. ELEVATED (0.75) is where pruning begins, and agents compact at 80 to 90 %.
+    limits={"warning": 0.85, "critical": 0.95, "seen_s": 300, "sessions": 5, "slot": 0.92},
+)
 def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A session at work uses nearly all of its context window."""
+    """A session is about to fill its context window, by the proxy, or a slot at work has used nearly all of its
+    context: soon turns are pruned, an answer is cut or its oldest part dropped, or prompts are refused.
+
+    - which session is it, and how many turns are left? (slots panel, proxy screen)
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+    - does the client know the window? (specdash proxy show: context window)
+
+    Let the agent compact or start over; give each slot more context where memory allows it, or have fewer slots.
+    """
     full = [
         session_view
         for session_view in _seen_lately(scene, limits["seen_s"])
@@ -193,22 +281,45 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     ]
     for session in sorted(full, key=lambda session_view: -(session_view.utilisation or 0.0))[: int(limits["sessions"])]:
         use = session.utilisation or 0.0
-        left = session.turns_remaining
         yield Symptom(
             f"session {session.id} uses {percent(use)} of its context window of {session.context_window} tokens",
             (
                 ("context", f"{session.context_tokens} of {session.context_window} tokens"),
-                ("turns left at this rate", plain(left)),
+                ("turns left at this rate", plain(session.turns_remaining)),
                 ("pruned", f"{session.prunes} times"),
                 ("refused as too long", f"{session.overflows} times"),
             ),
             subject=session.id,
             severity=AlertSeverity.CRITICAL if use >= limits["critical"] else None,
         )
+    slots = () if full else scene.picture.backend.slots or ()
+    for slot in slots:
+        used, size = slot.context_used, slot.n_ctx
+        if slot.phase is not SlotPhase.IDLE and size and used is not None and used / size >= limits["slot"]:
+            yield Symptom(
+                f"slot {slot.id} has used {percent(used / size)} of its context, {used} of {size} tokens",
+                (("used", str(used)), ("context", str(size)), ("left", str(size - used))),
+                subject=f"slot {slot.id}",
+                fix=more_context(scene),
+            )
 
 
+@rule(
+    "Prompts do not fit the context",
+    AlertSeverity.WARNING,
+    clear_after_s=60,
+    # Each one is a turn that the client lost.
+    limits={"window_s": 300, "refused": 1},
+)
 def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Prompts that do not fit the window are refused."""
+    """The server refused prompts that are longer than its context, and the proxy could not make them fit.
+
+    - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
+    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
+    - specdash proxy show: is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
+
+    Tell the agent the real window so that it compacts in time, or give each slot more context.
+    """
     window = limits["window_s"]
     refused = acted(scene, Guardrail.CONTEXT_PRUNE, GuardrailAction.DETECTED, window)
     if refused < limits["refused"]:
@@ -236,8 +347,25 @@ def _seen_lately(scene: RuleScene, seconds: float) -> Sequence[SessionView]:
     return [session for session in proxy.live.sessions if session.active or session.last_seen >= since]
 
 
+@rule(
+    "Clients leave before their answer",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    # People stop agents now and then; every third client and five in five minutes is no person.
+    limits={"window_s": 300, "left": 5, "share": 0.3},
+)
 def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients go away before their answer is complete: by the proxy, or by the server's own log."""
+    """Clients close the connection while their answer is made, as the proxy tells, or the server's own log (cancel
+    task). Leaving after the same time again and again is a timeout of the client; leaving early is a person who stops
+    the agent.
+
+    - compare the median wait with the client's timeout (API_TIMEOUT_MS of Claude Code)
+    - prefill speed and queue: is the first token late?
+    - the proxy screen's finished requests
+
+    Raise the client's timeout, or shorten the wait: a smaller prompt, a prompt cache that hits, fewer requests at a
+    time.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     if turns.left < limits["left"] or turns.share(turns.left) < limits["share"]:
@@ -281,8 +409,25 @@ def _cancelled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Clients get errors",
+    AlertSeverity.WARNING,
+    clear_after_s=30,
+    explains=("clients_leaving",),
+    # Five, so that one agent's retries of one bad request are no incident. The demo has none.
+    limits={"window_s": 300, "errors": 5, "share": 0.1, "critical_share": 0.5},
+)
 def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients get errors instead of answers."""
+    """Many requests end with an error instead of an answer. Statuses from 500 on are the server's or the proxy's doing;
+    the others are requests that cannot be served as they are, and then this is a notice.
+
+    - the proxy screen's finished requests, for status and error type
+    - specdash services logs proxy
+    - the server's log around the errors
+
+    529 and 504 follow from a server that is down, loading or too slow; 400 from prompts that are too long or malformed;
+    401 from a key.
+    """
     window = limits["window_s"]
     turns = turns_of(scene, window)
     rate = turns.share(turns.errors)
@@ -308,8 +453,24 @@ def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Proxy is down",
+    AlertSeverity.CRITICAL,
+    hold_back=False,
+    clear_after_s=0,
+    explains=("upstream_unreachable", "proxy_errors", "clients_leaving"),
+    # A proxy that starts or reloads answers within 5 s; a closed port needs no patience.
+    limits={"silent_s": 6},
+)
 def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nothing answers at the proxy's address."""
+    """Nothing answers at the proxy's address: its process has ended, or it hangs. Agents get no answer at all.
+
+    - specdash services status
+    - specdash services logs proxy
+    - specdash doctor --url {url}
+
+    Start the proxy's service; when it ended by itself, its log's last lines say why.
+    """
     proxy = scene.picture.proxy
     if proxy.url is None or proxy.failure is None:
         return
@@ -325,10 +486,25 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
+@rule(
+    "Proxy cannot reach its upstream",
+    AlertSeverity.CRITICAL,
+    trial_s=120,
+    hold_back=False,
+    clear_after_s=0,
+    needs=(Source.PROXY,),
+    explains=("proxy_errors", "clients_leaving", "requests_waiting"),
+    # The proxy looks at its upstream at least once in 60 s while requests come.
+    limits={"errors_s": 60},
+)
 def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The proxy is there, and what stands behind it is not.
+    """The proxy answers, and the server that LLAMA_CPP_BASE names does not: every turn ends with an error.
 
-    The proxy looks at its upstream when requests come. Of one that answers us, with no error since, it tells of old.
+    - specdash proxy show
+    - curl -s {upstream}/health
+    - specdash services status
+
+    When the watched server is up, LLAMA_CPP_BASE names another one: correct it. Else bring the server back.
     """
     proxy, backend = scene.picture.proxy, scene.picture.backend
     live = proxy.live
@@ -353,8 +529,27 @@ def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Proxy is held",
+    AlertSeverity.WARNING,
+    trial_s=300,
+    hold_back=False,
+    clear_after_s=0,
+    needs=(Source.PROXY,),
+    explains=("clients_leaving", "proxy_errors"),
+    # An apply holds for seconds, with a large model for a minute; a hold ends by itself after 120 s by default.
+    limits={"held_s": 60, "critical_s": 120},
+)
 def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The proxy has been held for so long that it may have been forgotten."""
+    """New requests wait at the proxy, because someone or an apply holds it. A hold ends by itself, but a hold that is
+    renewed lasts.
+
+    - specdash proxy state
+    - specdash applies
+    - the tune screen: is an apply running?
+
+    When the hold is no longer needed: specdash proxy resume.
+    """
     proxy = scene.picture.proxy
     live = proxy.live
     if live is None or proxy.status is not ReadingStatus.KNOWN or not live.held or live.held_since is None:
@@ -370,8 +565,25 @@ def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "Requests wait for a slot",
+    AlertSeverity.WARNING,
+    clear_after_s=20,
+    chart="requests",
+    explains=("clients_leaving",),
+    # The demo queues for up to 11 s at a time, and for 20 % of the time, on a machine with a load of 10.
+    limits={"window_s": 60, "share": 0.9, "longest_s": 120},
+)
 def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Requests wait for a slot all the time, or one waits for long."""
+    """More requests come than there are slots, so that users wait before their prompt is even looked at; or one request
+    is stuck before its prefill.
+
+    - the slots panel: are all slots at work, and with what?
+    - the proxy screen: which sessions send in parallel?
+
+    More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A request
+    stuck with free slots points to a hung server.
+    """
     window = limits["window_s"]
     known = [
         picture_sample for picture_sample in scene.past.since(scene.now - window) if picture_sample.deferred is not None
@@ -399,16 +611,4 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"a request has waited {duration(longest)} without a token of its prompt processed",
             (("waiting upstream", str(len(stuck))), ("longest", duration(longest))),
-        )
-
-
-def proxy_settings(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Settings of the proxy that could not be used."""
-    proxy = scene.picture.proxy
-    problems = proxy.live.problems if proxy.live is not None and proxy.status is ReadingStatus.KNOWN else ()
-    if problems:
-        words = f"{len(problems)} settings of the proxy" if len(problems) > 1 else "a setting of the proxy"
-        yield Symptom(
-            f"{words} cannot be used and {'are' if len(problems) > 1 else 'is'} not in force: {problems[0]}",
-            tuple((f"problem {number}", text) for number, text in enumerate(problems, 1)),
         )

@@ -1,13 +1,15 @@
-"""Is the server there, and does it work: pure rules, described in availability.toml."""
+"""Is the server there, and does it work: pure rules."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.picture import BackendState, SlotPhase
+from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import must_see
 from specdash.insight.rules.scene import KEEP_S, increase
 from specdash.system.text import UNKNOWN, clock, duration, plain
@@ -30,14 +32,57 @@ _UNREADABLE = {
     FailureKind.ERROR: "answers an error",
     FailureKind.RESET: "breaks off",
 }
+_LOST = {
+    Source.METRICS: (
+        "LLAMA_ARG_ENDPOINT_METRICS",
+        "acceptance and totals are unknown",
+        "acceptance and totals are those of before",
+    ),
+    Source.SLOTS: (
+        "LLAMA_ARG_ENDPOINT_SLOTS",
+        "running requests cannot be seen, nor whether it speculates",
+        "running requests are those of before",
+    ),
+}
+"""By endpoint: what switches it on, what is not seen without it, and what is shown while it is not understood."""
 _SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
 _ALWAYS_COUNTED = "predicted_tokens"
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
 
+@rule(
+    "Server is down",
+    AlertSeverity.CRITICAL,
+    trial_s=120,
+    clear_after_s=0,
+    hold_back=False,
+    chart="decode",
+    explains=(
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+        "requests_waiting",
+        "slot_hung",
+        "empty_answers",
+        "restarted",
+    ),
+    # While the process that owned the port lives, an apply may be swapping its engine.
+    limits={"swap_s": 0.9},
+)
 def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nothing serves the address."""
+    """Nothing answers at the address: the process has ended, has not started, or the machine cannot be reached. Every
+    client gets errors.
+
+    - specdash services status
+    - specdash services logs backend
+    - dmesg | grep -i -e 'killed process' -e segfault
+    - the log panel's last lines: an assertion, a CUDA error, out of memory?
+
+    Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
+    (out of memory) say why; fix that first, or it ends again. An apply that was under way is undone at the backend's
+    next start.
+    """
     backend = scene.picture.backend
     if backend.state is not BackendState.DOWN or _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
         return
@@ -68,8 +113,58 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
+def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
+    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
+    lasted = scene.picture.wall - alert.since
+    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
+    again = [start for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if start.again]
+    health = _source(scene, Source.HEALTH)
+    if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
+        return ""
+    if alert.severity is not AlertSeverity.CRITICAL:
+        return ""
+    if any(sample.starved for sample in samples):
+        return "specdash itself got no CPU meanwhile, and the server answers"
+    if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
+        return "the same process answers again: it did not hang, it got no CPU"
+    if lasted < limits["passing_s"]:
+        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
+    return ""
+
+
+@rule(
+    "Server hangs, or is busy for long",
+    AlertSeverity.CRITICAL,
+    trial_s=60,
+    clear_after_s=3,
+    hold_back=False,
+    chart="decode",
+    explains=(
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+        "requests_waiting",
+        "slot_hung",
+    ),
+    refute=server_hung_refuted,
+    # A server that gets no CPU answers late, and one that answers late does not hang.
+    limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
+)
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The port takes connections and no answer comes; or the process was stopped by a signal."""
+    """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
+    debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
+    taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
+    refuted, and is no longer a cause of anything. A warning where /health answers and /metrics or /slots have not for a
+    minute: a long prompt blocks them in builds before b10420.
+
+    - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
+    - kill -CONT {pid}, when it is stopped
+    - dmesg | tail
+    - nvidia-smi, when it hangs too the driver is the cause
+
+    Stopped: kill -CONT {pid}. Otherwise restart it: specdash services restart backend; a process in state D survives
+    kill -9 until its device answers, and may need a reboot.
+    """
     backend = scene.picture.backend
     process = _process(scene)
     if process is not None and process.stopped:
@@ -80,6 +175,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
         return
     if _failure(scene, Source.HEALTH) is not FailureKind.TIMEOUT:
+        yield from _busy(scene, limits)
         return
     must_see(scene)
     # Not /slots: of an idle server they are what they were, without being asked for.
@@ -98,21 +194,26 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
 
 
-def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
-    """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
-    lasted = scene.picture.wall - alert.since
-    samples = scene.past.since(scene.now - lasted - limits["silent_s"])
-    again = [start for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if start.again]
-    health = _source(scene, Source.HEALTH)
-    if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
-        return ""
-    if any(sample.starved for sample in samples):
-        return "specdash itself got no CPU meanwhile, and the server answers"
-    if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
-        return "the same process answers again: it did not hang, it got no CPU"
-    if lasted < limits["passing_s"]:
-        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-    return ""
+def _busy(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """It is alive, but metrics or slots have not come for long."""
+    lasting = scene.past.lasting((BackendState.BUSY,))
+    if lasting is None or lasting < limits["busy_s"]:
+        return
+    must_see(scene)
+    late = [
+        source
+        for source in scene.picture.backend.sources
+        if source.source in (Source.METRICS, Source.SLOTS) and source.failure is FailureKind.TIMEOUT
+    ]
+    ages = (f"last answer {duration(item.age_s)} ago" if item.age_s is not None else "no answer yet" for item in late)
+    names = " and ".join(f"/{item.source}" for item in late) or "/metrics"
+    yield Symptom(
+        f"/health answers, {names} not in time for {duration(lasting)}",
+        tuple((f"/{item.source}", age) for item, age in zip(late, ages, strict=True)),
+        severity=AlertSeverity.WARNING,
+        remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_BATCH_SIZE), or a "
+        "newer build. When no prompt moves in the log either: specdash services restart backend.",
+    )
 
 
 def _is_server_starved(scene: RuleScene, limits: Limits, seconds: float) -> bool:
@@ -121,8 +222,29 @@ def _is_server_starved(scene: RuleScene, limits: Limits, seconds: float) -> bool
     return any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples)
 
 
+@rule(
+    "Slot hangs",
+    AlertSeverity.CRITICAL,
+    clear_after_s=0,
+    needs=(Source.SLOTS,),
+    while_idle=False,
+    chart="decode",
+    explains=("clients_leaving", "requests_waiting"),
+    limits={"no_token_s": 30, "while_others_s": 180, "prefill_s": 180},
+)
 def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A slot is at work and nothing comes of it."""
+    """A slot is at work and no token comes, while the server answers everything else: the GPU or the inference thread
+    is stuck, or one batch takes very long. Its client waits, and so do all that queue behind it.
+
+    - specdash snapshot: slots and gpu
+    - nvidia-smi    (100 % and no progress: a kernel hangs; 0 %: the process waits)
+    - the server's log: the last lines of that slot and task
+    - top -H -p {pid}
+
+    A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
+    services restart backend. When it happens again with speculation and not without, it is worth a ticket: specdash
+    incident.
+    """
     must_see(scene)
     slots = scene.picture.backend.slots or ()
     for slot in slots:
@@ -147,8 +269,26 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(f"slot {slot.id} is busy and has {what} for {duration(unmoved)}", evidence, f"slot {slot.id}")
 
 
+@rule(
+    "Model is taking too long to load",
+    AlertSeverity.WARNING,
+    clear_after_s=0,
+    hold_back=False,
+    explains=("upstream_unreachable", "proxy_errors", "requests_waiting"),
+    limits={"seconds": 300, "critical_s": 900},
+)
 def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model has been loading for longer than it should take."""
+    """The server is there and still loads its model; until it is done every request gets 503. A big model from a slow
+    or remote disk takes minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
+
+    - specdash services logs backend
+    - iostat -x 2 or vmstat 2: does the disk read? does it swap?
+    - free -g
+    - specdash preflight: does the model fit?
+
+    Wait while the disk reads. A model that does not fit into memory swaps forever: less context, fewer layers, or a
+    smaller quantisation. Raise limits.seconds for a model that takes so long by nature.
+    """
     seen = scene.past.lasting((BackendState.LOADING,))
     if seen is None:
         return
@@ -166,8 +306,33 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"the model has been loading for {duration(loading)}", tuple(evidence), severity=severity)
 
 
+@rule(
+    "Server starts again and again",
+    AlertSeverity.CRITICAL,
+    clear_after_s=30,
+    hold_back=False,
+    explains=(
+        "backend_down",
+        "restarted",
+        "loading_too_long",
+        "upstream_unreachable",
+        "proxy_errors",
+        "clients_leaving",
+    ),
+    limits={"starts": 3, "seconds": 600},
+)
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server starts again and again."""
+    """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
+    a certain request, and its manager starts it again. Starts that an apply made do not count.
+
+    - specdash services logs backend
+    - the log's last lines before each start: an assertion, CUDA error, out of memory, a missing file?
+    - dmesg | grep -i -e 'killed process' -e segfault -e xid
+    - specdash applies: what was changed before the first crash?
+
+    Stop it while you look: specdash services stop backend. After a change of settings: specdash rollback. Out of
+    memory: less context or a smaller batch. One request that kills it: specdash incident, for a ticket.
+    """
     lately = scene.past.starts.within(scene.now, limits["seconds"])
     starts = [start for start in lately if not (start.on_trial or _by_apply(scene, start))]
     if len(starts) < limits["starts"]:
@@ -179,8 +344,24 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"it started {len(starts)} times within {duration(limits['seconds'])}", tuple(evidence))
 
 
+@rule(
+    "Server was restarted",
+    AlertSeverity.NOTICE,
+    clear_after_s=0,
+    hold_back=False,
+    chart="requests",
+    limits={"shown_s": 60},
+)
 def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process serves than a moment ago."""
+    """Another process serves than before. Running requests were cut off, the prompt cache is empty, and totals count
+    from zero.
+
+    - specdash applies
+    - specdash services logs backend
+    - journalctl --user -u specdash-backend, when systemd runs it
+
+    Nothing, if it was intended. Otherwise the log's lines before the restart say why the old process ended.
+    """
     starts = [
         start for start in scene.past.starts.within(scene.now, limits["shown_s"]) if start.again and not start.on_trial
     ]
@@ -191,32 +372,24 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"{by} at {clock(last.wall)}: {last.why}", (("when", clock(last.wall)), ("sign", last.why)))
 
 
-def busy_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It is alive, but metrics or slots have not come for long."""
-    must_see(scene)
-    lasting = scene.past.lasting((BackendState.BUSY,))
-    if lasting is None or lasting < limits["seconds"]:
-        return
-    late = [
-        source
-        for source in scene.picture.backend.sources
-        if source.source in (Source.METRICS, Source.SLOTS) and source.failure is FailureKind.TIMEOUT
-    ]
-    evidence = [
-        (
-            f"/{source_picture.source}",
-            f"last answer {duration(source_picture.age_s)} ago"
-            if source_picture.age_s is not None
-            else "no answer yet",
-        )
-        for source_picture in late
-    ]
-    names = " and ".join(f"/{source_picture.source}" for source_picture in late) or "/metrics"
-    yield Symptom(f"/health answers, {names} not in time for {duration(lasting)}", tuple(evidence))
-
-
+@rule(
+    "Something else answers at the server's address",
+    AlertSeverity.CRITICAL,
+    clear_after_s=0,
+    hold_back=False,
+    explains=("backend_down", "server_hung", "upstream_unreachable", "proxy_errors", "clients_leaving", "restarted"),
+)
 def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Something else answers at the address."""
+    """The port is open, and what answers is no llama-server: its process has ended and another program has the port, a
+    reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
+
+    - ss -ltnp | grep :{port}
+    - curl -i {url}/health
+    - specdash services status
+
+    End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. A wrong
+    address: specdash config show says where it comes from.
+    """
     backend = scene.picture.backend
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
@@ -241,22 +414,17 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     yield Symptom(f"what answers at {backend.url} is no llama-server{who}", tuple(evidence))
 
 
-def port_closed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The process lives and its port takes no connection."""
-    process = _process(scene)
-    if process is None or _failure(scene, Source.HEALTH) is not FailureKind.REFUSED:
-        return
-    served = scene.past.starts.served == process.pid
-    backend = scene.picture.backend
-    if not served and (backend.uptime_s is None or backend.uptime_s < limits["starting_s"]):
-        return
-    had = "no longer listens" if served else "does not listen"
-    evidence = (("process", f"{process.pid} ({process.name or '?'})"), ("running for", duration(backend.uptime_s)))
-    yield Symptom(f"process {process.pid} is alive and {had} at {backend.url}", (*evidence, ("address", backend.url)))
-
-
+@rule("Server refuses the API key", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
 def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server wants another API key than the one it is given."""
+    """The server wants an API key, and it was given none or another one: it may be perfectly well, but nothing beside
+    its health can be seen, and no other check can run. A proxy with the same wrong key fails every request.
+
+    - specdash config show: api_key_env, api_key_file
+    - specdash doctor --url {url}
+    - was the server's key changed (LLAMA_API_KEY) and the clients' not?
+
+    Name the key: --api-key-env NAME or --api-key-file FILE, or api_key_env in config.toml.
+    """
     backend = scene.picture.backend
     if backend.state is not BackendState.UNAUTHORIZED:
         return
@@ -268,58 +436,80 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def health_error(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It answers, and what it answers is an error."""
+@rule(
+    "An endpoint is off or answers errors",
+    AlertSeverity.WARNING,
+    raise_after_s=3,
+    clear_after_s=3,
+    hold_back=False,
+)
+def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """What the server answers to /health, /metrics or /slots cannot be used. /health: an error of its own. /metrics or
+    /slots switched off: acceptance and totals, or running requests and whether it speculates, cannot be seen. Not
+    understood (no metrics, a number that cannot be, more than 4 MiB, an error): the figures are those of before, dimmed
+    and with their age, and rules that need them are not judged.
+
+    - curl -i {url}/health {url}/metrics {url}/slots
+    - does a reverse proxy, a cache or another program answer at these paths?
+    - specdash doctor --url {url}
+    - specdash services logs backend
+
+    Off: start the server with --metrics (LLAMA_ARG_ENDPOINT_METRICS=1) and without --no-slots; what `specdash backend
+    run` starts has both. Not understood: watch the server itself and not what stands in front of it; when it answers so
+    itself, restart it: specdash services restart backend.
+    """
     backend = scene.picture.backend
-    health = _source(scene, Source.HEALTH)
-    if backend.state is not BackendState.UNKNOWN or health is None or health.status is not ReadingStatus.KNOWN:
+    asked = {source: found for source in _ASKED if (found := _source(scene, source)) is not None}
+    health = asked.get(Source.HEALTH)
+    is_foreign = any(source.failure in _FOREIGN for source in asked.values())
+    if backend.state is BackendState.UNKNOWN and not is_foreign and health and health.status is ReadingStatus.KNOWN:
+        yield Symptom(backend.reason, (("address", backend.url),), "/health")
+    if backend.state not in _SERVING:
         return
-    if not any(source.source in _ASKED and source.failure in _FOREIGN for source in backend.sources):
-        yield Symptom(backend.reason, (("address", backend.url),))
-
-
-def metrics_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server has no /metrics."""
-    yield from _disabled(scene, Source.METRICS, "LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals are unknown")
-
-
-def metrics_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server answers /metrics with what cannot be its metrics."""
-    yield from _unreadable(scene, Source.METRICS, "acceptance and totals are those of before")
-    counters = dict(scene.picture.backend.counters)
+    for source, (key, lost, kept) in _LOST.items():
+        found = asked.get(source)
+        if found is None or found.failure is None:
+            continue
+        evidence = [(f"/{source}", found.reason)]
+        if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
+            yield Symptom(f"the server does not serve /{source}: {lost}", tuple(evidence), f"/{source}", ((key, "1"),))
+        elif found.failure in _UNREADABLE:
+            last = f"{duration(found.age_s)} ago" if found.age_s is not None else "never"
+            evidence.append(("last understood", last))
+            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", tuple(evidence), f"/{source}")
+    counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(
             f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts",
             (("metrics understood", ", ".join(counters) or "none"),),
+            "/metrics",
         )
 
 
-def slots_unreadable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server answers /slots with what cannot be its slots."""
-    yield from _unreadable(scene, Source.SLOTS, "running requests are those of before")
-
-
-def slots_disabled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server has no /slots."""
-    yield from _disabled(
-        scene, Source.SLOTS, "LLAMA_ARG_ENDPOINT_SLOTS", "running requests cannot be seen, nor whether it speculates"
-    )
-
-
-def counters_reset(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Totals went back, and the process is the same."""
-    backend, process = scene.picture.backend, _process(scene)
-    # Where a runner has the server as a child, another child may have taken its place.
-    if backend.state is not BackendState.RESTARTED or process is None or process.processes > 1:
-        return
-    if process.pid != scene.past.starts.owner or scene.past.starts.within(scene.now, APPLY_S):
-        return
-    evidence = (("process", f"{process.pid}, running for {duration(backend.uptime_s)}"), ("sign", backend.reason))
-    yield Symptom(f"the server's totals were reset while process {process.pid} went on", evidence)
-
-
+@rule(
+    "Log is silent while the server works",
+    AlertSeverity.WARNING,
+    needs=(Source.LOG,),
+    counters=("predicted_tokens",),
+    trial_s=inf,
+    raise_after_s=60,
+    clear_after_s=0,
+    # Old builds answer /metrics late. 16 tokens, because a probe of two is no work.
+    limits={"tokens": 16, "late_s": 5},
+)
 def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Requests end, and the log has no line of them, although it had of those before."""
+    """Requests end, by the tokens that /metrics counts, and for a minute the log has no line of them, although it had
+    lines of those before. The server may write to another file, as after a restart with another LLAMA_LOG_FILE or
+    --log-file, or to none. Requests, warnings and errors from that moment on are not seen.
+
+    - ls -l /proc/{pid}/fd    (the files that the server has open; the log is among them)
+    - xargs -0 -n 1 < /proc/{pid}/environ | grep LOG_FILE
+    - df -h: is the log's disk full?
+
+    `specdash --log FILE` with the file that the server writes now; the log of `specdash backend run` is found by
+    itself. No file at all: start the server with --log-file FILE (LLAMA_ARG_LOG_FILE), and with --log-verbosity 3 or
+    more, so that it writes its requests down.
+    """
     must_see(scene)
     log = scene.picture.log
     if log.silent_s is None:
@@ -338,44 +528,6 @@ def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("/metrics since", f"{tokens:.0f} tokens"),
         ),
     )
-
-
-def clock_jumped(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The wall clock was set, or the machine slept."""
-    samples = scene.past.since(scene.now - limits["shown_s"])
-    for before, after in pairwise(samples):
-        jump = (after.wall - after.at) - (before.wall - before.at)
-        if abs(jump) >= limits["seconds"]:
-            way = "forward" if jump > 0 else "back"
-            yield Symptom(
-                f"the wall clock jumped {way} by {duration(abs(jump))}",
-                (("before", clock(before.wall)), ("after", clock(after.wall))),
-            )
-            return
-
-
-def _disabled(scene: RuleScene, source: Source, key: str, lost: str) -> Iterable[Symptom]:
-    backend = scene.picture.backend
-    source_picture = _source(scene, source)
-    if source_picture is None or backend.state not in (BackendState.LIVE, BackendState.BUSY):
-        return
-    if source_picture.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
-        yield Symptom(
-            f"the server does not serve /{source}: {lost}", ((f"/{source}", source_picture.reason),), fix=((key, "1"),)
-        )
-
-
-def _unreadable(scene: RuleScene, source: Source, lost: str) -> Iterable[Symptom]:
-    source_picture = _source(scene, source)
-    what = (
-        _UNREADABLE.get(source_picture.failure)
-        if source_picture is not None and source_picture.failure is not None
-        else None
-    )
-    if source_picture is None or what is None or scene.picture.backend.state not in _SERVING:
-        return
-    last = f"{duration(source_picture.age_s)} ago" if source_picture.age_s is not None else "never"
-    yield Symptom(f"/{source} {what}: {lost}", ((f"/{source}", source_picture.reason), ("last understood", last)))
 
 
 def _source(scene: RuleScene, source: Source) -> SourcePicture | None:

@@ -1,4 +1,4 @@
-"""The rules as data: severity, hysteresis, thresholds and runbook of each, from the TOML files beside the functions.
+"""The rules as data: severity, hysteresis, thresholds and runbook of each, as `rule` decorates its function.
 
 A user's own file may change thresholds, severity and times of a rule, or switch it off:
 
@@ -10,21 +10,22 @@ A user's own file may change thresholds, severity and times of a rule, or switch
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdash.core.env_edit import printable
 from specdash.core.errors import InputError
-from specdash.core.readings import Source
 from specdash.core.records import Alert, AlertSeverity, Symptom
+from specdash.core.removed import removed_rule
 from specdash.insight.rules.scene import RuleScene
 from specdash.system.data import dataclass
+
+if TYPE_CHECKING:
+    from specdash.core.readings import Source
 
 # What to do about an alert: its rule's texts with the values that are known in place of their placeholders.
 
@@ -64,7 +65,7 @@ def filled(text: str, names: Iterable[tuple[str, str]]) -> str:
 
 
 FAMILIES = ("availability", "speculation", "memory", "answers", "machine")
-"""One module and one TOML file each: is it there; does speculation pay; KV cache, checkpoints, caches; what clients
+"""One module each: is it there; does speculation pay; KV cache, checkpoints, caches; what clients
 get, through the proxy; GPU and host."""
 
 Limits = Mapping[str, float]
@@ -127,15 +128,48 @@ class Rule:
     spec: RuleSpec
     judge: RuleFunction
     refute: Refutation | None = None
-    """The function `<rule>_refuted` beside the rule's, where there is one."""
     is_over: EndCheck | None = None
-    """Likewise `<rule>_is_over`."""
+
+
+_RULES: list[Rule] = []
+
+
+def rule(
+    title: str,
+    severity: AlertSeverity,
+    *,
+    refute: Refutation | None = None,
+    is_over: EndCheck | None = None,
+    **fields: Any,
+) -> Callable[[RuleFunction], RuleFunction]:
+    """Make a rule of a function, whose name is the rule's id and whose docstring its runbook: what it means, a list of
+    checks, the remedy. `fields` are those of `RuleSpec`."""
+
+    def made(judge: RuleFunction) -> RuleFunction:
+        family = judge.__module__.rpartition(".")[2]
+        texts = runbook_of(judge.__doc__ or "")
+        spec = RuleSpec(judge.__name__, family, title, severity, texts.meaning, texts.checks, texts.remedy, **fields)
+        _RULES.append(Rule(spec, judge, refute, is_over))
+        return judge
+
+    return made
+
+
+def runbook_of(docstring: str) -> Runbook:
+    """The runbook in a rule's docstring: paragraphs, of which the one with dashes lists the checks."""
+    paragraphs = [paragraph.strip() for paragraph in docstring.split("\n\n")]
+    meaning, checks, remedy = (*paragraphs, "", "")[:3]
+    lines = (" ".join(line.strip() for line in check.split("\n")) for check in checks.split("\n    - "))
+    joined = (" ".join(text.split()) for text in (meaning, remedy))
+    return Runbook(next(joined), tuple(line.removeprefix("- ") for line in lines if line), next(joined))
 
 
 @cache
 def shipped() -> tuple[Rule, ...]:
-    """All rules of specdash, by family in the order of `FAMILIES` and in the order of its file."""
-    return tuple(rule for family in FAMILIES for rule in _family(family))
+    """All rules of specdash, by family in the order of `FAMILIES` and in the order of its module."""
+    for family in FAMILIES:
+        import_module(f"{__package__}.{family}")
+    return tuple(sorted(_RULES, key=lambda item: FAMILIES.index(item.spec.family)))
 
 
 def title_of(rule_id: str) -> str:
@@ -143,55 +177,14 @@ def title_of(rule_id: str) -> str:
     return next((rule.spec.title for rule in shipped() if rule.spec.id == rule_id), rule_id)
 
 
-def _family(family: str) -> Iterable[Rule]:
-    module = import_module(f"{__package__}.{family}")
-    text = Path(__file__).with_name(f"{family}.toml").read_text(encoding="utf-8")
-    for name, table in tables_of(text).items():
-        besides = (getattr(module, f"{name}_{suffix}", None) for suffix in ("refuted", "is_over"))
-        yield Rule(_spec(name, family, table), getattr(module, name), *besides)
-
-
-_KEY = re.compile(r"(\w+) =")
-
-
-def tables_of(text: str) -> Mapping[str, Mapping[str, Any]]:
-    """The tables of a TOML file with a table's name, a key and its value, or a comment on each line.
-
-    The values of such a file are those of JSON, which is read a hundred times as fast. Any other syntax of TOML
-    is left to `tomllib`.
-    """
-    tables: dict[str, dict[str, Any]] = {}
-    table: dict[str, Any] = {}
-    try:
-        for line in text.splitlines():
-            if line.startswith("["):
-                table = tables[line[1:-1]] = {}
-            elif line and not line.startswith("#"):
-                key, _, value = line.partition(" = ")
-                plain = _KEY.sub(r'"\1":', value) if value.startswith("{") else value
-                table[key] = float(value) if value == "inf" else json.loads(plain)
-    except ValueError:
-        import tomllib
-
-        return tomllib.loads(text)
-    return tables
-
-
-def _spec(name: str, family: str, table: Mapping[str, Any]) -> RuleSpec:
-    values = dict(table)
-    values["severity"] = AlertSeverity(values["severity"])
-    values["needs"] = tuple(Source(value) for value in values.get("needs", ()))
-    for many in ("checks", "explains", "counters"):
-        values[many] = tuple(values.get(many, ()))
-    return RuleSpec(id=name, family=family, **values)
-
-
 CHANGEABLE = ("severity", "raise_after_s", "clear_after_s", "enabled", "limits")
 """What a user's file may change of a rule."""
 
 
-def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml") -> tuple[Rule, ...]:
-    """The rules with a user's file applied.
+def with_user_limits(
+    rules: Iterable[Rule], text: str, name: str = "rules.toml", warn: Callable[[str], None] = lambda _: None
+) -> tuple[Rule, ...]:
+    """The rules with a user's file applied. `warn` hears of each removed rule, which is ignored.
 
     Raises `InputError` for a malformed file, an unknown rule, field or limit, and a value that cannot be meant.
     """
@@ -203,6 +196,10 @@ def with_user_limits(rules: Iterable[Rule], text: str, name: str = "rules.toml")
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name} is not valid TOML: {error}") from None
     for rule_id, table in tables.items():
+        gone = removed_rule(rule_id)
+        if gone is not None:
+            warn(f"{name}: {gone}")
+            continue
         if rule_id not in by_id:
             raise InputError(f"{name}: unknown rule [{rule_id}]; {_hint(rule_id, by_id)}")
         if not isinstance(table, dict):

@@ -1,4 +1,4 @@
-"""The GPU and the host under the server: pure rules, described in machine.toml.
+"""The GPU and the host under the server: pure rules.
 
 A server on another machine has another GPU and other memory than those that are seen here; only disks are judged then.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from specdash.core.readings import FailureKind, ReadingStatus, Source, others_share
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.core.target import local_port
+from specdash.insight.rules.catalogue import rule
 from specdash.system.stats import mean
 from specdash.system.text import MIB, UNKNOWN, duration, number, percent, size, size_pair
 
@@ -34,8 +35,24 @@ _COVERED = 0.8
 GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 
 
+@rule(
+    "GPU is lost",
+    AlertSeverity.CRITICAL,
+    hold_back=False,
+    chart="gpu_utilisation",
+    explains=("gpu_unused", "crash_loop", "backend_down", "slot_hung"),
+)
 def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A GPU that was there no longer answers."""
+    """A GPU that was there no longer answers: it fell off the bus, the driver was reloaded, or the machine slept. A
+    server that uses it fails at its next step, or goes on only on the CPU.
+
+    - nvidia-smi
+    - dmesg | grep -i -e xid -e nvrm
+    - the server's log: CUDA error?
+
+    Restart the server once nvidia-smi shows the GPU again; a GPU that fell off the bus (Xid 79) needs a reboot, and a
+    look at its power and cooling.
+    """
     if not _is_here(scene):
         return
     gpus = scene.picture.gpu.gpus
@@ -55,8 +72,24 @@ def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             yield Symptom(f"GPU {gpu.index} no longer answers NVML{others}", subject=f"GPU {gpu.index}")
 
 
+@rule(
+    "GPU is idle while the server decodes",
+    AlertSeverity.WARNING,
+    while_idle=False,
+    chart="gpu_utilisation",
+    # 2 %: a display costs as much. Decode on the CPU takes at least a third of a core; a hung GPU takes none.
+    limits={"window_s": 30, "busy_share": 0.8, "idle_share": 0.02, "cores": 0.3, "used_share": 0.2, "before_s": 3600},
+)
 def gpu_unused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server decodes and the GPU that it is meant to use does nothing: it runs on the CPU."""
+    """The server decodes, and the GPU it is meant to use sits idle: it runs on the CPU, which is many times slower.
+    Usually CUDA could not start, and llama.cpp says so once in its log.
+
+    - the server's log: 'no usable GPU found', 'failed to initialize CUDA'
+    - nvidia-smi
+    - specdash backend show: is it a build with CUDA?
+
+    Restart the server with the GPU visible (driver, CUDA_VISIBLE_DEVICES, container flags).
+    """
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
     if not _is_here(scene) or not samples or scene.now - samples[0].at < _COVERED * window:
@@ -104,8 +137,28 @@ def _gpu_layers(command: Sequence[str]) -> int | None:
     return None
 
 
+@rule(
+    "GPU is throttled",
+    AlertSeverity.WARNING,
+    while_idle=False,
+    raise_after_s=10,
+    clear_after_s=20,
+    chart="gpu_utilisation",
+    # Below a fifth in use the clocks do not limit anything.
+    limits={"busy_share": 0.2},
+)
 def gpu_throttled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The clocks of a GPU at work are held down."""
+    """The GPU's clocks are held down while it works. A power cap is usual at full load and a notice only; heat slows
+    the GPU down by software, and a failing cooling or power supply by hardware. Idle clocks and clocks that somebody
+    set are no throttle.
+
+    - nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER
+    - fans and air flow
+    - nvidia-smi -q | grep -i 'power limit'
+
+    Heat: cooling, or a lower power limit that holds steady clocks. Power cap: raise it (nvidia-smi -pl) where the
+    supply allows it. Hardware slowdown: look at the power cables.
+    """
     for gpu in _used(scene):
         if (gpu.utilisation or 0.0) < limits["busy_share"]:
             continue
@@ -138,8 +191,25 @@ def _power(gpu: Gpu) -> str:
     return f"{gpu.power_watts:.0f} W" + (f" of {gpu.power_limit_watts:.0f} W" if gpu.power_limit_watts else "")
 
 
+@rule(
+    "GPU memory nearly full",
+    AlertSeverity.WARNING,
+    raise_after_s=5,
+    clear_after_s=20,
+    explains=("out_of_memory", "compute_buffer_failed"),
+    # llama.cpp allocates nearly all at its start, so a full GPU is usual; 256 MiB is what compute buffers grow by.
+    limits={"free_mib": 256, "critical_mib": 64, "share": 0.97},
+)
 def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A GPU's memory is all but used up."""
+    """The server's GPU has hardly any memory left. What llama.cpp allocates late (compute buffers for a longer prompt,
+    an image) fails then, and so does the next start.
+
+    - nvidia-smi
+    - the GPU panel: who has the memory?
+
+    Less context (LLAMA_CTX_SIZE), a quantised KV cache, a smaller batch (LLAMA_UBATCH_SIZE), fewer layers on the GPU;
+    or end the other process.
+    """
     for gpu in _used(scene):
         free, total = gpu.memory_left_bytes, gpu.memory_total_bytes
         if free is None or not total:
@@ -151,28 +221,6 @@ def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 subject=f"GPU {gpu.index}",
                 severity=AlertSeverity.CRITICAL if free < limits["critical_mib"] * MIB else None,
             )
-
-
-def gpu_shared(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process has memory on the server's GPU. Judged only where the server itself is seen there."""
-    for gpu in scene.picture.gpu.gpus:
-        processes = gpu.processes or ()
-        if not any(process.is_backend for process in processes) or not _is_known(scene):
-            continue
-        others = [process for process in processes if not process.is_backend]
-        taken = sum(gpu_process.memory_bytes or 0 for gpu_process in others)
-        if taken < limits["mib"] * MIB:
-            continue
-        first = max(others, key=lambda gpu_process: gpu_process.memory_bytes or 0)
-        total = gpu.memory_total_bytes
-        share = taken / total if total else 0.0
-        yield Symptom(
-            f"{first.name or 'a process'} ({first.pid}) {'and others have' if len(others) > 1 else 'has'} "
-            f"{size(taken)} on {_named(gpu)}, beside the server",
-            _largest(processes),
-            subject=f"GPU {gpu.index}",
-            severity=AlertSeverity.WARNING if share >= limits["warning_share"] else None,
-        )
 
 
 def _largest(processes: Iterable[GpuProcess]) -> tuple[tuple[str, str], ...]:
@@ -209,8 +257,26 @@ def _named(gpu: Gpu) -> str:
     return f"GPU {gpu.index} ({gpu.name})" if gpu.name else f"GPU {gpu.index}"
 
 
+@rule(
+    "Memory nearly full",
+    AlertSeverity.WARNING,
+    hold_back=False,
+    raise_after_s=5,
+    clear_after_s=20,
+    explains=("swapping", "out_of_memory", "crash_loop", "backend_down"),
+    # 5 % of a large machine is plenty, so both must hold. The kernel kills below 2 %.
+    limits={"left_share": 0.05, "left_mib": 2048, "critical_share": 0.02},
+)
 def host_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The machine's memory is all but used up."""
+    """The machine has hardly any memory left: it begins to swap, drops the model's pages and reads them again, or the
+    kernel kills the largest process, which is the server.
+
+    - free -m
+    - ps aux --sort=-rss | head
+    - dmesg | grep -i 'out of memory'
+
+    A smaller prompt cache (LLAMA_ARG_CACHE_RAM), fewer checkpoints, less context, or one process fewer.
+    """
     host = scene.picture.host
     if host is None or not _is_here(scene) or host.memory_used_bytes is None or not host.memory_total_bytes:
         return
@@ -232,8 +298,25 @@ def host_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "The machine swaps",
+    AlertSeverity.WARNING,
+    hold_back=False,
+    clear_after_s=30,
+    explains=("server_hung", "slot_hung"),
+    # Swap in use alone says nothing. A model's page that comes back is 4 KiB: 1 MiB/s is 256 waits a second.
+    limits={"window_s": 30, "mib_per_s": 1, "grown_mib": 64},
+)
 def swapping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Memory is read back from the swap all the time, or more and more of it goes there."""
+    """Memory moves to the swap and back. A model whose pages come back from there decodes at a fraction of its speed.
+    Swap that is in use and stays as it is does no harm and is not meant.
+
+    - vmstat 1 5
+    - free -m
+    - grep VmSwap /proc/{pid}/status
+
+    Free memory; keep the model in memory with --mlock where it fits.
+    """
     host = scene.picture.host
     window = limits["window_s"]
     samples = scene.past.since(scene.now - window)
@@ -269,45 +352,80 @@ def _rate(value: float | None) -> str:
     return f"{size(value)}/s" if value is not None else UNKNOWN
 
 
-def specdash_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Specdash itself gets no CPU in time."""
-    delay, host = scene.picture.delay, scene.picture.host
-    if delay is None or delay.late_s < limits["late_s"]:
-        return
-    yield Symptom(
-        f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
-        f"{duration(delay.span_s)}",
-        (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", _load(host))),
-    )
-
-
 def _load(host: Host | None) -> str:
     if host is None or host.load_1m is None:
         return UNKNOWN
     return f"{host.load_1m:.1f} on {host.cpu_count} CPUs"
 
 
-def server_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server waits for CPUs that others use."""
-    host, process = scene.picture.host, scene.picture.backend.process
+@rule(
+    "CPU time is short",
+    AlertSeverity.NOTICE,
+    hold_back=False,
+    raise_after_s=4,
+    clear_after_s=5,
+    explains=("server_hung", "slot_hung", "clients_leaving", "proxy_errors", "speculation_hurting"),
+    # One second of five: a sound machine wakes a sleeper within milliseconds. A server whose own threads outnumber the
+    # cores is its own cause: others must use a good part.
+    limits={"late_s": 1, "window_s": 10, "cpu_wait": 0.4, "others": 0.4},
+)
+def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """Other programs use the CPUs. The server's threads are ready to run for most of the time and do not: prefill,
+    decode and answers to /health slow down, and no setting of the server is the cause. A notice, since whether it
+    does harm is for other rules to say; it is the cause of their alerts then. A warning where specdash itself wakes
+    late: no alert is raised from silence while that lasts, and figures may be late.
+
+    - top
+    - cat /proc/pressure/cpu
+    - ps -o pid,ni,cls,comm -p {pid}
+
+    End or move what takes the CPUs, or give the server priority (Nice= and CPUWeight= of its unit). Threads of the
+    server no more than cores (LLAMA_THREADS). Or look from another machine, with --url.
+    """
+    delay, host, process = scene.picture.delay, scene.picture.host, scene.picture.backend.process
+    if delay is not None and delay.late_s >= limits["late_s"]:
+        yield Symptom(
+            f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
+            f"{duration(delay.span_s)}",
+            (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", _load(host))),
+            "specdash",
+            severity=AlertSeverity.WARNING,
+        )
     waited = mean(sample.cpu_wait for sample in scene.past.since(scene.now - limits["window_s"]))
     others = others_share(host, process)
-    if process is None or waited is None or others is None or waited < limits["cpu_wait"] or others < limits["others"]:
+    if scene.is_idle or process is None or waited is None or others is None:
         return
-    yield Symptom(
-        f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
-        f"{percent(others)} of the CPUs",
-        (
-            ("waits", f"{percent(waited)} of {duration(limits['window_s'])}"),
-            ("others use", f"{percent(others)} of the CPUs"),
-            ("the server uses", f"{number(process.cpu_cores, 2)} cores"),
-            ("load", _load(host)),
-        ),
-    )
+    if waited >= limits["cpu_wait"] and others >= limits["others"]:
+        yield Symptom(
+            f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
+            f"{percent(others)} of the CPUs",
+            (
+                ("waits", f"{percent(waited)} of {duration(limits['window_s'])}"),
+                ("others use", f"{percent(others)} of the CPUs"),
+                ("the server uses", f"{number(process.cpu_cores, 2)} cores"),
+                ("load", _load(host)),
+            ),
+        )
 
 
+@rule(
+    "Disk nearly full",
+    AlertSeverity.WARNING,
+    hold_back=False,
+    clear_after_s=5,
+    # A small disk that is nearly empty is none, and neither is 10 % of a large one.
+    limits={"free_mib": 512, "share": 0.1, "critical_mib": 64, "files": 100},
+)
 def disk_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """A disk that the server's log, the proxy's events or specdash's state is on has little room left."""
+    """A disk that is written to has little room left. A full one loses the server's log, the proxy's events, the record
+    and the backups that a rollback needs.
+
+    - df -h {folder}
+    - df -i {folder}
+    - du -xh {folder} | sort -h | tail
+
+    Make room; LLAMA_LOG_MAX_MIB bounds the log, history_mb the record.
+    """
     host = scene.picture.host
     if host is None:
         return
@@ -339,9 +457,3 @@ def _room(disk: Disk, uses: str, *, no_files: bool) -> str:
     if no_files:
         return f"only {disk.files_left} files can still be made on the disk of {disk.path} ({uses})"
     return f"{size(disk.free_bytes, exact=True)} are left on the disk of {disk.path} ({uses})"
-
-
-def recording_fault(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The record is not written, or not as it should be."""
-    if scene.picture.recording_trouble:
-        yield Symptom(scene.picture.recording_trouble)

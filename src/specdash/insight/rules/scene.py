@@ -139,7 +139,7 @@ COARSE_S = 10.0
 LEAST_APART_S = 0.9
 """Looks that follow each other closer than this share a sample, unless the state changed."""
 _THIN_EVERY = 64
-_SHARED = ("totals", "warnings", "checkpoints", "live", "guardrails", "work")
+_SHARED = ("totals", "live", "guardrails", "work")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +169,6 @@ class PictureSample:
     """How far each slot at work has come: task, generated tokens, processed prompt tokens, by slot."""
     totals: Mapping[str, float] = field(default_factory=dict)
     """By field name of `core.readings.Counters`."""
-    warnings: Mapping[str, int] = field(default_factory=dict)
-    """Lines so far by warning class."""
-    checkpoints: Mapping[str, int] = field(default_factory=dict)
-    """Events so far by `kind action`."""
     live: Mapping[str, int] = field(default_factory=dict)
     """Events in the log since the watch began: see `LogPicture.live`."""
     exact_accepted: float | None = None
@@ -253,7 +249,7 @@ class PictureHistory:
         return increase([picture_sample.totals.get(name) for picture_sample in self._recent(seconds)])
 
     def grown(self, kind: str, name: str, seconds: float) -> float:
-        """How much a count of `warnings`, `checkpoints`, `live` or `guardrails` grew in the last `seconds`."""
+        """How much a count of `live` or `guardrails` grew in the last `seconds`."""
         tables: list[Mapping[str, float] | None] = [
             getattr(picture_sample, kind) for picture_sample in self._recent(seconds)
         ]
@@ -391,8 +387,6 @@ def sample_of(picture: Picture) -> PictureSample:
         busy=sum(slot.phase != "idle" for slot in slots) if slots is not None else None,
         work={s.id: (s.task, s.decoded, s.prompt_processed) for s in slots if s.phase != "idle"} if slots else None,
         totals=dict(backend.counters),
-        warnings={warning.warning: warning.count for warning in picture.log.warnings},
-        checkpoints=dict(picture.log.checkpoints),
         live=dict(picture.log.live),
         exact_accepted=backend.speculation.accepted_tokens_total,
         guardrails=dict(live.counters) if live is not None and live.started is not None else None,

@@ -1,19 +1,20 @@
-"""Does speculation do what it is for: pure rules, described in speculation.toml."""
+"""Does speculation do what it is for: pure rules."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import islice
-from math import sqrt
+from math import inf, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.masking import MASK
-from specdash.core.readings import ReadingStatus
+from specdash.core.readings import ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Drafting, Symptom
 from specdash.insight.picture import BackendState
 from specdash.insight.request import NO_DRAFTS, drafts_of, of_event
+from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
@@ -141,8 +142,31 @@ COMPARED = 256
 """The newest requests; older ones are another day's work."""
 
 
+@rule(
+    "Acceptance has collapsed",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    ends_with_server=True,
+    of_drafts=True,
+    clear_after_s=60,
+    explains=("speculation_hurting",),
+    chart="acceptance",
+    limits={"recent_s": 600, "recent_requests": 12, "least_recent": 8, "least_before": 24, "sigma": 3.5, "share": 0.6},
+)
 def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Far less is accepted than of earlier requests of the same kind."""
+    """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server. Requests are
+    compared within classes of context length and work (tool call, agent text, chat; from the log: began or went on), so
+    that another mix of work is no collapse. 3.5 standard deviations, because it is asked every second for days; 60 % of
+    what was expected, because less is no trouble even where it is certain.
+
+    - acceptance by position and by context length in the speculation panel
+    - the log: draft_behind, draft_decode_failed, ngram_mod resetting
+    - did clients change: temperature, another language, images?
+    - specdash history query acceptance
+
+    When it came with a build or a draft model, go back to the one before. When clients sample hotter or write something
+    else, shorter drafts cost less.
+    """
     if not scene.samples.logged and not scene.samples.told:
         return
     ended = _of_this_server(scene)
@@ -198,8 +222,39 @@ def _changed(change: Change) -> str:
     return f"{change.key}: {before} to {after}"
 
 
+def speculation_hurting_is_over(scene: RuleScene) -> bool:
+    """The same figure says that it pays, or makes no difference, or that others take the CPUs: no warning may stand
+    beside that."""
+    speedup = scene.picture.speedup
+    return speedup.others is not None or kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
+
+
+@rule(
+    "Speculation slows decode down",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    ends_with_server=True,
+    of_drafts=True,
+    raise_after_s=20,
+    clear_after_s=60,
+    chart="decode",
+    is_over=speculation_hurting_is_over,
+    # Finished requests that it must rest on; 0, since the verdict judges that itself.
+    limits={"requests": 0},
+)
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Decode is slower than it would be without."""
+    """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
+    cost more than accepted tokens save. By measurement or, where no draft can be worth what it costs at the least, by
+    estimate; and for 20 s, because one long answer is not a workload. Not while other programs take more of the CPUs
+    than when the baseline was measured: decode is slow because of them then. It is over as soon as the same figure says
+    that speculation pays, or makes no difference.
+
+    - the speed-up panel: measured, or an estimate?
+    - specdash baseline record, for a measured figure
+    - acceptance by position: how far do drafts hold?
+
+    Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
+    """
     speedup = scene.picture.speedup
     if kind_of(speedup) is not VerdictKind.COSTS or speedup.value is None or speedup.requests < limits["requests"]:
         return
@@ -221,15 +276,34 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-def speculation_hurting_is_over(scene: RuleScene) -> bool:
-    """The same figure says that it pays, or makes no difference, or that others take the CPUs: no warning may stand
-    beside that."""
-    speedup = scene.picture.speedup
-    return speedup.others is not None or kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
-
-
+@rule(
+    "Hardly any draft is accepted",
+    AlertSeverity.WARNING,
+    needs=(Source.METRICS,),
+    counters=("draft_tokens", "accepted_tokens", "verification_steps"),
+    trial_s=inf,
+    ends_with_server=True,
+    of_drafts=True,
+    clear_after_s=0,
+    explains=("speculation_hurting", "acceptance_collapse", "replay_thrash"),
+    chart="acceptance",
+    limits={"drafts": 100, "requests": 3, "drafts_of_one": 1000, "window_s": 900, "acceptance": 0.02},
+)
 def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Drafts are made, and no token of them is accepted, or hardly any: the sign of a drafter that computes NaN."""
+    """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: the upper bound of
+    their share lies below what a draft token costs at the least, a fiftieth of a token's decode. It is the sign of a
+    drafter that computes NaN, of the wrong draft model, or of a prompt that the drafter does not get to see. It costs
+    time and gains nothing. 100 drafts in a row over three requests, or 1000 of whatever request: a drafter that is
+    right one time in twenty fails 100 times running once in 170 times, and one request that repeats itself may never be
+    guessed right. A notice only where nothing but n-gram types draft: they are wrong where nothing repeats.
+
+    - does the same prompt at /v1/completions get drafts accepted? then the chat path is broken for this drafter
+    - another build of llama.cpp
+    - is the draft model of the same family and tokenizer?
+    - the log: draft_behind, draft_input_dropped
+
+    Switch speculation off until the drafter is right; then set it again and look at the first requests.
+    """
     samples = scene.past.since(scene.now - limits["window_s"])
     found = max(
         (
@@ -298,8 +372,30 @@ def _most(share: float, drafts: float) -> float:
     return wilson(share, drafts, SURE)[1]
 
 
+@rule(
+    "Drafts are never made",
+    AlertSeverity.WARNING,
+    needs=(Source.METRICS,),
+    counters=("draft_tokens", "predicted_tokens"),
+    trial_s=inf,
+    ends_with_server=True,
+    of_drafts=True,
+    clear_after_s=0,
+    chart="acceptance",
+    limits={"tokens": 400, "tokens_repeats": 4000, "window_s": 900},
+)
 def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Speculation is on, tokens are generated, and none is drafted."""
+    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token.
+    400 tokens, because a draft model drafts at nearly every step; 4000 and a notice where nothing but n-gram types
+    draft, which wait for text that repeats.
+
+    - LLAMA_DRAFT_P_MIN: is it near 1?
+    - LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
+    - n-gram types: size-n, n-match and min-hits against how much the text repeats
+    - the log: draft_decode_failed
+
+    Lower LLAMA_DRAFT_P_MIN or LLAMA_DRAFT_MIN; of n-gram types the length that must match (LLAMA_EXTRA_ARGS).
+    """
     speculation = scene.picture.backend.speculation
     if not speculation.active:
         return
@@ -317,8 +413,40 @@ def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
+@rule(
+    "An answer repeats itself",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    ends_with_server=True,
+    of_drafts=True,
+    clear_after_s=0,
+    chart="acceptance",
+    limits={
+        "tokens": 1000,
+        "acceptance": 0.95,
+        "drafted_share": 0.5,
+        "others_drafted": 100,
+        "others_acceptance": 0.9,
+        "shown_s": 300,
+    },
+)
 def repeating_answer(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Nearly every draft token of a long answer is accepted, which is usual for nothing that says anything new."""
+    """Nearly every draft token of a long answer was accepted. A drafter is that sure of text that it has seen before:
+    the model says the same thing over and over, or it copies. A loop looks like a fast server and gives its client
+    nothing. Judged from 1000 tokens on, because every short answer may be predictable; from 95 %, because good drafts
+    of real text reach 80 to 90; where drafts made half of the answer, because a drafter that hardly ever drafts is
+    often right. Not where the draft model is the model itself, nor where this server's short answers are accepted as
+    well as that (90 % of 100 draft tokens): there the drafter is right by nature. A notice only where nothing but
+    n-gram types draft, which are there for text that is copied.
+
+    - what does the answer of that request say? the client has it; nothing here shows prompts
+    - did it end at its token limit (max_tokens, the context's end)?
+    - sampling of the client: temperature 0, no repetition penalty?
+    - the quantisation of model and KV cache: does a finer one loop too?
+
+    Give the client a token limit, a temperature above 0 or a repetition penalty (DRY: --dry-multiplier 0.8). A session
+    that loops is best begun anew: what repeats in its history is repeated.
+    """
     guesses = _only_repeats(scene.picture.backend.speculation)
     found = [
         answer
@@ -410,8 +538,28 @@ def _others(scene: RuleScene, limits: Limits) -> str:
     return f"{percent(rate)} of drafts accepted" if rate is not None else "none to compare with"
 
 
+@rule(
+    "Runs without speculation",
+    AlertSeverity.WARNING,
+    trial_s=inf,
+    ends_with_server=True,
+    raise_after_s=3,
+    clear_after_s=3,
+    needs=(Source.SLOTS,),
+    explains=("acceptance_collapse",),
+    chart="acceptance",
+)
 def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """It was asked for, and the server runs without."""
+    """Speculation was asked for, and the server goes on without it, as llama.cpp does when its set-up fails: /slots
+    says so, and nothing else does after the start. A draft model alone (-md) is loaded and not used.
+
+    - specdash backend show
+    - the first lines of the log: failed to initialize speculative decoding context, vocabs are not compatible
+    - specdash preflight
+
+    Give the type its draft model, one of the target's family and tokenizer; or take the type away, and free the draft
+    model's memory.
+    """
     found = scene.picture.views.drafting
     if found.state is not Drafting.FAILED:
         return

@@ -14,7 +14,8 @@ from specdash.insight.picture import Basis, DrafterPicture, PositionBin, Referen
 from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
 from specdash.insight.speculation import acceptance, checkpoints, speculation
 from specdash.insight.speculation.drafting import unseen
-from specdash.insight.speedup.speedup import draft_costs_of, verify_costs_of
+from specdash.insight.speedup.estimate import draft_costs_of
+from specdash.insight.speedup.speedup import verify_costs_of
 from specdash.insight.speedup.verdict import WITHOUT, advice
 from specdash.system.data import dataclass
 from specdash.system.text import ordinal, percent

@@ -241,8 +241,8 @@ class AnswerAssembler(Meter):
         self._fallback_id = fallback_id
         self.id: str | None = None
         self.finish_reason: str | None = None
-        self.error: tuple[str, str] | None = None
-        """Type and message of the first error inside the stream."""
+        self.error: dict[str, Any] | None = None
+        """The first error inside the stream, as llama.cpp has it."""
         self.stop_text: str | None = None
         """The stop word, when the upstream names it."""
         self.text_chars = 0
@@ -331,7 +331,7 @@ class AnswerAssembler(Meter):
             self._usage = obj["usage"]
         error = obj.get("error")
         if error and self.error is None:
-            self.error = _error(error, obj)
+            self.error = error if isinstance(error, dict) else {"message": error}
         if isinstance(obj.get("prompt_progress"), dict):
             self._progress = obj["prompt_progress"]
 
@@ -374,22 +374,4 @@ class AnswerAssembler(Meter):
 
 
 def _text_of(value: Any) -> str:
-    """Text of a content field: a string, or a list of parts that have some."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        texts = (entry.get("text") for entry in value if isinstance(entry, dict))
-        return "".join(text for text in texts if isinstance(text, str))
-    return ""
-
-
-def _error(error: Any, obj: dict[str, Any]) -> tuple[str, str]:
-    """Type and message of an error in llama.cpp's or OpenAI's form, or a bare message."""
-    if isinstance(error, dict):
-        kind = error.get("type")
-        message = error.get("message")
-    else:
-        kind = obj.get("error_type")
-        message = obj.get("message") or error
-    text = message if isinstance(message, str) and message else orjson.dumps(error).decode()
-    return (kind if isinstance(kind, str) and kind else "api_error", text)
+    return value if isinstance(value, str) else ""

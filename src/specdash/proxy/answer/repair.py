@@ -24,7 +24,7 @@ from specdash.proxy.guardrails.malformed import (
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
 from specdash.proxy.guardrails.written import IN_TEXT, ToolUseFault, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of
-from specdash.proxy.upstream.upstream import UpstreamBrokenError, api_error
+from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
 from specdash.system.data import dataclass
 
@@ -39,13 +39,6 @@ if TYPE_CHECKING:
     Flush = Callable[[AnswerAssembler], Awaitable[None]]
 
 _LARGEST_ANSWER = 64 << 20
-_STATUS_OF_TYPE = {
-    "exceed_context_size_error": 400,
-    "invalid_request_error": 400,
-    "not_supported_error": 400,
-    "unavailable_error": 503,
-    "authentication_error": 401,
-}
 NOTHING = "(The model ended its turn without an answer.)"
 """Shown instead of an empty answer: clients keep the message, and no API takes it back without content."""
 NEW_CALLS = 1 << 20
@@ -152,7 +145,7 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
             for piece in answer.chunk(chunk):
                 yield piece
             if answer.error is not None:
-                raise stream_error(*answer.error)
+                raise stream_error(answer.error)
         yield PAUSE
     is_done = decoder.done
     if is_done:
@@ -162,7 +155,7 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Pie
             for piece in answer.chunk(chunk):
                 yield piece
     if answer.error is not None:
-        raise stream_error(*answer.error)
+        raise stream_error(answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
 
@@ -176,15 +169,9 @@ async def _whole(reply: UpstreamReply, attempt: Attempt) -> AsyncIterator[Piece]
     for piece in answer.chunk(completion) if isinstance(completion, dict) else ():
         yield piece
     if answer.error is not None:
-        raise stream_error(*answer.error)
+        raise stream_error(answer.error)
     if not answer.started and answer.finish_reason is None:
         raise ApiError(500, "the upstream's answer is not a chat completion")
-
-
-def stream_error(kind: str, message: str) -> ApiError:
-    """The error that an upstream reported inside its stream."""
-    body = orjson.dumps({"error": {"type": kind, "message": message}})
-    return api_error(_STATUS_OF_TYPE.get(kind, 500), body)
 
 
 async def _attempted(

@@ -197,12 +197,6 @@ class Turn:
             self.starts(prepared_for(self.proxy, self.request, self.session))
 
     @property
-    def fullness(self) -> float:
-        """Share of the context window the prompt is thought to take; 0 when the window is unknown."""
-        window = self.proxy.window.tokens
-        return self._estimate / window if window else 0.0
-
-    @property
     def shows_no_fragment(self) -> bool:
         """True when a call that cannot be read is never shown, not even as text."""
         return self.is_strict or self.settings.malformed_tool_stream_strict

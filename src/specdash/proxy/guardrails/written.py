@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from specdash.proxy.answer.blocks import ToolCall
-from specdash.proxy.guardrails.openings import Openings, plain_name, prose_lines
+from specdash.proxy.guardrails.openings import call_places, plain_name, prose_lines
 from specdash.proxy.guardrails.schema import problem, types_of
 from specdash.proxy.guardrails.unexpected_end import announces_action
 from specdash.system.data import dataclass
@@ -54,15 +54,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call as it stands in the text; `arguments` is None where they are no object, or the call `is_broken`.
+    """A call as it stands in the text; `arguments` is None where they are no object, or the call is broken."""
 
-    `is_sample` says that dots or a word in angle brackets stand for them, `is_cut` that the text ends inside.
-    """
-
-    name: str | None
+    name: str
     arguments: dict[str, Any] | None
-    is_sample: bool = False
-    is_cut: bool = False
     is_broken: bool = False
 
 
@@ -120,9 +115,11 @@ _FINAL = re.compile(
 _GEMMA = re.compile(r"call:(?P<name>[\w.\-]{1,128})(?=\{)")
 _GEMMA_TEXT = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*(\w+):', re.DOTALL)
 _PYTHON = re.compile(
-    r"(?:\[\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*[A-Za-z_][\w.\-]*\(|(?:for|if|try|with|import|from)\b"
+    r"(?:\[\s*|(?:for|if|with|try)\b[^()`]*:\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*(?P<name>[A-Za-z_][\w.\-]*)\("
 )
 _PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|<tool_call\|>|\Z")
+_TAG_PART = re.compile(r"<[\w:=]*\Z")
+_PAIRED_END = re.compile(r"\s*</tool_call>")
 _BARE = re.compile(r"(?:```(?:json|JSON)?[ \t\r]*\n\s*)?(?:\[\s*)?\{")
 _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _NAME_KEY = re.compile(r"""["'](?:name|function|tool_name|tool)["']\s*:\s*["']([^"'\n]*)["']""")
@@ -133,6 +130,12 @@ _CALL_KEYS = frozenset({"name", "tool_name", "tool", "tool_call_id", "function",
 _PLAIN_NAME = re.compile(r"[\w.:\-/]{1,128}")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 _DECODER = json.JSONDecoder(strict=False)
+_NO_VALUE: Any = object()
+_OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
+_TAGGED = (_GEMMA, _NAMED, _PAIRED)
+"""Forms that need a tag before them."""
+_SURE = (_FUNCTION, _GEMMA, _PAIRED)
+"""Forms that nothing else has."""
 
 _ORPHANS = re.compile(
     rf"(?:^[ ]{{0,3}}|(?<=[.!?…:。！？：])[ \t]{{0,3}}|(?<=[\w.!?])(?=</\w+>\s*</))"
@@ -179,33 +182,30 @@ def written_at_end(
 
     `is_truncated` says that the token limit ended it. Ids of calls depend on `seed`, text and position.
     """
-    start, ended, closed = -1, 0, None
-    for start in Openings(offered).places(text, _MOST_PLACES):
+    places, ended = call_places(text, offered), 0
+    for start in places[:_MOST_PLACES] + places[_MOST_PLACES:][-_MOST_PLACES:]:
         if start < ended:
             # In a run of markup behind which text follows.
             continue
-        if closed is None:
-            closed = max((found.end() for found in _CLOSER.finditer(text)), default=0)
-        reader = _Reader(text, start, offered, closed)
-        if (found := reader.read()) is not None:
-            return _judged(text, start, found, offered, is_truncated=is_truncated, seed=seed)
-        ended = reader.at
-    return _orphans(text) if start >= 0 else echoed_rules(text)
+        run = _Run(text, start, offered)
+        if run.reaches_end():
+            return _judged(text, start, run, offered, is_truncated=is_truncated, seed=seed)
+        ended = run.at
+    return (_orphans(text) if places else None) or echoed_rules(text)
 
 
 def _judged(
-    text: str, start: int, found: _Reader, offered: Mapping[str, Tool], *, is_truncated: bool, seed: str
+    text: str, start: int, run: _Run, offered: Mapping[str, Tool], *, is_truncated: bool, seed: str
 ) -> Written | None:
     """What a run of markup that reaches the end is."""
-    lead, calls = text[:start], found.calls
-    if found.final is not None and not calls:
-        return Written(start, found.final)
+    lead, calls = text[:start], run.calls
+    if run.final is not None and not calls:
+        return Written(start, run.final)
     fits = bool(calls) and all(_fits(call, offered) for call in calls)
-    if found.is_bare:
+    if run.is_bare:
         if not all(_knows_arguments(call, offered) for call in calls):
             return None
-        is_readable = fits or calls[-1].is_broken
-        if lead.strip() and not (is_readable and _INTENDS.match(_last_sentence(lead))):
+        if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(_last_sentence(lead))):
             return None
     if _is_example(lead, fits=fits):
         return None
@@ -214,24 +214,24 @@ def _judged(
         made = []
         for call in calls:
             digest.update(b"\0")
-            made.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", call.name or "", json.dumps(call.arguments)))
+            made.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", call.name, json.dumps(call.arguments)))
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
-    is_cut = bool(calls) and calls[-1].is_cut and calls[-1].name is None
-    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls):
+    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls) or (calls and run.is_sample):
         return None
-    if (calls and all(call.is_sample for call in calls)) or (calls and lead.strip() and not (named or is_cut)):
+    is_nameless = bool(calls) and calls[-1].is_broken and not calls[-1].name
+    if calls and lead.strip() and not (named or is_nameless):
         return None
     if not calls and (is_truncated or text[start] in "{[`"):
         return None
-    kind = "json_as_text" if found.is_bare else "unparsed_call"
+    kind = "json_as_text" if run.is_bare else "unparsed_call"
     what = "the call was left unparsed in the text" if calls else "only its call's opening came"
     return Written(start, fault=ToolUseFault(kind, named, f"{named or 'a tool'}: {what}"))
 
 
 def _fits(call: _Call, offered: Mapping[str, Tool]) -> bool:
-    tool = offered.get(call.name or "")
-    if tool is None or call.arguments is None or call.is_sample or call.is_cut or problem(tool, call.arguments):
+    tool = offered.get(call.name)
+    if tool is None or call.arguments is None or problem(tool, call.arguments):
         return False
     try:
         json.dumps(call.arguments, allow_nan=False)
@@ -241,8 +241,8 @@ def _fits(call: _Call, offered: Mapping[str, Tool]) -> bool:
 
 
 def _knows_arguments(call: _Call, offered: Mapping[str, Tool]) -> bool:
-    """True where JSON without a tag can be meant as a call: its tool is offered, and knows every argument."""
-    tool = offered.get(call.name or "")
+    """Whether JSON without a tag can be meant as a call: its tool is offered, and knows every argument."""
+    tool = offered.get(call.name)
     if tool is None or call.arguments is None:
         return tool is not None and call.is_broken
     properties = tool.schema.get("properties")
@@ -271,27 +271,25 @@ def _orphans(text: str) -> Written | None:
     """The closing tags that end an answer and that nothing opened."""
     found = next((m for m in _ORPHANS.finditer(text) if m[0].strip()), None)
     if found is None:
-        return echoed_rules(text)
+        return None
     lead = text[: found.start()]
     closers = re.findall(rf"</{_SPACE}({_CLOSERS})>", found[0])
-    at_line_start = not lead or lead.endswith("\n")
-    if not at_line_start and len(closers) < 2:
-        return None
-    if lead.rstrip().endswith((":", "：")) and not announces_action(lead):
+    is_in_line = bool(lead) and not lead.endswith("\n")
+    is_shown = lead.rstrip().endswith((":", "：")) and not announces_action(lead)
+    if is_shown or (is_in_line and len(closers) < 2):
         return None
     for tag in dict.fromkeys(closers):
         opened = len(re.findall(rf"<{_SPACE}{tag}(?=[\s=>/])", lead)) - lead.count(f"</{tag}>")
         if opened < closers.count(tag):
-            return Written(
-                found.start(), fault=ToolUseFault("orphan_tags", None, f"closing tag {tag} was never opened")
-            )
+            fault = ToolUseFault("orphan_tags", None, f"closing tag {tag} was never opened")
+            return Written(found.start(), fault=fault)
     return None
 
 
 def echoed_rules(text: str) -> Written | None:
     """Rules for tool use, two at least, that end an answer outside code, unless a colon introduces them."""
-    lines = list(prose_lines(text[-_ECHO_MAX:]))[-12:]
-    start = len(text) - min(len(text), _ECHO_MAX)
+    start = max(0, len(text) - _ECHO_MAX)
+    lines = list(prose_lines(text[start:]))[-12:]
     if not lines or text.rstrip().rpartition("\n")[2].strip() != lines[-1][1].strip():
         return None
     rules: dict[str, int] = {}
@@ -308,24 +306,25 @@ def echoed_rules(text: str) -> Written | None:
     return None if is_quoted else Written(start + at, fault=_ECHO)
 
 
-class _Reader:
-    """Reads the markup at a place, up to `at`.
+class _Run:
+    """A run of markup from `start` up to `at`, and the calls in it.
 
-    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form; `closed` is where the last closing
-    tag of the text ends.
+    `is_bare` says that no tag opens it, `is_sample` that dots or a word in angle brackets stand for arguments; `final`
+    is a last message in Harmony's form.
     """
 
-    def __init__(self, text: str, at: int, offered: Mapping[str, Tool], closed: int) -> None:
+    def __init__(self, text: str, start: int, offered: Mapping[str, Tool]) -> None:
+        self.at = start
         self.calls: list[_Call] = []
+        self.is_bare = _BARE.match(text, start) is not None
+        self.is_sample = True
         self.final: str | None = None
-        self.is_bare = _BARE.match(text, at) is not None
         self._text = text
-        self._closed = closed
-        self.at = at
         self._offered = offered
+        self._is_tagged = False
 
-    def read(self) -> _Reader | None:
-        """Itself when nothing but markup reaches the text's end, None when that is text."""
+    def reaches_end(self) -> bool:
+        """Read on; True when nothing but markup reaches the text's end."""
         text, opened = self._text, self.is_bare
         while True:
             while (noise := _NOISE.match(text, self.at)) is not None:
@@ -333,200 +332,159 @@ class _Reader:
                 self.at = noise.end()
             if self.at == len(text):
                 if opened and self.calls:
-                    self._add(None, None, is_cut=True)
-                return self if opened or self.calls else None
+                    self.calls.append(_Call("", None, is_broken=True))
+                return opened or bool(self.calls)
             if (final := _FINAL.match(text, self.at)) is not None:
                 self.final = final[1]
-                return self
-            if self.calls and re.compile(r"<[\w:=]*\Z").match(text, self.at):
+                return True
+            if self.calls and _TAG_PART.match(text, self.at):
                 self.at, opened = len(text), True
-            elif (
-                self._function() or self._python() or self._json() or self._named(is_tagged=opened or bool(self.calls))
-            ):
-                opened = False
-            else:
-                return None
+                continue
+            self._is_tagged = opened or bool(self.calls)
+            forms = (self._function, self._python, self._json, self._headed, self._pairs, self._broken)
+            if not any(form() for form in forms):
+                return False
+            opened = False
 
-    def _add(
-        self, name: str | None, arguments: dict[str, Any] | None, *, is_sample: bool = False, is_cut: bool | None = None
-    ) -> bool:
-        name = plain_name(name, self._offered) if name is not None else None
-        self.calls.append(_Call(name, arguments, is_sample, bool(is_cut), is_broken=is_cut is not None))
+    def _add(self, name: str, arguments: Any, end: int) -> bool:
+        self.calls.append(_Call(plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None))
+        self.at, self.is_sample = end, False
         return True
 
-    def _broken(self, name: str | None) -> bool:
-        """A call that cannot be read: it ends with its brackets, the last closing tag behind it, or the text."""
-        begun = self.at
-        self.at = end = self._broken_end(begun)
-        is_sample = _SAMPLE.search(self._text, begun, min(end, begun + _LOOKED_AT)) is not None
-        return self._add(name, None, is_sample=is_sample, is_cut=end == len(self._text) and not _is_closed(self._text))
+    def _add_broken(self, name: str, end: int) -> bool:
+        is_sample = _SAMPLE.search(self._text, self.at, min(end, self.at + _LOOKED_AT)) is not None
+        self.calls.append(_Call(plain_name(name, self._offered), None, is_broken=True))
+        self.at, self.is_sample = end, self.is_sample and is_sample
+        return True
 
-    def _broken_end(self, at: int) -> int:
-        """Where a call that cannot be read ends."""
-        text, depth = self._text, 0
-        for found in _BRACKET.finditer(text, at) if text.startswith(("{", "["), at) else ():
-            depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
-            if depth == 0 and len(found[0]) == 1:
-                return found.end()
-            if found[0] == '"' or depth > _DEEPEST:
-                break
-        return self._closed if self._closed > at else len(text)
+    def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
+        """The start of a call in `form`, where the form itself, a mark or the name of an offered tool shows one."""
+        head = form.match(self._text, self.at)
+        if head is None or (form in _TAGGED and not self._is_tagged):
+            return None
+        if form in _SURE or head[0].startswith("<") or head.groupdict().get("mark"):
+            return head
+        return head if plain_name(head["name"].removesuffix(".call"), self._offered) in self._offered else None
 
-    def _object(self, name: str) -> bool:
-        """The JSON of a call's arguments."""
-        try:
-            value, end = _DECODER.raw_decode(self._text, self.at)
-        except (ValueError, RecursionError):
-            return self._broken(name)
-        self.at = end
-        return self._add(name, value if isinstance(value, dict) else None)
+    def _function(self) -> bool:
+        """`<function=NAME>` or `<invoke name="NAME">`, with parameters or JSON in it."""
+        text = self._text
+        if (head := _FUNCTION.match(text, self.at)) is None:
+            return False
+        values: dict[str, Any] | None = {}
+        at = head.end()
+        if text.startswith("{", at):
+            values, at = _value(text, at)
+            ended = _FUNCTION_END.match(text, at)
+            return values is not _NO_VALUE and self._add(head["name"], values, ended.end() if ended else at)
+        while (found := _PARAMETER.match(text, at)) is not None:
+            raw, types = found["value"], self._types(head["name"], found["name"])
+            if found["is"] == "=":
+                raw = raw.removeprefix("\n").removesuffix("\n")
+            if 'string="true"' in found["more"]:
+                types = frozenset({"string"})
+            elif 'string="false"' in found["more"]:
+                types = types or frozenset({"number"})
+            values = _with(values, found["name"], raw, types)
+            at = found.end()
+        if (ended := _FUNCTION_END.match(text, at)) is None:
+            return self._add_broken(head["name"], _broken_end(text, at))
+        return self._add(head["name"], values, ended.end())
 
     def _types(self, name: str, key: str) -> frozenset[str] | None:
         tool = self._offered.get(plain_name(name, self._offered))
         properties = tool.schema.get("properties") if tool is not None else None
         return types_of(properties.get(key)) if isinstance(properties, dict) else None
 
-    def _function(self) -> bool:
-        text = self._text
-        head = _FUNCTION.match(text, self.at)
-        if head is None:
-            return False
-        name, self.at = head["name"], head.end()
-        if text[self.at : self.at + 1] == "{":
-            self._object(name)
-        else:
-            values: dict[str, Any] | None = {}
-            while (found := _PARAMETER.match(text, self.at)) is not None:
-                raw, key, types = found["value"], found["name"], self._types(name, found["name"])
-                if found["is"] == "=":
-                    raw = raw.removeprefix("\n").removesuffix("\n")
-                if 'string="true"' in found["more"]:
-                    types = frozenset({"string"})
-                elif 'string="false"' in found["more"]:
-                    types = types or frozenset({"number"})
-                values = _with(values, key, raw, types)
-                self.at = found.end()
-            if _FUNCTION_END.match(text, self.at) is None:
-                return self._broken(name)
-            self._add(name, values)
-        ended = _FUNCTION_END.match(text, self.at)
-        self.at = ended.end() if ended else self.at
-        return True
-
-    def _json(self) -> bool:
-        text, begun = self._text, self.at
-        if text[begun] not in "{[":
-            return False
-        try:
-            value, self.at = _DECODER.raw_decode(text, begun)
-        except (ValueError, RecursionError):
-            end = self._broken_end(begun)
-            written = text[begun : min(end, begun + _LOOKED_AT)]
-            is_cut = end == len(text) and not _is_closed(text)
-            name = _NAME_KEY.search(written)
-            if name is None and not (is_cut and re.match(r"(?:\[\s*)?\{\s*\"", written)):
-                return False
-            if name is not None and not is_cut and _ARGUMENTS_KEY.search(written) is None:
-                return False
-            return self._broken(name[1] if name else None)
-        calls = _calls_of(value, self._offered)
-        if calls is None and not self.is_bare and isinstance(value, dict) and value.keys() == {"name"}:
-            calls = [_Call(value["name"], {})] if value["name"] in self._offered else None
-        self.calls += calls or ()
-        return calls is not None
-
-    def _named(self, *, is_tagged: bool) -> bool:
-        """A name, then the arguments: GLM's pairs, Harmony's header, or a mark before JSON."""
-        text = self._text
-        for form in (_HARMONY, _GEMMA, _NAMED):
-            head = form.match(text, self.at)
-            if head is None or not (is_tagged or form is _HARMONY):
-                continue
-            has_mark = head["mark"] if form is _NAMED else head[0].startswith("<") or form is _GEMMA
-            if not has_mark and not self._is_offered(head["name"]):
-                continue
-            self.at = head.end()
-            if not text.startswith("{", self.at):
-                self.at = len(text)
-                return self._add(head["name"], None, is_cut=True)
-            if form is not _GEMMA:
-                return self._object(head["name"])
-            ended = _CLOSER.search(text, self.at)
-            written = text[self.at : ended.start() if ended else len(text)]
-            self.at += len(written)
-            value = _decoded(
-                _GEMMA_TEXT.sub(lambda m: json.dumps(m[1] if m[2] is None else m[2]) + (":" if m[2] else ""), written)
-            )
-            return self._add(head["name"], value if isinstance(value, dict) else None)
-        head = _PAIRED.match(text, self.at)
-        if head is None or not is_tagged:
-            return False
-        self.at = head.end()
-        values: dict[str, Any] | None = {}
-        while (pair := _PAIR.match(text, self.at)) is not None:
-            values = _with(values, pair[1], pair[2], self._types(head["name"], pair[1]))
-            self.at = pair.end()
-        if not re.compile(r"\s*</tool_call>").match(text, self.at):
-            return self._broken(head["name"])
-        return self._add(head["name"], values)
-
-    def _is_offered(self, name: str) -> bool:
-        return plain_name(name, self._offered) in self._offered
-
     def _python(self) -> bool:
+        """Calls in Python's words, each a statement or an element of a list."""
         if _PYTHON.match(self._text, self.at) is None:
             return False
         ended = _PYTHON_END.search(self._text, self.at)
-        source = self._text[self.at : ended.start() if ended else len(self._text)]
-        calls = _python_calls(source)
-        names = (found[1] for found in re.finditer(r"([A-Za-z_][\w.\-]*)\(", source[:_LOOKED_AT]))
-        named = next((name for name in names if self._is_offered(name.removesuffix(".call"))), None)
-        if calls is None and named is None:
+        end = ended.start() if ended else len(self._text)
+        source = self._text[self.at : end]
+        found = _python_calls(source, self._offered)
+        if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
             return False
-        self.at += len(source)
-        for name, arguments in calls if calls is not None else [(named, None)]:
-            self._add(name, arguments, is_sample=_SAMPLE.search(source, 0, _LOOKED_AT) is not None)
+        self.calls += found
+        self.is_sample = self.is_sample and _SAMPLE.search(source, 0, _LOOKED_AT) is not None
+        self.at = end
         return True
 
+    def _json(self) -> bool:
+        """An object or a list of objects that name a tool and its arguments."""
+        value, end = _value(self._text, self.at)
+        calls = [_call_of(entry, self._offered) for entry in (value if isinstance(value, list) else [value])]
+        if not self.is_bare and isinstance(value, dict) and list(value) == ["name"]:
+            calls = [_Call(name, {}) for name in self._offered if name == value["name"]]
+        found = [call for call in calls if call is not None]
+        if not found or len(found) < len(calls):
+            return False
+        self.calls += found
+        self.at, self.is_sample = end, False
+        return True
 
-def _is_closed(text: str) -> bool:
-    """True when the text ends in a bracket or a closing tag."""
-    return text.rstrip().endswith(("}", "]", ">", "`"))
+    def _headed(self) -> bool:
+        """A name, then the arguments as JSON: Mistral, Kimi, DeepSeek, Harmony, Gemma 4."""
+        text = self._text
+        for form in (_HARMONY, _GEMMA, _NAMED):
+            head = self._head(form)
+            if head is None or not text.startswith("{", head.end()):
+                continue
+            value, end = _value(text, head.end())
+            if form is _GEMMA:
+                ended = _CLOSER.search(text, head.end())
+                end = ended.start() if ended else len(text)
+                value = _decoded(_GEMMA_TEXT.sub(_plain_json, text[head.end() : end]))
+            return value is not _NO_VALUE and self._add(head["name"], value, end)
+        return False
+
+    def _pairs(self) -> bool:
+        """GLM's name and pairs of keys and values."""
+        text, head = self._text, self._head(_PAIRED)
+        if head is None:
+            return False
+        values: dict[str, Any] | None = {}
+        at = head.end()
+        while (pair := _PAIR.match(text, at)) is not None:
+            values = _with(values, pair[1], pair[2], self._types(head["name"], pair[1]))
+            at = pair.end()
+        ended = _PAIRED_END.match(text, at)
+        return ended is not None and self._add(head["name"], values, ended.end())
+
+    def _broken(self) -> bool:
+        """A call that cannot be read, or not to its end."""
+        text, begun, is_json = self._text, self.at, self._text[self.at] in "{["
+        heads = (self._head(form) for form in (_FUNCTION, _PYTHON, _HARMONY, _GEMMA, _NAMED, _PAIRED))
+        head = next(filter(None, heads), None)
+        end = _broken_end(text, head.end() if head is not None else begun)
+        is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
+        looked_at = text[begun : min(end, begun + _LOOKED_AT)]
+        if head is not None:
+            name = head["name"].removesuffix(".call")
+        elif is_json and _value(text, begun)[0] is _NO_VALUE and (named := _NAME_KEY.search(looked_at)):
+            name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
+        else:
+            name = "" if is_cut and _OBJECT_PART.match(looked_at) else None
+        return name is not None and self._add_broken(name, end)
 
 
-def _python_calls(source: str) -> list[tuple[str, dict[str, Any] | None]] | None:
-    """The calls that lines of Python are, None when they are anything else. Source: Gemma, Llama and LFM2 cards."""
+def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
+    """The calls in lines of Python but for print."""
     try:
-        body = ast.parse(source.strip()).body
+        nodes = [node for node in ast.walk(ast.parse(source.strip())) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    found: list[tuple[str, dict[str, Any] | None]] = []
-    for statement in body:
-        whole = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
-        for value in whole.elts if isinstance(whole, ast.List | ast.Tuple) else [whole]:
-            inner: ast.AST | None = value
-            if isinstance(value, ast.Call) and ast.unparse(value.func) == "print" and len(value.args) == 1:
-                inner = value.args[0]
-                if isinstance(inner, ast.Name):
-                    continue
-            inner = inner.value if isinstance(inner, ast.Await) else inner
-            if not isinstance(inner, ast.Call):
-                return None
-            name = ast.unparse(inner.func).removesuffix(".call")
-            try:
-                arguments = {word.arg or "": ast.literal_eval(word.value) for word in inner.keywords}
-            except (ValueError, TypeError, RecursionError):
-                found.append((name, None))
-            else:
-                found.append((name, None if inner.args or "" in arguments else arguments))
+        return []
+    found = []
+    for node in nodes:
+        name = plain_name(ast.unparse(node.func).removesuffix(".call"), offered)
+        try:
+            values: Any = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+        except (ValueError, TypeError, RecursionError):
+            values = None
+        if name != "print":
+            found.append(_Call(name, None if node.args or values is None or None in values else values))
     return found
-
-
-def _calls_of(value: Any, offered: Mapping[str, Tool]) -> list[_Call] | None:
-    """The calls that a JSON value is, None when it is anything else."""
-    calls = [_call_of(entry, offered) for entry in (value if isinstance(value, list) else [value])]
-    found = [call for call in calls if call is not None]
-    return found if found and len(found) == len(calls) else None
 
 
 def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
@@ -547,12 +505,37 @@ def _call_of(value: Any, offered: Mapping[str, Tool]) -> _Call | None:
     return _Call(plain_name(name, offered), arguments if isinstance(arguments, dict) else None)
 
 
+def _value(text: str, at: int) -> tuple[Any, int]:
+    """The JSON value at a place and where it ends; `_NO_VALUE` where none can be read."""
+    try:
+        return _DECODER.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return _NO_VALUE, at
+
+
+def _broken_end(text: str, at: int) -> int:
+    """Where a call that cannot be read ends: with its brackets, the last closing tag, or the text."""
+    depth = 0
+    for found in _BRACKET.finditer(text, at) if text.startswith(("{", "["), at) else ():
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found[0], 0)
+        if depth == 0 and len(found[0]) == 1:
+            return found.end()
+        if found[0] == '"' or depth > _DEEPEST:
+            break
+    return max((found.end() for found in _CLOSER.finditer(text, at)), default=len(text))
+
+
 def _decoded(text: str) -> Any:
     """The JSON value of a text, None for one that is none."""
     try:
         return _DECODER.decode(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _plain_json(found: re.Match[str]) -> str:
+    """A text or a key of Gemma 4 as JSON writes it."""
+    return f"{json.dumps(found[2])}:" if found[2] else json.dumps(found[1])
 
 
 def _with(values: dict[str, Any] | None, name: str, raw: str, types: frozenset[str] | None) -> dict[str, Any] | None:

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.http.responses import ApiError
 
-AT_ONCE_S = 0.25
-"""How long a stream that will wait long has before message_start: enough for an upstream that refuses at once."""
-NEARLY_FULL = 0.8
-"""Share of the context window from which a refusal is worth waiting for: its status makes clients compact."""
-
 
 async def handle_messages(request: Request) -> Response:
     """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
@@ -94,11 +89,9 @@ def _stream(turn: Turn) -> EventStream:
         writer.error(error.envelope(turn.request_id))
         return writer.take()
 
-    waits_long = turn.is_strict and turn.is_ready and turn.fullness < NEARLY_FULL
-    at_once = turn.proxy.gate.held or waits_long
     return EventStream(
         produce,
-        commit_s=min(settings.commit_delay, AT_ONCE_S) if at_once else settings.commit_delay,
+        commit_s=settings.commit_delay,
         ping_s=settings.ping_interval,
         idle=idle,
         failure=failure,

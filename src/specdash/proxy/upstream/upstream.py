@@ -33,21 +33,10 @@ LOADING_RETRY_S = 2
 LONGEST_QUOTE = 600
 """Characters of an upstream's own words that reach the client."""
 
-_OVERFLOW = (
-    re.compile(r"exceeds? the available context size", re.IGNORECASE),
-    re.compile(r"larger than the max(?:imum)? context size", re.IGNORECASE),
-    re.compile(r"exceeds? (?:the )?(?:model's )?(?:maximum )?context (?:window|length|size)", re.IGNORECASE),
-    re.compile(r"maximum context length", re.IGNORECASE),
-    re.compile(r"prompt is too long", re.IGNORECASE),
-)
-_LIMIT = (
-    re.compile(r"context (?:size|window|length) *\(?(?:of |is )?\(?(\d+)", re.IGNORECASE),
-    re.compile(r"> *(\d+) maximum", re.IGNORECASE),
-)
-_TOKENS = (
-    re.compile(r"(?:request|input|prompt|requested tokens) *\((\d+)", re.IGNORECASE),
-    re.compile(r"requested (?:about )?(\d+) tokens", re.IGNORECASE),
-    re.compile(r"(\d+) tokens *>", re.IGNORECASE),
+_OVERFLOW = re.compile(
+    r"exceeds? the available context size|larger than the max(?:imum)? context size|maximum context length"
+    r"|exceeds? (?:the )?(?:model's )?(?:maximum )?context (?:window|length|size)|prompt is too long",
+    re.IGNORECASE,
 )
 _CLIENT_MADE = re.compile(
     r"input is not supported|failed to (?:load|decode|process) (?:image|audio|media)|mmproj"
@@ -59,29 +48,16 @@ _MARKUP = re.compile(rb"^\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 _TAGS = re.compile(r"<[^>]*>")
 
 
-def error_parts(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The message of an error body, "" when it has none, and its error object. Never fails."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _plain_text(body), {}
-    error = value.get("error", value) if isinstance(value, dict) else value
-    if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or ""
-        return _bounded(message if isinstance(message, str) else ""), error
-    return _bounded(error) if isinstance(error, str) else "", {}
-
-
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
-    message, error = error_parts(body)
-    return error_for(status, message, error)
-
-
-def error_for(status: int, message: str, error: dict[str, Any]) -> ApiError:
-    """The same from a message and its error object, as a stream's error chunk carries them."""
-    if (found := _overflow(status, message, error)) is not None:
-        return found
+    message, error = _error_parts(body)
+    named = error.get("type") == "exceed_context_size_error" or error.get("code") == "context_length_exceeded"
+    if named or (status >= 400 and _OVERFLOW.search(message)):
+        tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
+        if isinstance(tokens, int) and isinstance(limit, int):
+            return PromptTooLongError(tokens, limit)
+        # Clients compact on these very words, whatever follows them.
+        return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
     said = f": {message}" if message else ""
     if status == 503:
         if "oading" in message:
@@ -106,24 +82,23 @@ def error_for(status: int, message: str, error: dict[str, Any]) -> ApiError:
     return ApiError(500, message or f"the upstream failed ({status})")
 
 
-def _overflow(status: int, message: str, error: dict[str, Any]) -> ApiError | None:
-    tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
-    named = error.get("type") == "exceed_context_size_error" or error.get("code") == "context_length_exceeded"
-    if not named and (status < 400 or not any(pattern.search(message) for pattern in _OVERFLOW)):
-        return None
-    if not isinstance(tokens, int):
-        tokens = _first_number(_TOKENS, message)
-    if not isinstance(limit, int):
-        limit = _first_number(_LIMIT, message)
-    if tokens is not None and limit is not None:
-        return PromptTooLongError(tokens, limit)
-    # Clients compact on these very words, whatever follows them.
-    return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
+def stream_error(error: dict[str, Any]) -> ApiError:
+    """The error for the client when the upstream reported `error` inside its stream."""
+    code = error.get("code")
+    return api_error(code if isinstance(code, int) and 400 <= code < 600 else 500, orjson.dumps({"error": error}))
 
 
-def _first_number(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:
-    found = (pattern.search(text) for pattern in patterns)
-    return next((int(match.group(1)) for match in found if match), None)
+def _error_parts(body: bytes) -> tuple[str, dict[str, Any]]:
+    """The message of an error body, "" when it has none, and its error object. Never fails."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return _plain_text(body), {}
+    error = value.get("error", value) if isinstance(value, dict) else value
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or ""
+        return _bounded(message if isinstance(message, str) else ""), error
+    return _bounded(error) if isinstance(error, str) else "", {}
 
 
 def _plain_text(body: bytes) -> str:

@@ -40,7 +40,7 @@ _AGAIN_S = 2.0
 class ContextWindow:
     """The upstream's facts, read when requests flow. `tokens` is None until it said its context window.
 
-    Looking never wakes a sleeping server: /props and /v1/models answer for it, /slots is left alone.
+    Looking never wakes a sleeping server: /props and /v1/models answer for it.
     """
 
     def __init__(
@@ -152,19 +152,10 @@ class ContextWindow:
         self.model_id = _loaded(rows) or self.model_id
         self.build = _text(facts.get("build_info")) or self.build
         said = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
-        if said is None and not facts.get("is_sleeping") and facts.get("role") != "router" and facts:
-            said = await self._ask_slots()
         self.status = State.OK
         if said is not None:
             self._said = said
             self.read_at = self._clock()
-
-    async def _ask_slots(self) -> int | None:
-        try:
-            slots = await self._upstream.get_json("/slots", LONGEST_WAIT_S)
-        except ApiError:
-            return None
-        return _size(slots[0]) if isinstance(slots, list) and slots else None
 
 
 def _rows(models: Any) -> list[dict[str, Any]]:

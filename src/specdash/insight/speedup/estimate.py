@@ -1,0 +1,236 @@
+"""The arithmetic of the speed-up: what requests did, what they would have taken, and where it breaks even. Pure.
+
+The estimate is Leviathan et al. 2023 (arXiv 2211.17192): tokens per step over the cost of a step, with the parts of
+that cost measured where the log tells them, and bounded where it does not. Method and limits: docs/speedup.md.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import exp, log, sqrt
+from typing import TYPE_CHECKING
+
+from specdash.core.proxy_events import DECODE, speed
+from specdash.insight.picture import GroupFigures
+from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
+from specdash.system.data import dataclass
+from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdash.core.speculation import SpecType
+    from specdash.insight.request import ServedRequest
+
+
+VERIFY_COSTS = (0.0, 0.2, 0.8)
+"""What each draft token adds to a step's verification, as a share of a token's decode: least, usual, most. Published: 0
+while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4."""
+LEAST_VERIFY_COST = 0.01
+"""Of a server that is watched: a draft token's logits and its sampling are never free, so a drafter that is hardly ever
+right costs something, however little."""
+VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
+"""The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
+demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
+DRAFT_COSTS = (0.02, 0.1, 0.4)
+"""What a draft model adds a token, likewise, where the log does not tell. Least: one layer of a model of fifty."""
+BLOCK_DRAFT_COSTS = (0.1, 0.75, 1.5)
+"""What a draft of one block costs, however long it is. Usual: what the published break-even of about 25 % at block size
+16 leaves (marksverdhei/llama.cpp#53), when verifying a token costs 0.2."""
+BLOCKS = 24
+"""More requests than this are resampled in as many blocks of neighbours: what lasts minutes shows in the interval."""
+RESAMPLES = 800
+"""Enough for bounds that are drawn with two decimals, and recomputed with every request."""
+_MOST_SHARE = 0.95
+_MICRO = 1e6
+
+
+def draft_costs_of(types: Sequence[SpecType], drafted_per_step: float) -> tuple[float, ...]:
+    """What a draft token may cost where the log does not tell, for drafts of that many tokens by such types."""
+    if types and not any(kind.reads_draft_model for kind in types):
+        return (0.0, 0.0, 0.0)
+    if any(kind.block_margin is not None for kind in types):
+        return tuple(cost / max(drafted_per_step, 1.0) for cost in BLOCK_DRAFT_COSTS)
+    return DRAFT_COSTS
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTotals:
+    """What requests did in all. The steps of `drafts` are decode calls of the target, replays included."""
+
+    requests: int = 0
+    tokens: float = 0.0
+    """Generated, the first of each request apart: it is the prompt's."""
+    seconds: float = 0.0
+    drafts: DraftTally = NO_DRAFTS
+
+    @property
+    def length(self) -> float | None:
+        """Tokens per step."""
+        return self.tokens / self.drafts.steps if self.drafts.steps else None
+
+    @property
+    def drafted_per_step(self) -> float:
+        """Draft tokens that a step verifies."""
+        return self.drafts.drafted / self.drafts.steps if self.drafts.steps else 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens over decode time."""
+        return speed(self.tokens, self.seconds * 1000.0, DECODE)
+
+
+def effort_of(samples: Sequence[ServedRequest]) -> DecodeTotals:
+    """The sum over requests that `is_usable`."""
+    tokens = calls = drafted = accepted = 0
+    seconds = 0.0
+    for sample in samples:
+        own = (sample.decode_tokens or 1) - 1
+        hit = min(sample.draft_accepted or 0, own)
+        tokens += own
+        # Every decode call brings one token beside those accepted: a step, a step without a draft, and also a replay,
+        # which decodes accepted tokens again and then goes one on.
+        calls += max(1, own - hit)
+        drafted += sample.draft_generated or 0
+        accepted += hit
+        seconds += sample.decode_s or 0.0
+    return DecodeTotals(len(samples), tokens, seconds, DraftTally(drafted, accepted, calls))
+
+
+def compared(pairs: Sequence[tuple[float, float, float]]) -> Interval:
+    """The speed-up over requests, each (seconds without, seconds with, deviation of the baseline's logarithm), in the
+    order in which they ran: the time that all would have taken over the time that they took."""
+    blocks = _blocks([(without, took) for without, took, _ in pairs])
+    found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
+    total = sum(without for without, _, _ in pairs)
+    # One baseline is behind many requests, so its error does not average out.
+    deviation = sum(without * sd for without, _, sd in pairs) / total if total else 0.0
+    value = max(found.value, 1e-9)
+    low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
+    high = sqrt(log(max(found.high, value) / value) ** 2 + (Z_95 * deviation) ** 2)
+    return Interval(value, value * exp(-low), value * exp(high))
+
+
+def _blocks(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    if len(pairs) <= BLOCKS:
+        return list(pairs)
+    bounds = [round(index * len(pairs) / BLOCKS) for index in range(BLOCKS + 1)]
+    parts = [pairs[first:last] for first, last in pairwise(bounds)]
+    return [(sum(a for a, _ in part), sum(b for _, b in part)) for part in parts]
+
+
+def leviathan(
+    length: float,
+    drafted_per_step: float,
+    draft_share: float | None,
+    verify_costs: tuple[float, ...] = VERIFY_COSTS,
+    draft_costs: tuple[float, ...] = DRAFT_COSTS,
+    least_pair: float = 1.0,
+) -> Interval:
+    """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
+
+    `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
+    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds, and a batch of two
+    takes at least `least_pair` of one of a single token.
+    """
+    drafted = max(drafted_per_step, 0.0)
+    if draft_share is not None:
+        kept = 1 - min(max(draft_share, 0.0), _MOST_SHARE)
+        best, usual, worst = (length * kept / (1 + cost * drafted) for cost in verify_costs)
+    else:
+        costs = zip(verify_costs, draft_costs, strict=True)
+        best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
+    if best > 1:
+        # A gain may be greater by what a batch of two saves; what would be a loss with free verification is one.
+        best /= 1 - (1 - least_pair) * max(0.0, 1 - abs(drafted - 1))
+    return Interval(usual, worst, best)
+
+
+def sampled(found: Interval, effort: DecodeTotals) -> Interval:
+    """The interval with what chance adds: so few steps may have been lucky, or unlucky, with their drafts.
+
+    Wilson's bounds of the acceptance, with a step as one trial: its tokens are accepted one after the other, and so not
+    each by itself.
+    """
+    steps, drafted, length = effort.drafts.steps, effort.drafts.drafted, effort.length
+    if not steps or drafted <= 0 or length is None:
+        return found
+    low, high = (1 + bound * drafted / steps for bound in wilson(effort.drafts.accepted / drafted, steps))
+    return Interval(found.value, found.low * min(1.0, low / length), found.high * max(1.0, high / length))
+
+
+def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[float, float | None]:
+    """Tokens per step at which the speed-up is 1, and the acceptance that brings them, None where none would do."""
+    needed = length / speedup
+    if drafted_per_step <= 0:
+        return needed, None
+    acceptance = (needed - 1) / drafted_per_step
+    return needed, max(0.0, acceptance) if acceptance <= 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A request against its baseline: seconds without and with speculation."""
+
+    without: float
+    took: float
+    deviation: float
+
+
+# Requests grouped by what they were: by context length and by kind of work.
+
+CONTEXT_BOUNDS = (256, 1024, 4096, 16384, 65536)
+CONTEXT_NAMES = ("0–256", "256–1k", "1k–4k", "4k–16k", "16k–64k", "64k+")
+LONG_PROMPT = 2048
+"""Tokens to process from which a request counts as one with a long prompt."""
+FOLLOW_UP = 0.5
+"""Share of a prompt's tokens that must have been cached for a follow-up."""
+LONG, NEXT, FRESH = "long prompt", "follow-up", "new prompt"
+PHASES = (*(str(purpose) for purpose in RequestPurpose), LONG, NEXT, FRESH)
+
+
+def context_of(sample: ServedRequest) -> str | None:
+    """The bucket of its context's length at its end."""
+    if sample.prompt_tokens is None:
+        return None
+    length = sample.prompt_tokens + (sample.decode_tokens or 0)
+    return CONTEXT_NAMES[sum(length >= bound for bound in CONTEXT_BOUNDS)]
+
+
+def phase_of(sample: ServedRequest) -> str | None:
+    """What the proxy saw it was for; else the shape of its prompt, which is all that the server's log tells."""
+    if sample.purpose is not None:
+        return str(sample.purpose)
+    if sample.prompt_tokens is None:
+        return None
+    cached = sample.cached_tokens or 0
+    if sample.prompt_tokens - cached >= LONG_PROMPT:
+        return LONG
+    return NEXT if cached >= FOLLOW_UP * sample.prompt_tokens and cached else FRESH
+
+
+def grouped(
+    samples: Sequence[ServedRequest],
+    names: Sequence[str | None],
+    order: Sequence[str],
+    pairs: Sequence[Pair | None],
+) -> tuple[GroupFigures, ...]:
+    """One group a name, in this order. `names` and `pairs` are of the requests at the same places; no pair is a request
+    that cannot be compared."""
+    figures = []
+    for name in (name for name in order if name in names):
+        places = [place for place, own in enumerate(names) if own == name]
+        effort = effort_of([samples[place] for place in places])
+        known = [pair for place in places if (pair := pairs[place]) is not None]
+        took = sum(pair.took for pair in known)
+        figures.append(
+            GroupFigures(
+                name=name,
+                requests=len(places),
+                acceptance=effort.drafts.acceptance,
+                mean_accepted_length=effort.length,
+                decode_rate=effort.rate,
+                speedup=sum(pair.without for pair in known) / took if took > 0 else None,
+            )
+        )
+    return tuple(figures)
