@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import ssl
-import sys
 import threading
 import time
 from dataclasses import field
@@ -159,7 +158,8 @@ class Http:
     ) -> AsyncIterator[Response]:
         """The answer as far as its headers. `limit_s` bounds all that is done with it, `silence_s` each wait for data.
         Raises `HttpError`, also for what goes wrong while its body is read."""
-        httpx = _httpx()
+        import httpx
+
         address, socket_path = _place(self._base)
         is_new = is_connected = is_begun = False
         key = self._key
@@ -234,7 +234,8 @@ class Http:
 
     def _fault(self, error: Exception, silence_s: float | None, *, is_begun: bool) -> HttpError:
         """What an error of the library, or of an address that cannot be one, means."""
-        httpx = _httpx()
+        import httpx
+
         where = "within the answer" if is_begun else "before an answer"
         if isinstance(error, httpx.ConnectTimeout):
             return NoConnectionError(UNREACHABLE, f"no connection within {self._connect_s:.1f} s")
@@ -434,27 +435,6 @@ def _run(call: Callable[[], Awaitable[T]], cancel: Cancel | None) -> T:
             return runner.run(watched())
     except asyncio.CancelledError:
         raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
-
-
-_importing = threading.Lock()
-
-
-def _httpx() -> Any:
-    """httpx without its command-line program, for which it would load click and rich where they are installed."""
-    with _importing:
-        if "httpx" not in sys.modules:
-            modules: dict[str, Any] = sys.modules
-            click = modules.get("click")
-            modules["click"] = None  # which the import system takes for "not there"
-            try:
-                import httpx
-            finally:
-                del modules["click"]
-                if click is not None:
-                    modules["click"] = click
-    import httpx
-
-    return httpx
 
 
 def _place(url: str) -> tuple[str, str | None]:
