@@ -7,7 +7,7 @@ import pytest
 from specdash.bench.load.contact import look
 from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
-from support.fault_server import FaultServer, free_port, says, writes
+from support.fault_server import FaultServer, says, writes
 from support.fault_upstream import FaultUpstream
 from support.scripted_server import Behaviour
 
@@ -72,8 +72,3 @@ def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> Non
 def test_what_is_no_server_to_measure_is_said(behaviour: Behaviour, error: type[SpecdashError], said: str) -> None:
     with FaultServer({MODELS: behaviour}) as server, pytest.raises(error, match=said):
         look(EngineAddress(server.url))
-
-
-def test_nobody_there() -> None:
-    with pytest.raises(UnreachableError, match=r"does not answer \(nothing listens there\); start the server"):
-        look(EngineAddress(f"http://127.0.0.1:{free_port()}"))

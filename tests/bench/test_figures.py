@@ -107,12 +107,6 @@ def test_a_rate_is_a_sum_over_a_sum_and_never_a_mean_of_rates() -> None:
     assert found.value < (slow.decode_rate + fast.decode_rate) / 2
 
 
-def test_acceptance_is_accepted_over_drafted_of_all_requests_together() -> None:
-    found = rate([sample("a", drafted=1000, accepted=100), sample("b", drafted=10, accepted=10)], acceptance_parts)
-    assert found is not None
-    assert found.value == 110 / 1010
-
-
 def test_cached_tokens_are_no_work() -> None:
     assert prefill_parts(sample(prompt_tokens=100, cached_tokens=80, prompt_ms=10.0)) == (20.0, 0.01)
 

@@ -1,11 +1,11 @@
 """The state of the machine around a measurement."""
 
 import json
-import time
 
 from specdash.bench.compare.machine import MachineState, MachineWatch, during_json
 from specdash.core.readings import Gpu
 from support.faulty_nvml import FaultyNvml
+from support.waiting import until
 
 
 def test_clocks_power_and_heat_are_told_before_and_after() -> None:
@@ -23,10 +23,7 @@ def test_clocks_power_and_heat_are_told_before_and_after() -> None:
 
 def test_it_looks_again_and_again_meanwhile() -> None:
     with MachineWatch(0.01, nvml=FaultyNvml()) as watch:
-        deadline = time.monotonic() + 20
-        while len(watch.states) < 5 and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert len(watch.states) >= 5
+        until(lambda: len(watch.states) >= 5, 20)
     assert watch.as_json()["during"]["looks"] == len(watch.states)
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -25,6 +24,7 @@ from support.engines import engine_env, running_backend
 from support.fault_server import FaultServer, free_port, resets, says
 from support.scripted_llama import Behaviour, ScriptedLlama
 from support.transcripts import Shape, write_reader, write_session
+from support.waiting import until
 
 SMALL = Shape(turns=4, first_chars=300, last_chars=2_000, parallel_every=2, prompt_every=0)
 SECRET = "the speculative decoder"
@@ -322,9 +322,7 @@ def test_ctrl_c_keeps_what_was_measured(session: Path, tmp_path: Path) -> None:
     with ScriptedLlama(Behaviour(n_ctx=100_000, hangs_from=4)) as server:
         command = [sys.executable, "-m", "specdash", "bench", "replay", str(session), "--url", server.url]
         process = subprocess.Popen([*command, "--out", str(out), "--json"], stdout=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
-        while server.requests < 4 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: server.requests >= 4, 20)
         process.send_signal(signal.SIGINT)
         stdout, _ = process.communicate(timeout=20)
     assert process.returncode == ExitCode.INTERRUPTED

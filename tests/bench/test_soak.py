@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -161,11 +160,11 @@ def test_a_process_is_looked_at_and_its_restart_noticed() -> None:
         with Leaky(leaks=True) as first:
             pids["proxy"] = first
             with SoakWatch(lambda: pids, 0.02) as watch:
-                wait_for(lambda: len(watch.watched[0].looks) >= 20)
+                until(lambda: len(watch.watched[0].looks) >= 20)
                 looks = list(watch.watched[0].looks)
                 pids["proxy"] = second
                 watch.watched[0].gone = True
-                wait_for(lambda: watch.watched[0].pid == second and bool(watch.watched[0].looks))
+                until(lambda: watch.watched[0].pid == second and bool(watch.watched[0].looks))
     assert looks[-1].descriptors is not None
     assert looks[0].descriptors is not None
     assert looks[-1].descriptors > looks[0].descriptors
@@ -177,7 +176,7 @@ def test_a_process_that_ends_is_said_to_have_ended() -> None:
     with Leaky(leaks=False) as pid:
         watch = SoakWatch(lambda: {"proxy": pid}, 0.02)
         watch.__enter__()
-    wait_for(lambda: watch.watched[0].gone)
+    until(lambda: watch.watched[0].gone)
     watch.__exit__()
 
 
@@ -217,10 +216,6 @@ def test_of_very_many_turns_only_those_at_fault_are_told_one_by_one() -> None:
     assert SoakReport(()).as_json()["turns"] == 0
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    until(lambda: holds(), 20)
-
-
 @pytest.mark.slow
 def test_a_soak_by_the_clock_watches_its_proxy_and_leaves_a_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -247,7 +242,7 @@ def test_ctrl_c_keeps_what_the_soak_has(tmp_path: Path) -> None:
         with running_proxy(upstream.url, tmp_path) as proxy:
             command = [sys.executable, "-m", "specdash", "bench", "soak", "--url", proxy.url, "--for", "1h"]
             process = subprocess.Popen([*command, "--out", str(out), "--json"], stdout=subprocess.PIPE, text=True)
-            wait_for(lambda: (out / "samples.jsonl").exists())
+            until(lambda: (out / "samples.jsonl").exists())
             process.send_signal(signal.SIGINT)
             stdout, _ = process.communicate(timeout=30)
     assert process.returncode == ExitCode.INTERRUPTED

@@ -279,14 +279,3 @@ def test_what_is_no_prompts_file_is_named_without_quoting_it(text: str, named: s
         read_prompts(written(tmp_path, text))
     assert named in str(caught.value)
     assert SECRET not in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="No such file"):
-        read_prompts(str(tmp_path / "none"))
-    with pytest.raises(InputError, match="directory"):
-        read_prompts(str(tmp_path))
-    file = tmp_path / "binary"
-    file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_prompts(str(file))

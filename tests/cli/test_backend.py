@@ -1,7 +1,5 @@
 """`specdash backend`: what it shows, and the one line and exit code for everything that can go wrong before a start."""
 
-import importlib.metadata
-import importlib.util
 import json
 import os
 import socket
@@ -129,16 +127,6 @@ def test_no_env_at_all_says_where_one_belongs() -> None:
     assert "no backend env: name one with --env-file, or write" in error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["run", "--no-such-option"], "--no-such-option"), ([], "required"), (["walk"], "walk")],
-)
-def test_bad_usage_is_one_line_and_exit_2(arguments: list[str], message: str) -> None:
-    code, error = fails(*arguments)
-    assert code == ExitCode.USAGE
-    assert message in error
-
-
 def test_an_unreadable_env_file_is_named(tmp_path: Path) -> None:
     for path, message in ((tmp_path / "absent.env", "No such file"), (tmp_path, "Is a directory")):
         code, error = fails("run", "--env-file", str(path))
@@ -260,11 +248,3 @@ def test_a_server_that_fails_is_reported_with_its_last_errors(env_file: Path, en
     assert done.returncode == ExitCode.FAILED
     assert done.stderr.splitlines()[-1] == f"specdash: llama-server ended with exit code 9: bad thing (log: {log})"
     assert log.read_text() == "0.00.001 I fine\n0.00.002 E bad thing\n"
-
-
-def test_the_package_is_found_without_importing_it() -> None:
-    from specdash.backend.engines import package_version
-
-    installed = importlib.util.find_spec("xllamacpp") is not None
-    assert package_version() == (importlib.metadata.version("xllamacpp") if installed else None)
-    assert Path(sys.executable).exists()

@@ -54,8 +54,11 @@ REFUSED: dict[str, str] = {
     "autotune --rollback nan": "--rollback nan",
     "autotune --draft-max 0": "--draft-max 0",
     "autotune --draft-min 20": "--draft-min 20",
+    "backend run --no-such-option": "--no-such-option",
+    "backend walk": "walk",
     "simulate --draft-p-min -1": "--draft-p-min -1: must be 0 to 1",
     "simulate --steps 0": "--steps 0: must be 1 to 1000000",
+    "simulate --steps 1234567": "--steps 1234567: must be 1 to 1000000",
     "simulate --trace calm": "calm",
     "baseline": "record,list,forget",
     "baseline record --context many": "--context many",
@@ -81,6 +84,9 @@ REFUSED: dict[str, str] = {
     "bench soak --for 40d": "40d",
     "bench soak --for 1h --turns 2": "--turns",
     "bench soak --pid 99999999": "99999999",
+    "doctor --nonsense": "--nonsense",
+    "doctor --url ftp://x": "ftp",
+    "doctor --url http://127.0.0.1:9 --proxy-url ftp://x": "ftp",
     "repro-empty --turns 1": "--turns 1",
     "repro-empty --tool-chars 0": "--tool-chars 0",
     "repro-empty --max-tokens 0": "--max-tokens 0",
@@ -89,6 +95,17 @@ REFUSED: dict[str, str] = {
     "smoke -n 0": "-n 0",
     "smoke --max-tokens 1": "--max-tokens 1",
     "smoke --timeout 0": "--timeout 0",
+    "tune --restarts 2": "--restarts 2: must be 3 to 1000",
+    "tune --each 1": "--each 1: must be 2 to 1000",
+    "tune --tokens 0": "--tokens 0: must be 16",
+    "tune --minutes 0": "--minutes 0: must be 0.1",
+    "tune --minutes nan": "--minutes nan: must be 0.1",
+    "tune --seed -5": "--seed -5: must be 0 to 4294967294",
+    "tune --free-vram -1": "--free-vram -1: must be 0 to 10000000",
+    "tune --env-file x": "add --beside",
+    "tune --beside --env-file x --apply": "leave one of them out",
+    "tune --status --abort": "exclude each other",
+    "tune --dry-run --resume": "exclude each other",
     "verify --tokens 1": "--tokens 1",
     "verify --parallel 0": "--parallel 0",
     "verify --runs 99": "--runs 99",
@@ -97,6 +114,9 @@ REFUSED: dict[str, str] = {
     "verify --baseline-url http://x --baseline LLAMA_MODEL=3": "leave --baseline-url out",
 }
 NOT_THERE: dict[str, tuple[str, ExitCode]] = {
+    "doctor --api-key-env NO_SUCH_VARIABLE": ("NO_SUCH_VARIABLE", ExitCode.BAD_INPUT),
+    "doctor --url http://127.0.0.1:9 --proxy-key-env NO_SUCH_VARIABLE": ("NO_SUCH_VARIABLE", ExitCode.BAD_INPUT),
+    "doctor --url http://127.0.0.1:9 --proxy-log journal:-x": ("journal:-x", ExitCode.BAD_INPUT),
     f"repro-empty --url {NOBODY}": ("does not answer", ExitCode.UNREACHABLE),
     f"smoke --url {NOBODY}": ("does not answer", ExitCode.UNREACHABLE),
     "verify --prompts /nonexistent": ("/nonexistent", ExitCode.BAD_INPUT),
@@ -111,7 +131,7 @@ NOT_THERE: dict[str, tuple[str, ExitCode]] = {
 def test_an_option_that_cannot_be_meant_and_what_is_not_there_are_named_in_one_line(words: str) -> None:
     named, code = NOT_THERE.get(words) or (REFUSED[words], ExitCode.USAGE)
     done = ran(*words.replace(NOBODY, f"http://127.0.0.1:{free_port()}").split())
-    assert done.returncode == code
+    assert (done.returncode, done.stdout) == (code, "")
     lines = done.stderr.strip().splitlines()
     assert named in lines[-1]
     assert len(lines) == 1 or words.startswith("verify")

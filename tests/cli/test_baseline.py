@@ -1,13 +1,11 @@
 """`specdash baseline` as an operator uses it, on real engines."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,9 @@ from specdash.bench.engines import check_memory, plan_beside
 from specdash.cli.main import main
 from specdash.collect.hub import Hub
 from specdash.core.errors import ExitCode, RefusedError
-from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
-from specdash.insight.picture import Basis
+from specdash.insight.picture import Basis, Picture
 from specdash.insight.state import TargetState
 from support.asking import ask
 from support.deployment import running_deployment
@@ -51,9 +48,6 @@ def test_recorded_ones_are_listed_and_forgotten_by_model() -> None:
     code, out, _ = say("baseline", "list")
     assert code == ExitCode.OK
     assert "m.gguf" in out
-    code, out, _ = say("baseline", "list", "--json")
-    assert code == ExitCode.OK
-    assert json.loads(out)[0]["decode_rate"] == 50.0
     code, _, err = say("baseline", "forget", "n.gguf")
     assert code == ExitCode.BAD_INPUT
     assert "recorded: m.gguf" in err
@@ -109,20 +103,16 @@ def test_it_measures_on_an_engine_of_its_own_and_the_dashboard_compares_with_it(
         with Hub(target, [state.apply], gpu=False, host=False):
             for _ in range(7):
                 running.complete("def add(a, b):", 48)
-            picture = settled(state)
+            until(lambda: now_of(state).speedup.requests >= 7)
+            picture = now_of(state)
     assert picture.speedup.basis is Basis.MEASURED
     assert picture.speedup.requests >= 7
     assert picture.speedup.low is not None
     assert [entry.type for entry in picture.speedup.by_type] == ["draft-simple"]
 
 
-def settled(state: TargetState) -> Any:
-    deadline = time.monotonic() + 20
-    while True:
-        picture = state.picture(time.monotonic(), time.time(), 300.0)
-        if picture.speedup.requests >= 7 or time.monotonic() > deadline:
-            return picture
-        time.sleep(0.1)
+def now_of(state: TargetState) -> Picture:
+    return state.picture(time.monotonic(), time.time(), 300.0)
 
 
 @pytest.mark.llama_server
@@ -192,14 +182,3 @@ def test_in_place_switches_speculation_off_and_back_on_whatever_happens() -> Non
         asked = rig.command("baseline", "record", "--in-place")
         assert asked.returncode == ExitCode.USAGE
         rig.assert_settled(version=rig.good_backend)
-
-
-def test_the_hub_publishes_baselines(tmp_path: Path) -> None:
-    add_baseline(baseline())
-    seen: dict[Source, Any] = {}
-    target = Target("http://127.0.0.1:1")
-    with Hub(target, [lambda reading: seen.update({reading.source: reading})], gpu=False, host=False, env=os.environ):
-        deadline = time.monotonic() + 10
-        while Source.BASELINES not in seen and time.monotonic() < deadline:
-            time.sleep(0.02)
-    assert seen[Source.BASELINES].value == (baseline(),)

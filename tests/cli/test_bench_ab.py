@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +84,6 @@ class TestBesideTheService:
             path.name for path in (tmp_path / "out").iterdir()
         }
 
-    def test_a_configuration_that_cannot_start_is_told_with_its_reason_and_the_others_compared(
-        self, tmp_path: Path
-    ) -> None:
-        words = ("none", "broken:LLAMA_DRAFT_MODEL=/no/such.gguf", "current", "--env-file", env_file(tmp_path), *QUICK)
-        report = ran("ab", *words, "--rounds", "2")
-        sides = {configuration["name"]: configuration for configuration in report["configurations"]}
-        assert "/no/such.gguf" in sides["broken"]["failures"][0]
-        assert [sides[name]["boots"] for name in ("none", "broken", "current")] == [2, 0, 2]
-        assert [comparison["name"] for comparison in report["comparisons"]] == ["current"]
-
     def test_when_nothing_starts_there_is_no_recommendation_and_it_fails(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -161,20 +150,6 @@ class TestOnTheService:
         assert done.returncode == ExitCode.OK, done.stderr
         report = json.loads(done.stdout)
         assert [configuration["boots"] for configuration in report["configurations"]] == [2, 2]
-        assert not trial_file(rig.env).exists()
-        rig.assert_settled(version=rig.good_backend)
-
-    @pytest.mark.parametrize(("number", "after"), [(signal.SIGTERM, 0.0), (signal.SIGHUP, 1.0)])
-    def test_a_signal_that_comes_twice_puts_the_service_back(self, rig: Rig, number: int, after: float) -> None:
-        """One alone, at any time: `e2e/test_stopped.py`."""
-        process = begun(rig, "ab", "none", "LLAMA_DRAFT_MAX=2", "--rounds", "20")
-        time.sleep(after)
-        process.send_signal(number)
-        time.sleep(0.1)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=120)
-        # The second one may find it at its very end, with nothing left to do.
-        assert process.returncode in (ExitCode.INTERRUPTED, -number), said
         assert not trial_file(rig.env).exists()
         rig.assert_settled(version=rig.good_backend)
 

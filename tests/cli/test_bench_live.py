@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
 from support.outside import say
 from support.upstream_script import error, queued, timed
+from support.waiting import until
 
 SECRET = "nobody must see this text"
 QUICK = ("--runs", "2", "--max-tokens", "32")
@@ -194,11 +194,7 @@ def _stopped_after(answers: int, url: str, prompts: str, out: Path, number: int)
     command = [sys.executable, "-m", "specdash", "bench", "live", "--url", url, "--prompts", prompts, "--out", str(out)]
     process = subprocess.Popen([*command, "--runs", "50"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     samples = out / "samples.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if samples.exists() and len(samples.read_bytes().splitlines()) >= answers:
-            break
-        time.sleep(0.02)
+    until(lambda: samples.exists() and len(samples.read_bytes().splitlines()) >= answers, 60)
     process.send_signal(number)
     printed, said = process.communicate(timeout=60)
     return subprocess.CompletedProcess(command, process.returncode, printed, said)

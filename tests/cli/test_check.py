@@ -58,9 +58,12 @@ def test_what_cannot_be_meant_is_unknown_and_said_where_monitors_read(argv: tupl
     assert (told["status"], told["exit_code"]) == ("UNKNOWN", UNKNOWN)
 
 
-def test_the_first_line_says_which_server_was_judged() -> None:
+def test_the_first_line_says_which_server_was_judged_and_more_words_what_to_do() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    assert first_line(check("--url", url), CRITICAL, "CRITICAL").startswith(f"CRITICAL - {url}: Server is down: ")
+    done = check("--url", url, "-v")
+    assert first_line(done, CRITICAL, "CRITICAL").startswith(f"CRITICAL - {url}: Server is down: ")
+    assert "remedy: " in done.stdout
+    assert "not checked:" in done.stdout
 
 
 def test_a_snapshot_of_a_server_that_refuses_the_key_is_printed_and_fails() -> None:
@@ -96,17 +99,6 @@ def test_the_catalogue_is_listed_with_the_limits_in_force(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_critical() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    done = check("--url", url, "-v")
-    words = first_line(done, CRITICAL, "CRITICAL")
-    assert "Server is down" in words
-    assert url in words
-    assert "remedy: " in done.stdout
-    assert "not checked:" in done.stdout
-
-
-@pytest.mark.slow
 def test_fail_on_says_what_is_a_failure_and_a_rules_file_what_is_severe(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[backend_down]\nseverity = "notice"\n')
@@ -115,29 +107,15 @@ def test_fail_on_says_what_is_a_failure_and_a_rules_file_what_is_severe(tmp_path
     first_line(check("--url", url, "--fail-on", "notice", SPECDASH_RULES=str(rules)), WARNING, "WARNING")
 
 
-COUNTED = "llamacpp:prompt_tokens_total 9\nllamacpp:tokens_predicted_total 9\n"
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("metrics", "named"),
-    [
-        (says(200, "<html>It works!</html>"), "not understood"),
-        (says(200, COUNTED + "llamacpp:n_decode_total NaN\n"), "not understood"),
-        (says(200, COUNTED, "Content-Type: application/json"), "not understood"),
-        (says(200, COUNTED + "# x\n" * 1_200_000), "too large"),
-        (says(200, "llamacpp:n_decode_total 5\n"), "lacks predicted_tokens"),
-    ],
-    ids=["html", "no number", "another type", "too large", "incomplete"],
-)
-def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_listed(metrics: Any, named: str) -> None:
+def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_listed() -> None:
     healthy = {"/health": says(200, '{"status":"ok"}'), "/props": says(200, '{"total_slots":1}')}
     slots = says(200, '[{"id":0,"n_ctx":4096,"speculative":true,"is_processing":false}]')
-    with FaultServer({**healthy, "/slots": slots, "/metrics": metrics}) as server:
+    with FaultServer({**healthy, "/slots": slots, "/metrics": says(200, "<html>It works!</html>")}) as server:
         done = check("--url", server.url, "-v")
     words = first_line(done, WARNING, "WARNING")
-    assert "Metrics are not understood" in words
-    assert named in words
+    assert "/metrics" in words
+    assert "not understood" in words
     unjudged = done.stdout.partition("not checked:")[2]
     assert "zero_acceptance" in unjudged
     assert "drafts_never_made" in unjudged
@@ -148,7 +126,7 @@ def test_metrics_that_are_not_understood_are_a_warning_and_their_rules_are_liste
 def test_a_healthy_server_is_ok_once_and_over_a_while(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     # How busy this machine is with other tests is not what is judged here.
-    rules.write_text("[server_starved]\nenabled = false\n[specdash_starved]\nenabled = false\n")
+    rules.write_text("[cpu_starved]\nenabled = false\n")
     with BreakableServer(tmp_path) as server, server.working():
         done = check("--url", server.url, "--log", str(server.log), "--rules", str(rules))
         assert re.search(r"live, \d+ rules checked, no alerts", first_line(done, OK, "OK"))

@@ -10,7 +10,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from specdash.cli.main import main
 from support.fault_server import FaultServer, free_port, says
 from support.faulty_nvml import FaultyNvml
 from support.outside import say
@@ -23,15 +22,6 @@ TRACED_LOG = """\
 0.00.001.000 I srv  llama_server: verbosity = 3 (adjust with the `-lv N` CLI arg)
 0.00.118.730 I slot   operator(): id  0 | task 0 | accepted  3/ 8 draft tokens
 """
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No configuration and no run records of the machine under test."""
-    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
-    for name in ("SPECDASH_URL", "SPECDASH_LOG", "SPECDASH_API_KEY_ENV", "SPECDASH_API_KEY_FILE"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -156,16 +146,6 @@ def test_the_text_says_the_same(server: FaultServer) -> None:
     assert "2 slots, 2 of them speculate" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"), [(["--url", "ftp://x"], 2), (["--nonsense"], 2), (["--api-key-env", "NO_SUCH_VARIABLE"], 3)]
-)
-def test_bad_usage_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], code: int) -> None:
-    assert main(["doctor", *arguments]) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-
-
 def test_a_proxy_that_answers_and_whose_events_can_be_read(server: FaultServer, tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.touch()
@@ -192,16 +172,6 @@ def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None
     _, found = report("--url", server.url)
     assert found["proxy"] is None
     assert "--proxy-url" in say("doctor", "--url", server.url)[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["--proxy-url", "ftp://x"], 2), (["--proxy-key-env", "NO_SUCH_VARIABLE"], 3), (["--proxy-log", "journal:-x"], 3)],
-)
-def test_bad_words_about_the_proxy_are_one_line(arguments: list[str], code: int) -> None:
-    ended, _, err = say("doctor", "--url", "http://127.0.0.1:9", *arguments)
-    assert ended == code
-    assert err.count("\n") == 1
 
 
 def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
+from specdash.backend.journal import append_record
 from specdash.cli.options import resolved_settings
 from specdash.cli.record import incident
 from specdash.core import paths
@@ -112,12 +113,9 @@ def test_a_disk_that_fills_up_leaves_nothing_half_written(tmp_path: Path, nobody
 
 def test_values_of_unknown_keys_are_hidden_in_applies_and_what_is_told_of_them() -> None:
     now = time.time()
-    path = paths.applies_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
     change = Change(Role.BACKEND, "MY_OWN_THING", "hush-before", "hush-after")
-    path.write_text(
-        ApplyRecord(1, now - 9000, now - 8990, ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,)).to_json() + "\n"
-    )
+    record = ApplyRecord(1, now - 9000, now - 8990, ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,))
+    append_record(paths.applies_file(), record)
     event = TimelineEvent(now - 60, EventKind.APPLY, "MY_OWN_THING hush-before→hush-after", ref="1")
     parts = gathered(Picture(1.0, now, 300.0, BackendPicture(URL), timeline=(event,)))
     found = members(incident.write(parts))
@@ -191,12 +189,9 @@ def test_a_sleepy_series_is_not_torn_apart_and_a_real_gap_is_one() -> None:
 
 def test_applies_of_the_span_are_in_it() -> None:
     now = time.time()
-    path = paths.applies_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [
-        ApplyRecord(n, at, at + 5, ApplyKind.APPLY, ApplyOutcome.APPLIED) for n, at in ((1, now - 9000), (2, now - 60))
-    ]
-    path.write_text("".join(f"{record.to_json()}\n" for record in records))
+    for number, at in ((1, now - 9000), (2, now - 60)):
+        record = ApplyRecord(number, at, at + 5, ApplyKind.APPLY, ApplyOutcome.APPLIED)
+        append_record(paths.applies_file(), record)
     assert [apply.number for apply in gathered().applies] == [2]
 
 

@@ -5,11 +5,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,11 @@ from specdash.core.target import Target
 from specdash.history.recorder import Recorder
 from specdash.history.store import Store
 from specdash.insight.state import TargetState
+from support.asking import read
 from support.bundles import members, texts
 from support.engines import RunningBackend, engine_env, running_backend
 from support.proxy_process import running_proxy
+from support.waiting import until
 
 pytestmark = [pytest.mark.llama_server, pytest.mark.timeout(240)]
 
@@ -43,12 +44,8 @@ PROMPT = f"aardvark: keep this prompt to yourself.\n{FORGED}def aardvark():\n"
 
 def post(url: str, body: Mapping[str, Any]) -> None:
     """One request; what is answered does not matter."""
-    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    try:
-        urllib.request.urlopen(request, timeout=60).read()
-    except urllib.error.HTTPError as error:
-        error.read()
+    with suppress(urllib.error.HTTPError):
+        read(url, body, key=KEY)
 
 
 def traffic(backend: RunningBackend) -> None:
@@ -72,15 +69,12 @@ def recorded(target: Target, env: Mapping[str, str]) -> Iterator[TargetState]:
     recorder.close()
 
 
-def until_recorded(path: Path, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if path.exists():
-            with Store(path) as store:
-                if any((span := store.span(name)) and span[1] - span[0] > 2 for name in store.targets()):
-                    return
-        time.sleep(0.1)
-    pytest.fail("nothing was recorded")
+def is_recorded(path: Path) -> bool:
+    """Whether more than two seconds of a server are in the record."""
+    if not path.exists():
+        return False
+    with Store(path) as store:
+        return any((span := store.span(name)) and span[1] - span[0] > 2 for name in store.targets())
 
 
 @pytest.mark.parametrize("anonymise", [False, True], ids=["plain", "anonymised"])
@@ -125,7 +119,7 @@ def test_no_member_holds_a_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             # Older builds print a prompt line by line; this one writes it as one line of JSON.
             with backend.log.open("a", encoding="utf-8") as log_file:
                 log_file.write(f"prompt: '{PROMPT}'\n")
-            until_recorded(backend.state / "specdash" / "history.db")
+            until(lambda: is_recorded(backend.state / "specdash" / "history.db"))
         output = tmp_path / "bundle.tar.gz"
         words = ["--url", backend.url, "--log", str(backend.log), "--backend-env-file", str(tmp_path / "b/backend.env")]
         words += ["--proxy-url", proxy.url, "--proxy-key-env", "PROXY_KEY", "--proxy-log", str(proxy.events_file)]

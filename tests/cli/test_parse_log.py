@@ -61,18 +61,6 @@ class TestJson:
         assert (warning["count"], warning["first"], warning["last"]) == (1, 0.046765, 0.046765)
         assert warning["sample"] == "0.00.046.765 W srv    load_model: LLAMA_TRACE = 1"
 
-    def test_has_cumulative_statistics_by_type(self) -> None:
-        statistics = parse_log(str(LOGS / "qwen35_mtp_np2_lv4.log"))["statistics"]
-        assert set(statistics) == {"draft-mtp", "ngram-mod"}
-        assert statistics["draft-mtp"]["tokens_generated"] == 261
-
-    def test_names_the_server(self) -> None:
-        server = parse_log(str(LOGS / "llama_draft75_lv4.log"))["server"]
-        assert (server["model"], server["draft_model"]) == ("models/llama.gguf", "models/llama-draft-75.gguf")
-        assert (server["url"], server["slots"], server["verbosity"]) == ("http://127.0.0.1:18131", "1", "4")
-        assert server["speculation"]["types"] == ["draft-simple"]
-        assert server["speculation"]["parameters"][0] == {"n_max": "8", "n_min": "0", "p_min": "0.000000"}
-
     def test_has_checkpoints_and_prompt_reuse(self) -> None:
         report = parse_log(str(LOGS / "qwen35_mtp_np2_lv4.log"))
         created = next(

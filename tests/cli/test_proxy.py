@@ -82,23 +82,12 @@ class TestRun:
 
 
 class TestOperator:
-    def test_hold_sends_what_was_given_with_the_key(self, env_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_hold_sends_what_was_given_with_the_key(self, env_file: Path) -> None:
         with FaultServer({"/admin/hold": says(200, '{"held": true}')}) as server:
-            command = [
-                "proxy",
-                "hold",
-                "--env-file",
-                str(env_file),
-                "--url",
-                server.url,
-                "--reason",
-                "r",
-                "--limit",
-                "5",
-            ]
-            assert main(command) == ExitCode.OK
+            words = ("--env-file", str(env_file), "--url", server.url, "--reason", "r", "--limit", "5")
+            code, out, _ = say("proxy", "hold", *words)
             (call,) = server.asked("/admin/hold")
-        assert json.loads(capsys.readouterr().out) == {"held": True}
+        assert (code, json.loads(out)) == (ExitCode.OK, {"held": True})
         assert call.head.startswith("POST ")
         assert "x-api-key: hush" in call.head.lower()
 

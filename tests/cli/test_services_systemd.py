@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, proxy_records_dir, run_records_dir
 from specdash.core.records import ProxyRecord, RunRecord
-from support.asking import ask
+from support.asking import ask, healthy
 from support.systemd_user import UserManager, running_user_manager
 from support.waiting import until
 
@@ -47,19 +46,9 @@ class Stack:
     def active(self, unit: str) -> str:
         return self.user.systemctl("is-active", unit, check=False).strip()
 
-    def get(self, port: int, path: str = "/health") -> Any:
-        return ask(f"http://127.0.0.1:{port}{path}", timeout=10)
-
     def answers(self, port: int) -> None:
         """Wait until it says that it is well."""
-
-        def well() -> bool:
-            try:
-                return bool(self.get(port)["status"] == "ok")
-            except OSError:
-                return False
-
-        until(well)
+        until(lambda: healthy(f"http://127.0.0.1:{port}"))
 
 
 @pytest.fixture

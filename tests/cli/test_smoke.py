@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
@@ -59,22 +58,11 @@ def test_one_that_is_stopped_before_an_answer_has_passed_nothing(number: int) ->
     assert printed.splitlines()[-1].startswith("STOPPED")
 
 
-def slow(*values: object) -> ParameterSet:
-    """A case whose judgement has a fast test of its own in tests/bench."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     ("behaviour", "failing"),
     [
         (Behaviour(accepted=0), {"acceptance", "cache path", "long prompt"}),
-        slow(Behaviour(cached_accepted=0), {"cache path"}),
-        slow(Behaviour(text="<pad>" * 64), {"output"}),
-        slow(Behaviour(text=""), {"output"}),
-        slow(Behaviour(drafted=0), {"drafter"}),
         (Behaviour(restarts_at=4), {"instance"}),
-        slow(Behaviour(restarts_at=4, metrics=False), {"instance"}),
-        slow(Behaviour(fails_from=6), {"answers", "long prompt"}),
     ],
 )
 def test_each_fault_fails_its_check_and_only_what_it_touches(

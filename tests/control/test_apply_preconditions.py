@@ -15,7 +15,7 @@ from specdash.backend.launch import free_port
 from specdash.backend.repair import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
-from specdash.control.plan import ApplyOptions, plan_apply, plan_rollback, preview
+from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role, parse_assignments
 from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
 from specdash.core.paths import applies_file, backups_dir
@@ -88,6 +88,19 @@ def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_n
     assert [back(), back(2), back(1)] == [versions[1], versions[1], versions[0]]
     with pytest.raises(InputError, match="there is no apply 3"):
         back(3)
+
+
+@pytest.mark.parametrize(("key", "found"), [("theirs", ["PROXY_UPSTREAM_API_KEY"]), ("sesame", [])])
+def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, key: str, found: list[str]) -> None:
+    with setting.service.env_file.open("a", encoding="utf-8") as file:
+        file.write("LLAMA_API_KEY=sesame\n")
+    port = read_env(setting.service.env_file).values["LLAMA_PORT"]
+    proxy_file = setting.home / "proxy.env"
+    proxy_file.write_bytes(f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1\nPROXY_UPSTREAM_API_KEY={key}\n".encode())
+    proxy = Service(Role.PROXY, proxy_file)
+    told = disagreements(Deployment(setting.service, proxy), setting.env)
+    assert [finding.key for finding in told] == found
+    assert disagreements(Deployment(setting.service), setting.env) == ()
 
 
 @pytest.mark.parametrize("reason", ["no space left", "is on a read-only file system", "belongs to root"])

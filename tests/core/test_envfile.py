@@ -157,11 +157,6 @@ def test_an_entry_knows_its_line_end_and_where_its_value_is(text: str) -> None:
             assert parse(entry.raw[:start] + quote("new") + entry.raw[stop:]).values == {entry.key: "new"}
 
 
-@given(st.text())
-def test_any_text_is_parsed_without_losing_a_character(text: str) -> None:
-    assert parse(text).text == text
-
-
 @given(VALUES)
 def test_a_quoted_value_is_read_back_exactly(value: str) -> None:
     assert parse(f"K={quote(value)}\nL=1\n").check("f").values == {"K": value, "L": "1"}

@@ -5,8 +5,6 @@ import sys
 import threading
 import time
 
-import pytest
-
 from specdash.core.flag import Flag
 
 STORM = """
@@ -97,11 +95,3 @@ def test_nothing_that_is_asked_for_between_two_waits_is_lost() -> None:
     flag.clear()
     assert waits <= 60_000
     assert not flag.wait(0.01)
-
-
-@pytest.mark.parametrize("ask", [1, 3])
-def test_asking_more_than_once_changes_nothing(ask: int) -> None:
-    flag = Flag()
-    for _ in range(ask):
-        flag.set()
-    assert all(flag.wait(1.0) for _ in range(5))

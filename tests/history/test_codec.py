@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.codec import UnreadableError
-from specdash.core.log_facts import LogBatch, PromptTiming, TaskLaunched, WarningTally
+from specdash.core.log_facts import LogBatch, TaskLaunched, WarningTally
 from specdash.core.readings import (
     Counters,
     Failure,
     FailureKind,
-    Health,
-    HealthStatus,
     ProcessTree,
     Reading,
     ReadingStatus,
@@ -125,20 +123,6 @@ def test_a_failure_of_an_unknown_kind_is_an_error_that_names_it() -> None:
     assert decode(data) == Reading(
         Source.HEALTH, 1.0, ReadingStatus.UNKNOWN, None, Failure(FailureKind.ERROR, "abducted: no")
     )
-
-
-def test_what_a_block_holds_of_a_newer_version_costs_nothing_else() -> None:
-    facts = (TaskLaunched(0, 1, 2.5), PromptTiming(0, 1, 2.0, 3, 2.5))
-    found = [
-        encode(Reading.known(Source.LOG, 10.0, LogBatch(facts=facts))),
-        encode(Reading.known(Source.HEALTH, 11.0, Health(HealthStatus.LOADING, progress=0.5))),
-        encode(Reading.known(Source.HEALTH, 12.0, Health(HealthStatus.OK))),
-    ]
-    found[0]["value"]["facts"][0]["is"] = "TaskTeleported"
-    found[1]["value"]["status"] = "sublime"
-    read = block.readings_of(block.unpack(block.pack({"readings": found})))
-    assert [reading.at for reading in read] == [10.0, 12.0]
-    assert value(read[0]).facts == facts[1:]
 
 
 def test_a_value_that_is_kept_elsewhere_is_looked_up_by_its_digest() -> None:

@@ -185,15 +185,6 @@ def test_a_directory_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch
             until(lambda: recorder.is_recording and not recorder.problem)
 
 
-def test_a_place_that_is_no_directory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-    (tmp_path / "specdash").write_text("in the way")
-    with recording(tmp_path) as recorder:
-        recorder.on_reading(counters(1.0))
-        until(lambda: recorder.problem)
-        assert str(tmp_path / "specdash") in recorder.problem
-
-
 @pytest.mark.parametrize("damage", ["text", "header", "middle"])
 def test_a_damaged_record_is_moved_aside_and_a_new_one_begun(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch

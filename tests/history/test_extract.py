@@ -7,8 +7,6 @@ from typing import Any
 
 from specdash.core.readings import Health, HealthStatus, Props, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
-from specdash.core.target import Target
-from specdash.history.replay import ReplaySession
 from specdash.history.store import Store
 from specdash.history.writer import RUN_UP_S, Batch, Bounds, Writer, copy_span
 from specdash.insight.charts import Metric
@@ -67,19 +65,6 @@ def test_what_is_copied_is_what_was_recorded_but_for_what_was_changed(tmp_path: 
     with sqlite3.connect(path) as connection:
         assert b"secret" not in b"".join(bytes(line, "utf-8") for line in connection.iterdump())
     connection.close()
-
-
-def test_a_replay_opens_it(tmp_path: Path) -> None:
-    record = recorded(tmp_path)
-    path = tmp_path / "extract.db"
-    with Store(record) as store:
-        copy_span(store, URL, NOW + 240, NOW + 480, path, name=URL, change=lambda value: value)
-    with Store(path) as copy:
-        session = ReplaySession(copy, Target(URL))
-        session.seek(NOW + 400)
-        picture = session.picture(session.position, session.position)
-        assert picture.backend.model == "secret-model"
-        assert any(event.ref == "busy" for event in session.events)
 
 
 def test_readings_may_begin_later_than_the_span(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The recorder: what goes in comes out, whatever becomes of the file, of the clock, and of other recorders."""
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -418,11 +417,3 @@ def test_two_targets_share_a_record(tmp_path: Path) -> None:
     with Store(file_of(tmp_path)) as store:
         assert set(store.targets()) == {URL, f"{URL} second"}
         assert [value(reading).prompt_tokens for _, reading in store.readings(f"{URL} second", 0, FOREVER)] == [2.0]
-
-
-def test_the_lock_is_not_kept_by_children(tmp_path: Path) -> None:
-    with recording(tmp_path) as recorder:
-        until(lambda: recorder.is_recording)
-        descriptor = recorder._leadership._descriptor
-        assert descriptor is not None
-        assert not os.get_inheritable(descriptor)

@@ -218,24 +218,6 @@ def test_going_deeper_can_be_done_bit_by_bit_while_the_record_plays_on() -> None
     assert differences(_after(int(at) + 1).shown(at), shown(session.picture())) == []
 
 
-def test_a_step_forward_feeds_only_what_is_new_and_a_step_back_seeks() -> None:
-    session = served_400_s().replay()
-    session.seek(WALL + 300)
-    generation = session.generation
-    session.step(10.0)
-    assert (session.position, session.generation) == (WALL + 310, generation)
-    assert session.picture().backend.counters == (*_counters(310.0),)
-    session.step(-200.0)
-    assert (session.position, session.generation) == (WALL + 110, generation + 1)
-    assert session.picture().backend.counters == (*_counters(110.0),)
-
-
-def _counters(at: float) -> Iterable[tuple[str, float]]:
-    state = Live()
-    serve(state, [at])
-    return state.state.picture(at, at).backend.counters
-
-
 def test_moments_outside_of_the_record_are_its_first_and_last() -> None:
     live = Live()
     serve(live, range(100, 200))

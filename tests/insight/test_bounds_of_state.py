@@ -58,7 +58,7 @@ def fed(state: TargetState, server: BusyServer, seconds: int) -> None:
 def test_what_is_kept_of_hours_with_many_sessions_is_bounded() -> None:
     server = BusyServer(sessions=400, requests=4)
     state = TargetState(TARGET, wall_offset=lambda: server.wall - server.at)
-    fed(state, server, 3600)
+    fed(state, server, 4200)
     gc.collect()
     first = sizes(state)
     assert len(first) > 50, "the walk has lost its way"

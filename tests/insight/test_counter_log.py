@@ -54,15 +54,6 @@ def test_a_port_seen_closed_means_a_new_process_even_when_the_totals_are_higher(
     assert bounds[0].at == 3.0
 
 
-def test_idle_scrapes_take_no_memory() -> None:
-    log = CounterLog()
-    for second in range(5000):
-        log.add(float(second), scrape(10, 5))
-    assert len(log._scrapes) == 2
-    assert log.last is not None
-    assert log.last.at == 4999.0
-
-
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.integers(0, 50), st.integers(0, 50)), min_size=2, max_size=80),
     st.floats(1.0, 200.0),

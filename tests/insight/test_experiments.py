@@ -186,16 +186,6 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     assert told(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
 
 
-def test_nothing_is_computed_while_nothing_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments = with_requests(T - 10)
-    experiments.set_records((record(),))
-    first = told(experiments)
-    monkeypatch.setattr(Experiments, "_compare", None)
-    later = told(experiments, T + 3700)
-    assert later.measures is first.measures
-    assert later.mark.age_s == pytest.approx(first.mark.age_s + 100)
-
-
 def test_a_marker_stands_still_on_the_monotonic_clock_when_the_wall_clock_is_set() -> None:
     experiments = Experiments()
     experiments.set_records((record(),))

@@ -172,13 +172,6 @@ def test_a_restart_in_the_middle_loses_no_request_and_both_sides_are_compared(wa
     assert decode.before.value == pytest.approx(132.22, abs=0.01)
 
 
-def test_what_it_costs_to_forget_a_process_is_not_the_samples(watched: Watched) -> None:
-    watched.write(START % stamp(0.1) + request(10, 1))
-    watched.look()
-    watched.state._forget_process(0.0)
-    assert len(watched.look()) == 1
-
-
 @pytest.mark.parametrize(
     ("line", "seconds"),
     [

@@ -1,9 +1,7 @@
 """The summary of real logs agrees with what plain searching finds in them."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,6 @@ from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
 REAL = sorted(path for path in LOGS.glob("*.log") if path.stem != "field_samples_older_builds")
-BY_NAME = {path.stem: path for path in LOGS.glob("*.log")}
-
 SUBSTRINGS = {
     "find_slot_non_consecutive": "non-consecutive token position",
     "kv_no_free_space": "failed to find free space",
@@ -96,66 +92,6 @@ def test_steps_of_a_request_add_up_to_its_own_acceptance(path: Path) -> None:
     assert requests
     for request in requests:
         assert (request.steps.accepted, request.steps.drafted) == (request.draft_accepted, request.draft_generated)
-
-
-def test_the_first_request_of_a_known_log() -> None:
-    first = summarise(BY_NAME["llama_draft75_lv4"]).requests[0]
-    assert (first.processed_tokens, first.prompt_ms, first.decode_tokens, first.decode_ms) == (122, 19.23, 120, 335.11)
-    assert (first.draft_accepted, first.draft_generated, first.mean_accepted_length) == (101, 141, 6.61)
-    assert first.acceptance_per_position == (0.944, 0.944, 0.944, 0.722, 0.722, 0.667, 0.667, 0.0)
-    assert (first.prompt_total_tokens, first.prompt_cached, first.total_ms) == (122, 0, 354.34)
-    assert (first.started_s, first.at_s) == (0.10873, 0.463995)
-
-
-def test_json_lines_say_the_same_as_plain_ones(tmp_path: Path) -> None:
-    records = [json.loads(line) for line in BY_NAME["jsonl_draft75_lv4"].read_text().splitlines() if line[0] == "{"]
-    plain = tmp_path / "plain.log"
-    plain.write_text("".join(as_plain(record) for record in records if record["type"] == "log"))
-    as_json, as_text = summarise(BY_NAME["jsonl_draft75_lv4"]), summarise(plain)
-    assert as_json.requests == as_text.requests
-    assert len(as_json.requests) == 2
-    assert as_json.statistics == as_text.statistics
-    assert {name: tally.count for name, tally in as_json.warnings.items()} == {
-        name: tally.count for name, tally in as_text.warnings.items()
-    }
-    assert as_json.events == as_text.events
-
-
-def as_plain(record: dict[str, Any]) -> str:
-    minutes, micros = divmod(record["time"], 60_000_000)
-    seconds, rest = divmod(micros, 1_000_000)
-    stamp = f"{minutes}.{seconds:02}.{rest // 1000:03}.{rest % 1000:03}"
-    return f"{stamp} {record['level'][0].upper()} {record['msg']}"
-
-
-def test_statistics_are_the_last_ones() -> None:
-    last = summarise(BY_NAME["llama_draft75_lv4"]).statistics["draft-simple", None]
-    assert (last.tokens_accepted, last.tokens_generated, last.drafts_generated) == (202, 282, 36)
-
-
-def test_checkpoints_are_counted_with_their_sizes() -> None:
-    path = BY_NAME["mamba_draft75_lv5"]
-    checkpoints = summarise(path).checkpoints
-    pattern = r"created context checkpoint .* size = ([\d.]+) MiB"
-    sizes = [float(size) for size in re.findall(pattern, path.read_text(errors="replace"))]
-    assert checkpoints["context", "created"].count == len(sizes)
-    assert checkpoints["context", "created"].total_mib == pytest.approx(sum(sizes))
-    assert checkpoints["speculative", "created"].count == checkpoints["speculative", "restored"].count == 18
-    assert checkpoints["speculative", "restored"].largest_mib == pytest.approx(38988 / 2**20)
-
-
-def test_old_formats_are_understood() -> None:
-    summary = summarise(BY_NAME["field_samples_older_builds"])
-    known = {(r.slot, r.task, r.decode_tokens, r.draft_generated) for r in summary.requests}
-    assert {(3, 1366, 128, None), (0, 0, 424, None), (1, 90, None, 289)} <= known
-    assert set(summary.statistics) == {
-        (name, None) for name in ("ngram-simple", "draft-simple", "ngram-mod", "ngram-map-k")
-    }
-
-
-def test_the_children_of_a_router_are_told_apart() -> None:
-    (request,) = summarise(BY_NAME["router"]).requests
-    assert (request.origin, request.draft_accepted, request.draft_generated) == (45995, 42, 42)
 
 
 class TestWhatIsKept:

@@ -109,13 +109,15 @@ def test_a_few_requests_give_a_value_and_no_verdict() -> None:
     assert f"{ENOUGH} are needed" in picture.why
 
 
-@pytest.mark.parametrize("requests", [2, ENOUGH])
+@pytest.mark.parametrize("requests", [2, 20])
 def test_a_loss_by_the_estimates_best_case_is_called_one_at_once(requests: int) -> None:
     made = state(row_of(requests, accepted=10, drafted=600))
+    # In 40 s of decode 12 000 draft tokens: 2 ms each take 60 % of it.
     statistics = SpeculativeStatistics("draft-simple", 100, 5, 1000, 10, durations_ms=(0, 2000.0, 0))
     made.log.drafting.note(NOW - 5, statistics)
     picture = told(made)
     assert picture.basis is Basis.ESTIMATED
+    assert picture.draft_share == pytest.approx(0.6)
     assert picture.verdict is Paying.HURTING
 
 
@@ -259,17 +261,6 @@ def test_without_a_baseline_it_is_an_estimate_that_says_what_it_assumes() -> Non
     assert picture.verdict is Paying.UNKNOWN
 
 
-def test_drafts_that_cost_more_than_they_can_bring_hurt_also_by_the_estimate() -> None:
-    made = state(row_of(20, accepted=10, drafted=600))
-    # 12 000 draft tokens in 40 s of decode: 2 ms each take 60 % of it.
-    made.log.drafting.note(
-        NOW - 5, SpeculativeStatistics("draft-simple", 100, 5, 1000, 10, durations_ms=(0, 2000.0, 0))
-    )
-    picture = told(made)
-    assert picture.draft_share == pytest.approx(0.6)
-    assert picture.verdict is Paying.HURTING
-
-
 def test_a_server_that_does_not_speculate_has_no_speed_up() -> None:
     picture = told(state(row_of(20), BASE, speculative=False))
     assert (picture.value, picture.verdict) == (None, Paying.UNKNOWN)
@@ -315,14 +306,6 @@ def test_without_requests_the_counters_give_an_estimate() -> None:
     picture = told(made)
     assert picture.basis is Basis.ESTIMATED
     assert picture.mean_accepted_length == pytest.approx(2.0)
-
-
-def test_nothing_is_computed_anew_until_a_request_comes() -> None:
-    made = state(row_of(20), BASE)
-    first = told(made)
-    assert derive(made, NOW + 1, WALL + 1, 300.0).by_context is first.by_context
-    add(made, [request(WALL + 1)])
-    assert derive(made, NOW + 2, WALL + 2, 300.0).requests == 21
 
 
 def test_groups_tell_context_and_kind_of_work_apart() -> None:

@@ -4,16 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from specdash.backend import auto
 from specdash.llama.gguf import GgufError, cached_facts
 from support import gguf_files as files
 
 TENSORS = {f"blk.{n}.attn_q.weight": (0, (256, 4)) for n in range(5)}
-
-
-def test_what_a_plan_has_read_preflight_does_not_read_again(tmp_path: Path) -> None:
-    path = str(files.write_gguf(tmp_path / "model.gguf", "llama", {}, TENSORS))
-    assert auto.look(path) is cached_facts(path)
 
 
 def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:

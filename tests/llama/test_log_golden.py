@@ -1,12 +1,11 @@
 """Every recorded log gives the requests, sums, statistics, warnings and causes that were counted when it was recorded.
 
-`log_golden.json` is written with `FREEZE=1`; look at what changes in it. Beside it stands a second count by plain
-regular expressions, which shares nothing with the grammar.
+`log_golden.json` is written with `FREEZE=1`; look at what changes in it. A second count by plain regular expressions,
+which shares nothing with the grammar, is in tests/insight/test_log_summary.py.
 """
 
 import json
 import os
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,51 +60,10 @@ def golden() -> dict[str, Any]:
     return read_back
 
 
-RETIRED = {
-    "input_truncated": None,  # builds until 2025, which printed it as information
-    "control_unknown_completion": "other_warning",  # named by no screen and no rule
-}
-"""Warning classes that went since the logs were counted, and the class that has their lines now."""
-
-
 @pytest.mark.parametrize("name", LOGS)
 def test_a_recorded_log_is_read_as_it_was(name: str) -> None:
-    expected = golden()[name]
-    for former, now in RETIRED.items():
-        counted_once = expected["warnings"].pop(former, None)
-        if counted_once is not None and now is not None:
-            expected["warnings"][now] = ["warning", *counted_once[1:]]
-    found = read(LOGS[name])
+    expected, found = golden()[name], read(LOGS[name])
     if name == "router":
         # The events of its children come behind its own.
         assert sorted(found.pop("events")) == sorted(expected.pop("events"))
     assert found == expected
-
-
-ESCAPES = re.compile(rb"\x1b\[[\d;]*m")
-COUNTS = {
-    "task_launched": rb"\| processing task(?:,|\s*$)",
-    "decode_tokens": rb"[^t] +eval time =\s+[\d.]+ ms /\s+(\d+) (?:tokens|runs)",
-    "prompt_tokens": rb"prompt eval time =\s+[\d.]+ ms /\s+(\d+) tokens",
-    "draft_accepted": rb"draft acceptance(?: rate)? = [\d.]+ \(\s*(\d+) accepted",
-    "draft_generated": rb"draft acceptance(?: rate)? = .*accepted /\s*(\d+) generated",
-    "find_slot": rb"non-consecutive token position",
-}
-
-
-def counted(data: bytes, pattern: bytes) -> int:
-    """The sum of what a pattern captures, or how many lines it fits."""
-    found = re.findall(pattern, data, re.MULTILINE)
-    return sum(map(int, found)) if re.compile(pattern).groups else len(found)
-
-
-@pytest.mark.parametrize("name", LOGS)
-def test_a_second_count_by_plain_patterns_agrees(name: str) -> None:
-    data = ESCAPES.sub(b"", LOGS[name].read_bytes())
-    report = golden()[name]
-    for field in ("prompt_tokens", "decode_tokens", "draft_accepted", "draft_generated"):
-        assert (report["totals"][field] or 0) == counted(data, COUNTS[field]), field
-    storm = report["warnings"].get("find_slot_non_consecutive", [None, 0])[1]
-    assert storm == counted(data, COUNTS["find_slot"])
-    if "older" not in name:
-        assert len(report["requests"]) == counted(data, COUNTS["task_launched"])

@@ -19,7 +19,6 @@ from specdash.core.log_facts import (
     PromptTiming,
     RequestAcceptance,
     ServerEvent,
-    SpeculativeStatistics,
     TaskCancelled,
     TaskLaunched,
     TaskReleased,
@@ -282,31 +281,6 @@ class TestWarnings:
         assert len(tally.sample) == 300
 
 
-class TestStatistics:
-    def test_have_the_current_name_of_the_type_and_the_printed_one(self) -> None:
-        batch = parse(
-            "statistics ngram_map_k: #calls(b,g,a) = 6 1690 26, #gen drafts = 26, #acc drafts = 26, "
-            "#gen tokens = 1248, #acc tokens = 968, dur(b,g,a) = 2.234, 1.427, 0.016 ms",
-            "statistics draft: #calls = 10, #gen drafts = 10, #acc drafts = 10, #gen tokens = 110, #acc tokens = 98",
-        )
-        assert batch.facts == (
-            SpeculativeStatistics(
-                "ngram-map-k", 26, 26, 1248, 968, (6, 1690, 26), None, None, (2.234, 1.427, 0.016),
-                printed_type="ngram_map_k",
-            ),
-            SpeculativeStatistics("draft-simple", 10, 10, 110, 98, (10,), printed_type="draft"),
-        )  # fmt: skip
-
-    def test_have_rates_by_position(self) -> None:
-        (fact,) = parse(
-            "0.00.463.443 I spec common_specu: statistics     draft-simple: #calls(b,g,a) =    1     18     18, "
-            "#gen drafts =     18, #acc drafts =    17, #gen tokens =    141, #acc tokens =   101, "
-            "#mean acc len = 6.61, #acc rate/pos = (0.944, 0.722), dur(b,g,a) = 0.025, 52.764, 0.018 ms"
-        ).facts
-        assert isinstance(fact, SpeculativeStatistics)
-        assert (fact.mean_accepted_length, fact.acceptance_per_position) == (6.61, (0.944, 0.722))
-
-
 class TestJsonLines:
     def test_have_their_texts_unescaped(self) -> None:
         line = r'{"type":"log","time":5,"level":"info","msg":"srv  load_model: loading model \u0027a\\b \"c\".gguf'
@@ -418,14 +392,6 @@ def test_remembering_lines_makes_no_difference(log: bytes) -> None:
     GRAMMAR.known.clear()
     first = outcome([LogParser().feed(log + b"\n")])
     assert outcome([LogParser().feed(log + b"\n")]) == first
-
-
-@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
-def test_real_logs_read_the_same_byte_by_byte(path: Path) -> None:
-    data = path.read_bytes()[:60_000]
-    whole, pieces = LogParser(), LogParser()
-    expected = outcome([whole.feed(data), whole.close()])
-    assert outcome([*(pieces.feed(data[i : i + 977]) for i in range(0, len(data), 977)), pieces.close()]) == expected
 
 
 class TestHostileInput:

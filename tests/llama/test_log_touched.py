@@ -1,13 +1,9 @@
 """Warning lines tell which slots and tasks they are about: all of a few, some of a storm."""
 
-from pathlib import Path
-
 import pytest
 
 from specdash.core.log_facts import LogBatch, Touched
 from specdash.llama.log.parser import LOOKED_AT, LogParser
-
-LOGS = Path(__file__).parents[1] / "data" / "logs"
 
 
 def touched(text: bytes) -> dict[str, tuple[Touched, Touched]]:
@@ -34,12 +30,6 @@ def test_a_line_names_its_slot_and_task_in_its_own_way(
 ) -> None:
     ((found_slots, found_tasks),) = touched(line + b"\n").values()
     assert (found_slots, found_tasks) == (Touched(slots), Touched(tasks))
-
-
-def test_a_real_log_of_context_shifts_touches_one_slot_and_one_task() -> None:
-    slots, tasks = touched((LOGS / "llama_ctxshift_draft75.log").read_bytes())["context_shift"]
-    assert len(slots.ids) == len(tasks.ids) == 1
-    assert not slots.more
 
 
 def shift(i: int) -> bytes:

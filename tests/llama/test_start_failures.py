@@ -29,8 +29,8 @@ ENDED = {
     "llama_mambadraft_lv4": (-6, "recurrent_draft"),
 }
 """Real logs of servers that ended by themselves, with exit code and cause."""
-WITHOUT = {"flag_draftsimple_nomd": "draft_not_given", "flag_vocab_mismatch": "vocab_mismatch"}
-"""Real logs of servers that ran without the speculation that they were asked for."""
+WITHOUT = {"flag_draftsimple_nomd", "flag_vocab_mismatch"}
+"""Real logs of servers that ran without the speculation that they were asked for: `log_golden.json` has the causes."""
 EXCERPTS = {"field_samples_older_builds"}
 """Lines of many servers, which no server wrote together."""
 SILENT = {
@@ -59,20 +59,6 @@ def test_the_log_of_a_server_that_ended_names_its_cause(name: str) -> None:
     assert (found.id, found.ends) == (wanted, ServerEnd.EXIT if code == 1 else ServerEnd.ABORT)
     assert found.fix
     assert "{" not in found.because + found.fix
-
-
-@pytest.mark.parametrize("name", ENDED)
-def test_the_cause_is_found_without_the_exit_code_too(name: str) -> None:
-    found = explain(_lines(name), None)
-    assert found is not None
-    assert found.id == ENDED[name][1]
-
-
-@pytest.mark.parametrize("name", WITHOUT)
-def test_the_log_of_a_server_without_the_speculation_asked_for_names_its_cause(name: str) -> None:
-    found = explain(_lines(name), None)
-    assert found is not None
-    assert (found.id, found.ends) == (WITHOUT[name], ServerEnd.WITHOUT)
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -2,16 +2,21 @@
 
 import json
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 
 def read(url: str, body: Any = None, *, key: str | None = None, timeout: float = 60.0) -> bytes:
-    """What an address answers; to a POST of JSON where there is a body."""
+    """What an address answers; to a POST of JSON where there is a body. Raises OSError, also where the answer breaks
+    off."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=timeout) as answer:
-        found: bytes = answer.read()
-        return found
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=timeout) as answer:
+            found: bytes = answer.read()
+    except HTTPException as error:
+        raise ConnectionError(str(error)) from error
+    return found
 
 
 def ask(url: str, body: Any = None, *, key: str | None = None, timeout: float = 60.0) -> Any:

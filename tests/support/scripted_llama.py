@@ -49,15 +49,12 @@ class Behaviour:
     """It takes that wrong token for the likely one."""
     text: str | None = None
     """Of the chat completions, instead of words."""
-    cached_accepted: int | None = None
-    """Of 64, where the prompt was cached."""
     fails_from: int | None = None
     """From this request on, all fail with HTTP 500."""
     hangs_from: int | None = None
     restarts_at: int | None = None
     """Before this request it becomes another instance."""
     model: str = "scripted.gguf"
-    metrics: bool = True
     knows_tools: bool = True
     """Its chat template, that is."""
     tells: bool = True
@@ -93,7 +90,7 @@ class ScriptedLlama(FaultUpstream):
 
     def _fact(self, path: str, body: Any) -> Script:
         name = "llamacpp:tokens_predicted_total"
-        if path == "/metrics" and self.behaviour.metrics:
+        if path == "/metrics":
             return Script(body=f"# TYPE {name} counter\n{name} {self.predicted}\n".encode(), content_type="text/plain")
         if path == "/tokenize":
             return gives({"tokens": [ord(letter) % VOCABULARY for letter in body["content"]]})
@@ -130,16 +127,13 @@ class ScriptedLlama(FaultUpstream):
             return Script(hangs=True)
         return self._chat(call.body) if call.path == CHAT else gives(self._tokens(call.body))
 
-    def _drafts(self, tokens: int, *, cached: bool = False) -> dict[str, Any]:
+    def _drafts(self, tokens: int) -> dict[str, Any]:
         """The timings that tell of drafts, for an answer of so many tokens."""
         behaviour = self.behaviour
         self.predicted += tokens
         if not behaviour.speculative or not behaviour.drafted:
             return {"draft_n": None, "draft_n_accepted": None}
-        accepted = behaviour.accepted
-        if cached and behaviour.cached_accepted is not None:
-            accepted = behaviour.cached_accepted
-        return {"draft_n": behaviour.drafted * tokens // 64, "draft_n_accepted": accepted * tokens // 64}
+        return {"draft_n": behaviour.drafted * tokens // 64, "draft_n_accepted": behaviour.accepted * tokens // 64}
 
     def _tokens(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, count = body["prompt"], body["n_predict"]
@@ -171,5 +165,5 @@ class ScriptedLlama(FaultUpstream):
             tokens=count,
             prompt_tokens=len(prompt),
             cached_tokens=cached,
-            claims={"predicted_ms": 1.0, **self._drafts(count, cached=bool(cached))},
+            claims={"predicted_ms": 1.0, **self._drafts(count)},
         )

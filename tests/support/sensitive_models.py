@@ -5,7 +5,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from support.tiny_models import FIRST_WORD, SENTENCE, TOKEN_KINDS, TOKENS, WIDTH
+from support.tiny_models import FIRST_WORD, SENTENCE, TOKENS, WIDTH
+from support.tiny_models.automaton import Model
 
 LOGIT = 20.0
 NOISE = 0.5
@@ -46,22 +47,9 @@ def write_tied(path: Path, *, every: int = 8) -> Path:
     noise = random.standard_normal(head.shape) * 0.3
     head[spoken] += (noise - (noise @ directions) @ directions.T)[spoken]
     heads, feed_forward = 4, 2 * WIDTH
-    writer = gguf.GGUFWriter(str(path), "llama")
-    for key, value in {
-        "context_length": 32768, "embedding_length": WIDTH, "block_count": 1, "feed_forward_length": feed_forward,
-        "attention.head_count": heads, "attention.head_count_kv": heads, "rope.dimension_count": WIDTH // heads,
-        "vocab_size": len(TOKENS),
-    }.items():  # fmt: skip
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(list(TOKENS))
-    writer.add_token_scores([-float(index) for index in range(len(TOKENS))])
-    writer.add_token_types(list(TOKEN_KINDS))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template("{% for m in messages %}{{m.role}}: {{m.content}}\n{% endfor %}assistant:")
+    model = Model(path, "llama", 1, feed_forward, heads, len(TOKENS))
+    model.number("attention.head_count_kv", heads)
+    model.number("rope.dimension_count", WIDTH // heads)
     zeros, ones = np.zeros, np.ones
     tensors = {
         "token_embd.weight": embedding, "output_norm.weight": ones(WIDTH), "output.weight": head,
@@ -73,9 +61,6 @@ def write_tied(path: Path, *, every: int = 8) -> Path:
         "blk.0.ffn_down.weight": zeros((WIDTH, feed_forward)),
     }  # fmt: skip
     for name, values in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(values, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        model.tensor(name, values)
+    model.close()
     return path

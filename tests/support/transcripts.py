@@ -1,10 +1,9 @@
-"""Synthetic sessions in Claude Code's format, of as many turns and as long prefixes as a test or a benchmark wants.
+"""Synthetic sessions in Claude Code's format, of as many turns and as long prefixes as a test wants.
 
 The words are those of the tiny models' sentence. `write_reader` writes a model that has each of them as one token, so
 that a prefix of 100 KB is some 17,000 tokens: two processor cores can replay that.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,17 +107,3 @@ def write_session(path: Path, shape: Shape | None = None) -> Path:
         for record in records(shape or Shape()):
             file.write(json.dumps(record) + "\n")
     return path
-
-
-def main() -> None:
-    """Write a session where it is wanted."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    for name, value in (("turns", 60), ("first-chars", 5_000), ("last-chars", 100_000), ("seed", 1)):
-        parser.add_argument(f"--{name}", type=int, default=value)
-    args = parser.parse_args()
-    write_session(args.path, Shape(args.turns, args.first_chars, args.last_chars, args.seed))
-
-
-if __name__ == "__main__":
-    main()

@@ -59,14 +59,6 @@ def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
     assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
 
 
-@given(pairs, pairs)
-def test_so_it_is_with_ratios(row: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
-    there = difference(ratio_of(row), ratio_of(other), points)
-    back = difference(ratio_of(other), ratio_of(row), points)
-    assert there.low <= there.value <= there.high
-    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
-
-
 def test_the_same_samples_give_the_same_interval() -> None:
     sample = [random.Random(1).lognormvariate(3, 0.2) for _ in range(30)]
     assert median_of(sample) == median_of(list(reversed(sample)))

@@ -1,7 +1,8 @@
 """A dashboard driven by keys, its time standing still, and what it shows and says."""
 
 from collections.abc import Iterable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from textual.pilot import Pilot
 
@@ -11,19 +12,26 @@ from specdash.tui.screens.apply import ApplyScreen
 from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.modal import PageScreen
 from specdash.tui.screens.tune import TuneScreen
+from specdash.tui.view import View
 from tui.drawn import painted
 from tui.fake_state import FakeState
 from tui.waiting import answered, until
 
 Screen = TypeVar("Screen", bound=DashboardScreen)
-WALL = 1_790_000_000.0
+NOW, WALL = 10_000.0, 1_790_000_000.0
 SIZES = [(80, 24), (120, 36), (200, 50)]
 
 
-def dashboard(state: FakeState | str = "busy", kind: type[Dashboard] = Dashboard, **options: object) -> Dashboard:
+def view(scene: str = "busy", **changes: Any) -> View:
+    """One scene, with these parts of its picture changed."""
+    state = FakeState(scene)
+    return View(replace(state.picture(NOW, WALL), **changes), state)
+
+
+def dashboard(state: FakeState | str = "busy", **options: object) -> Dashboard:
     """A dashboard of a scene, or of a state of the test's own."""
-    options = {"clock": lambda: 10_000.0, "wall": lambda: WALL, "theme": "night"} | options
-    return kind(FakeState(state) if isinstance(state, str) else state, **options)  # type: ignore[arg-type]
+    options = {"clock": lambda: NOW, "wall": lambda: WALL, "theme": "night"} | options
+    return Dashboard(FakeState(state) if isinstance(state, str) else state, **options)  # type: ignore[arg-type]
 
 
 async def press(pilot: Pilot[None], *keys: str) -> None:

@@ -113,44 +113,29 @@ def slots() -> tuple[SlotPicture, ...]:
     )
 
 
-def served(
-    slot: int,
-    task: int,
-    age_s: float,
-    processed: int,
-    cached: int,
-    prompt_ms: float,
-    tokens: int,
-    ms: float,
-    drafted: int,
-    accepted: int,
-) -> ServedRequest:
-    """A finished request of the log."""
-    return ServedRequest(
-        slot, task, prompt_cached=cached, processed_tokens=processed, prompt_ms=prompt_ms, decode_tokens=tokens,
-        decode_ms=ms, draft_generated=drafted, draft_accepted=accepted, ended_age_s=age_s,
-    )  # fmt: skip
-
-
 def requests() -> tuple[ServedRequest, ...]:
-    """Finished requests, one of them cancelled."""
-    rows = [(1, 4699, 4.0, 3810, 0, 1043.2, 512, 8211.9, 532, 364)]
-    rows += [
-        (
+    """Finished requests of the log, one of them cancelled."""
+    done = [
+        ServedRequest(
+            1, 4699, prompt_cached=0, processed_tokens=3810, prompt_ms=1043.2, decode_tokens=512, decode_ms=8211.9,
+            draft_generated=532, draft_accepted=364, ended_age_s=4.0,
+        )
+    ]  # fmt: skip
+    done += [
+        ServedRequest(
             i % 4,
             4698 - i,
-            16.0 + 37.0 * i,
-            120 + 731 * i % 9000,
-            64 * i,
-            50.0 + 190.0 * i,
-            90 + 61 * i,
-            1800.0 + 999.0 * i,
-            300,
-            300 * (80 - 3 * i) // 100,
+            prompt_cached=64 * i,
+            processed_tokens=120 + 731 * i % 9000,
+            prompt_ms=50.0 + 190.0 * i,
+            decode_tokens=90 + 61 * i,
+            decode_ms=1800.0 + 999.0 * i,
+            draft_generated=300,
+            draft_accepted=300 * (80 - 3 * i) // 100,
+            ended_age_s=16.0 + 37.0 * i,
         )
         for i in range(14)
     ]
-    done = [served(*row) for row in rows]
     done[2] = ServedRequest(2, 4697, ended_age_s=53.0, processed_tokens=851, prompt_cached=64, cancelled=True)
     return tuple(done)
 

@@ -36,16 +36,9 @@ from specdash.tui.widgets.header import HeaderSituation, banner_lines, glyph, he
 from specdash.tui.widgets.speculation import acceptance
 from specdash.tui.widgets.speculation.verdict import large, verdict_lines
 from tui.drawn import block, text
+from tui.driven import NOW, WALL, view
 from tui.fake_alerts import ESTIMATE, HURTING, PAYING, SPECS, hung_slot, with_alerts, zero_acceptance
-from tui.fake_state import HOSTILE, FakeState
-
-NOW, WALL = 10_000.0, 1_790_000_000.0
-
-
-def view(scene: str = "alerts") -> View:
-    """One scene."""
-    state = FakeState(scene)
-    return View(state.picture(NOW, WALL, 300.0), state)
+from tui.fake_state import HOSTILE
 
 
 def header(scene: str, width: int = 80, **situation: object) -> str:
@@ -71,7 +64,7 @@ def test_the_banner_has_the_whole_cause_how_many_more_and_the_key(scene: str) ->
 
 @given(st.integers(40, 250), st.text(max_size=200))
 def test_the_banner_is_as_wide_as_the_screen_whatever_the_cause(width: int, cause: str) -> None:
-    at = view()
+    at = view("alerts")
     at = replace(at, picture=replace(at.picture, alerts=replace(at.picture.alerts, cause=cause + HOSTILE)))
     lines = banner_lines(at, width)
     assert 1 <= len(lines) <= 2
@@ -119,7 +112,7 @@ def test_the_strip_never_leaves_its_room(
 
 
 def test_the_strip_is_long_enough_for_all_events_and_says_how_long() -> None:
-    picture = view().picture
+    picture = view("alerts").picture
     name, span = span_of(picture)
     assert (name, span) == ("3h", SPANS_S["3h"])
     lines = strip_lines(picture, 118)
@@ -132,7 +125,7 @@ def test_the_strip_is_long_enough_for_all_events_and_says_how_long() -> None:
 
 
 def test_alerts_and_restarts_are_marked_in_charts_and_notices_are_not() -> None:
-    picture = replace(view().picture, window_s=3_600.0)
+    picture = replace(view("alerts").picture, window_s=3_600.0)
     looks = [mark.look for mark in marks_of(picture, 200, picture.window_s)]
     assert looks.count(CRITICAL) == 2
     assert looks.count(WARNED) == 1
@@ -154,14 +147,12 @@ def test_the_acceptance_chart_has_its_break_even_and_hides_no_value_behind_it() 
 
 def with_speedup(picture: SpeedUpPicture) -> View:
     """A busy server with this speed-up."""
-    at = view("busy")
-    return replace(at, picture=replace(at.picture, speedup=picture))
+    return view(speedup=picture)
 
 
 def band(picture: SpeedUpPicture, width: int, height: int, **changes: Any) -> list[Line]:
     """The verdict on a terminal of that size."""
-    at = with_speedup(picture)
-    return verdict_lines(replace(at, picture=replace(at.picture, **changes)), width, height)
+    return verdict_lines(view(speedup=picture, **changes), width, height)
 
 
 def test_the_verdict_on_a_small_terminal_is_a_band_with_rates_and_below_it_what_to_do() -> None:
@@ -261,10 +252,12 @@ def test_an_alert_in_detail_keeps_to_its_width_whatever_its_texts(width: int, wo
     bad = replace(
         zero_acceptance(WALL), summary=words + HOSTILE, evidence=((words, words),), fix=((words or "K", words),)
     )
-    for line in detail_lines(bad, SPECS["zero_acceptance"], view(), width):
+    for line in detail_lines(bad, SPECS["zero_acceptance"], view("alerts"), width):
         assert cell_len(text(line)) <= width + 16
         assert "\x1b" not in text(line)
-    assert all(cell_len(text(line)) <= width for line in judged_lines(view(), SPECS, max(width, 80)) if width >= 80)
+    assert all(
+        cell_len(text(line)) <= width for line in judged_lines(view("alerts"), SPECS, max(width, 80)) if width >= 80
+    )
 
 
 @given(st.floats(0, 200_000), st.one_of(st.none(), st.floats(1, 200_000)))
@@ -284,7 +277,7 @@ def test_the_strip_is_drawn_again_only_when_it_would_look_different(monkeypatch:
     drawn: list[object] = []
     monkeypatch.setattr(TimelineStrip, "size", Size(100, 3))
     monkeypatch.setattr(TimelineStrip, "set_lines", lambda _, lines: drawn.append(lines))
-    strip, at = TimelineStrip(), view()
+    strip, at = TimelineStrip(), view("alerts")
     strip.show(at)
     strip.show(replace(at, picture=replace(at.picture, at=NOW + 0.1, wall=WALL + 0.1)))
     assert len(drawn) == 1
@@ -309,8 +302,8 @@ def test_the_cause_comes_first_in_the_colour_of_the_gravest() -> None:
 def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
     spec = rule.spec
     alert = replace(zero_acceptance(WALL), rule=spec.id, title=spec.title, chart=spec.chart)
-    page = " ".join(block(detail_lines(alert, spec, view(), 80)).split())
-    assert all(cell_len(text(line)) <= 80 for line in detail_lines(alert, spec, view(), 80))
+    page = " ".join(block(detail_lines(alert, spec, view("alerts"), 80)).split())
+    assert all(cell_len(text(line)) <= 80 for line in detail_lines(alert, spec, view("alerts"), 80))
     todo = runbook(spec)
     for words in (todo.remedy, todo.meaning, *todo.checks):
         assert " ".join(words.split()) in page
@@ -318,7 +311,7 @@ def test_every_runbook_can_be_read_on_the_smallest_screen(rule: Rule) -> None:
 
 
 def test_a_terminal_that_is_too_small_still_names_the_cause() -> None:
-    assert "Not one draft token is accepted" in block(small_lines(view(), HeaderSituation(0.0), 60, 15))
+    assert "Not one draft token is accepted" in block(small_lines(view("alerts"), HeaderSituation(0.0), 60, 15))
 
 
 @pytest.mark.parametrize("width", [58, 78, 118, 198])

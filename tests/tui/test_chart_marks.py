@@ -17,8 +17,8 @@ from specdash.tui import plot
 from specdash.tui.plot import APPLIED, FAILED, LOOKS, UNDONE, Mark, cell_of, look_of, marks_of, overlay
 from specdash.tui.spans import PALETTES
 from specdash.tui.view import View, chart_span
-from specdash.tui.widgets.chart import SCALE_WIDTH, Chart
-from tui.drawn import block, text
+from specdash.tui.widgets.chart import Chart
+from tui.drawn import text
 from tui.fake_state import FakeState
 
 NOW, WINDOW = 10_000.0, 300.0
@@ -114,16 +114,6 @@ def test_the_newest_says_in_short_what_it_changed_where_there_is_room() -> None:
     least = Chart(Metric.ACCEPTANCE, "acceptance").lines(view(mark(150), scene="loading"), 17, 8)
     assert "#7" in text(least[0])
     assert "DRAFT" not in text(least[0])
-
-
-def test_a_chart_with_a_mark_looks_like_this() -> None:
-    chart = Chart(Metric.ACCEPTANCE, "acceptance")
-    drawn = block(chart.lines(view(mark(250, ApplyOutcome.ROLLED_BACK, number=6), mark(100)), 60, 6))
-    assert drawn.splitlines()[0].count("▼") == 1
-    assert drawn.splitlines()[0].count("✖") == 1
-    column = drawn.splitlines()[0].index("▼")
-    assert "│" in {line[column] for line in drawn.splitlines()[1:]}
-    assert abs(column - SCALE_WIDTH - 55 * 2 / 3) <= 1
 
 
 def test_a_chart_is_drawn_again_when_a_mark_comes_and_not_while_it_stands() -> None:

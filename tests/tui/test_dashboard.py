@@ -4,23 +4,23 @@ from pathlib import Path
 
 import pytest
 from textual.filter import NoColor
-from textual.pilot import Pilot
 from textual.widgets import Input
 
-from specdash.tui.action_table import ACTIONS, PANEL_ACTIONS, FooterScreen
+from specdash.tui.action_table import ACTIONS, LEVELS, PANEL_ACTIONS, FooterScreen
 from specdash.tui.app import Dashboard
 from specdash.tui.layout import PanelId
+from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.modal import HelpScreen
 from specdash.tui.spans import PALETTES, THEME_NAMES
 from specdash.tui.widgets.logs import LogPanel
 from specdash.tui.widgets.panel import TitledPanel
 from support.clock import Clock
 from tui.drawn import block, screen
-from tui.driven import SIZES, dashboard
+from tui.driven import SIZES, dashboard, press
 from tui.fake_console import FakeConsole
 from tui.fake_state import HOSTILE, LOG_LINES, SCENES, FakeState
 from tui.fake_tuner import FakeTuner
-from tui.waiting import answered, until
+from tui.waiting import until
 
 
 def shown(app: Dashboard) -> set[PanelId]:
@@ -31,12 +31,6 @@ def shown(app: Dashboard) -> set[PanelId]:
 def log_of(app: Dashboard) -> LogPanel:
     """The log panel."""
     return app.overview.board.log_panel
-
-
-async def press(pilot: Pilot[None], *keys: str) -> None:
-    """Press keys, and wait for what follows from them."""
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 OPENED_BY = {
@@ -68,9 +62,31 @@ async def test_every_key_of_every_action_does_something_and_breaks_nothing(place
 
             setattr(owner, name, spy)
             await press(pilot, key)
-            await answered(app)
         assert calls == ["called"], (action.id, key)
         assert app._exception is None
+
+
+WALKS = (
+    "i:incidents i:overview i escape:overview",
+    "p i:incidents escape:proxy p e i:incidents p:proxy i e:tune i:incidents i:proxy m p:proxy i p:proxy",
+    "p:proxy p:overview p escape:overview m:speculation m:overview m escape:overview",
+    "p m:speculation i:incidents m:speculation e m:speculation p:proxy p:overview",
+    "T:tuner escape:overview T p:proxy T e:tune T i:incidents T m:speculation",
+    "e T:tuner e:tune e i T:tuner i:incidents i m T:tuner m:speculation m:overview",
+)
+"""Keys, and behind a colon the screen that is looked at then."""
+
+
+@pytest.mark.parametrize("walk", WALKS)
+async def test_a_key_opens_its_screen_above_those_of_lower_levels_and_leaves_it_again(walk: str) -> None:
+    app = dashboard("alerts", console=FakeConsole(), tuner=FakeTuner("running"))
+    async with app.run_test(size=(120, 36)) as pilot:
+        for key, _, place in (step.partition(":") for step in walk.split()):
+            await press(pilot, key)
+            assert not place or app.shown.place == place
+            assert app.shown is app.screen
+            levels = [LEVELS[screen.place] for screen in app.screen_stack if isinstance(screen, DashboardScreen)]
+            assert levels == sorted(set(levels)), "what has to give way is closed"
 
 
 @pytest.mark.parametrize("digit", [str(n) for n in range(1, 10)])
@@ -210,7 +226,6 @@ async def test_help_begins_with_what_works_on_the_focused_panel(keys: str, panel
     app = dashboard("alerts", console=FakeConsole(), tuner=FakeTuner("ready"))
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, *keys.split(","))
-        await answered(app)
         if panel == "panel-log":
             app.overview.log_panel.focus()
             await pilot.pause()
@@ -387,14 +402,6 @@ async def test_a_tick_that_changes_nothing_repaints_nothing_but_the_clock() -> N
             panel.refresh = spy  # type: ignore[method-assign, assignment]
         app.refresh_view()
         assert painted == []
-
-
-async def test_after_the_start_the_screen_shows_the_whole_picture() -> None:
-    app = dashboard("busy")
-    async with app.run_test(size=(120, 36)) as pilot:
-        await pilot.pause()
-        titles = [panel.panel_title for panel in app.overview.board.visible_panels()]
-        assert [title for title in (*titles, "quit") if title not in screen(app)] == []
 
 
 async def test_without_colour_the_words_still_tell_the_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from specdash.insight.picture import BackendState, MeasuredFigure
 from specdash.insight.speedup.verdict import Verdict, VerdictKind
 from specdash.tui.screens.fleet import FleetApp, FleetChoice, FleetPage
 from tui.drawn import painted
+from tui.driven import SIZES
 from tui.waiting import until
 
 
@@ -56,7 +57,6 @@ GONE = FleetRow(
     critical=1,
 )
 ROWS = [PAYING, COSTING, GONE]
-SIZES = [(80, 24), (120, 36), (200, 50)]
 
 
 def shown(pilot: Pilot[FleetRow]) -> str:

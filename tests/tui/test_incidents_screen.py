@@ -2,7 +2,6 @@
 
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
@@ -10,8 +9,6 @@ from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
 from specdash.insight.picture import Picture
 from specdash.tui.action_table import FooterScreen
-from specdash.tui.app import Dashboard
-from specdash.tui.screens.base import DashboardScreen
 from specdash.tui.screens.incidents import RAISED_S, IncidentsScreen, arrange
 from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.widgets.alerts import ALERTS, DETAIL, STRIP, AlertDetail
@@ -30,16 +27,6 @@ def runbooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AlertDetail, "specs", SPECS)
 
 
-class Traveller(Dashboard):
-    """Remembers where it was sent."""
-
-    went: ClassVar[list[float]] = []
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.travel.to = self.went.append  # type: ignore[assignment, method-assign]
-
-
 async def test_the_screen_says_the_cause_what_to_do_and_the_fix() -> None:
     app = dashboard("alerts")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -50,35 +37,6 @@ async def test_the_screen_says_the_cause_what_to_do_and_the_fix() -> None:
         assert "LLAMA_SPEC_TYPE removed" in text
         assert "Switch speculation off" in text
         assert "Slot hangs (slot 3)" in text
-
-
-@pytest.mark.slow
-async def test_i_and_escape_leave_and_i_works_on_every_screen() -> None:
-    app = dashboard("alerts", console=FakeConsole())
-
-    def place() -> FooterScreen:
-        screen = app.screen
-        assert isinstance(screen, DashboardScreen)
-        return screen.place
-
-    async with app.run_test(size=(120, 36)) as pilot:
-        for keys, wanted in (
-            ("i", FooterScreen.INCIDENTS),
-            ("i", FooterScreen.OVERVIEW),
-            ("i,escape", FooterScreen.OVERVIEW),
-            ("p,i", FooterScreen.INCIDENTS),
-            ("escape", FooterScreen.PROXY),
-            ("p,e,i", FooterScreen.INCIDENTS),
-            ("p", FooterScreen.PROXY),
-            ("i,e", FooterScreen.TUNE),
-            ("i", FooterScreen.INCIDENTS),
-            ("i", FooterScreen.PROXY),
-            ("m,p", FooterScreen.PROXY),
-            ("i,p", FooterScreen.PROXY),
-        ):
-            await press(pilot, *keys.split(","))
-            assert place() is wanted
-            assert app.shown is app.screen
 
 
 async def test_the_selection_moves_and_the_detail_follows_it() -> None:
@@ -148,11 +106,12 @@ async def test_who_reads_an_alert_stays_with_it_when_a_graver_one_comes() -> Non
 
 
 async def test_enter_goes_to_the_time_of_the_alert() -> None:
-    Traveller.went.clear()
-    app = dashboard("alerts", kind=Traveller)
+    went: list[float] = []
+    app = dashboard("alerts")
+    app.travel.to = went.append  # type: ignore[assignment, method-assign]
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "i", "down", "enter")
-        assert Traveller.went == [1_790_000_000.0 - 48.0 + RAISED_S]
+        assert went == [1_790_000_000.0 - 48.0 + RAISED_S]
         assert not is_open(app, FooterScreen.INCIDENTS)
 
 

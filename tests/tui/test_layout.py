@@ -46,8 +46,3 @@ def test_120x36_and_200x50_show_every_panel() -> None:
 def test_a_panel_that_is_switched_on_is_shown_and_off_is_not(panel: PanelId, size: tuple[int, int]) -> None:
     assert panel in arrange(*size, {panel: True})
     assert panel not in arrange(*size, {panel: False})
-
-
-def test_a_zoomed_panel_has_the_board_to_itself() -> None:
-    (place,) = arrange(80, 21, {PanelId.LOG: False}, PanelId.LOG).values()
-    assert (place.x, place.y, place.width, place.height) == (0, 0, 80, 21)

@@ -11,19 +11,13 @@ from specdash.core.readings import Gpu, Host, ReadingStatus, Source
 from specdash.insight.picture import BackendState, GpuPicture, MeasuredFigure, Picture
 from specdash.llama.log import WARNING_CLASSES
 from specdash.tui.spans import PALETTES, figure, to_strip
-from specdash.tui.view import View
 from specdash.tui.widgets.board import COLUMNS, WarningsPanel, alarming, gpu_lines, host_lines, in_order
-from specdash.tui.widgets.header import STATE_ROLES, HeaderSituation, header_lines, state_glyph, trouble
+from specdash.tui.widgets.header import STATE_ROLES, HeaderSituation, header_lines, state_glyph
 from specdash.tui.widgets.panel import columns_that_fit, table
 from specdash.tui.widgets.speculation.acceptance import position_lines
 from tui.drawn import block, text
-from tui.fake_state import CANCELLED, CLAMPED, CUDA, FIND_SLOT, SCENES, FakeState, busy_picture, known, speculation
-
-
-def view(scene: str = "busy") -> View:
-    """One scene."""
-    state = FakeState(scene)
-    return View(state.picture(10_000.0, 1_790_000_000.0), state)
+from tui.driven import view
+from tui.fake_state import CANCELLED, CLAMPED, CUDA, FIND_SLOT, SCENES, busy_picture, known, speculation
 
 
 def header(scene: str) -> str:
@@ -74,11 +68,6 @@ def test_a_dead_server_is_told_with_its_cause_the_next_step_and_the_last_error()
     assert "connection refused" in told
     assert "Start it" in told
     assert "CUDA error: an illegal memory access" in told.replace("\n ", " ")
-
-
-def test_a_live_server_is_not_shouted_about() -> None:
-    assert len(header("busy").splitlines()) == 2
-    assert trouble(view("busy")) is None
 
 
 def test_speculation_that_was_asked_for_and_does_not_run_is_told() -> None:

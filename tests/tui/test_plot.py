@@ -43,14 +43,6 @@ def test_no_column_is_shorter_than_a_sample() -> None:
     assert plot.column_count(40, 3600.0) == 80
 
 
-def test_a_chart_is_drawn_again_only_when_it_would_look_different() -> None:
-    state = FakeState()
-    chart = Chart(Metric.DECODE, "decode")
-    first = chart.lines(View(state.picture(10_000.0, 0.0), state), 40, 8)
-    assert chart.lines(View(state.picture(10_000.2, 0.0), state), 40, 8) is first
-    assert chart.lines(View(state.picture(10_060.0, 0.0), state), 40, 8) is not first
-
-
 def test_a_chart_without_values_has_no_scale_to_mislead() -> None:
     state = FakeState("loading")
     chart = Chart(Metric.DECODE, "decode")

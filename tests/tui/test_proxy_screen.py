@@ -34,17 +34,11 @@ from specdash.tui.widgets.services.proxy_tables import (
     session_columns,
     state_of,
 )
-from tui.drawn import block, is_open, text
-from tui.driven import SIZES, WALL, cells, dashboard, opened, press
+from tui.drawn import block, text
+from tui.driven import SIZES, WALL, cells, dashboard, opened, press, view
 from tui.fake_proxy import LOOPING, MAIN, gone_proxy, held_proxy, proxy_picture, sessions, uap_proxy
 from tui.fake_state import HOSTILE, SCENES, FakeState
 from tui.waiting import until
-
-
-def view(scene: str = "busy") -> View:
-    """One scene."""
-    state = FakeState(scene)
-    return View(state.picture(10_000.0, WALL), state)
 
 
 def only(app: Dashboard) -> str | None:
@@ -56,18 +50,6 @@ def shown(app: Dashboard) -> str:
     """Everything that the proxy screen shows."""
     board = opened(app, ProxyScreen).board
     return "\n".join(block(part.lines) for part in (board.summary, *board.tables) if part.display)
-
-
-async def test_p_opens_the_screen_and_p_or_escape_leaves_it() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        for leave in ("p", "escape"):
-            await press(pilot, "p")
-            assert "5f1c2" in shown(app)
-            await press(pilot, leave)
-            assert app.screen is app.overview
-            assert not is_open(app, FooterScreen.PROXY)
-    assert app._exception is None
 
 
 async def test_enter_on_a_session_shows_only_its_requests_and_escape_shows_all() -> None:

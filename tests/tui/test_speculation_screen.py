@@ -13,16 +13,13 @@ from specdash.core.errors import RefusedError
 from specdash.core.records import Drafting
 from specdash.core.target import Target
 from specdash.insight.picture import DrafterPicture, DraftingPicture, Picture, ReferenceCurve
-from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
-from specdash.tui.arming import Arming
 from specdash.tui.screens.modal import ConfirmScreen
 from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, PanelDemand, SpeculationScreen, arrange
-from specdash.tui.view import View
 from specdash.tui.widgets.speculation.drafting import DrafterPanel, drafting_lines, position_lines, rows_for
 from tui import driven
-from tui.drawn import block, is_open, screen, text
-from tui.driven import SIZES, cells, opened, press, said, shown
+from tui.drawn import block, screen, text
+from tui.driven import SIZES, cells, opened, press, said, shown, view
 from tui.fake_alerts import with_alerts, zero_acceptance
 from tui.fake_console import FakeConsole
 from tui.fake_state import FakeState
@@ -35,7 +32,6 @@ class FakeSlots:
 
     planned: list[tuple[str, int, str | None]] = field(default_factory=list)
     done: list[tuple[str, int, str | None]] = field(default_factory=list)
-    names: tuple[str, ...] = ("monday.bin", "old.bin")
 
     def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
         """As the real one words it."""
@@ -55,17 +51,6 @@ class FakeSlots:
 def dashboard(scene: str = "draft_simple", slots: FakeSlots | None = None, **options: Any) -> Dashboard:
     """A dashboard with slots."""
     return driven.dashboard(scene, console=FakeConsole(), slots=slots, **options)
-
-
-def place(app: Dashboard) -> FooterScreen:
-    """Of the screen that is looked at."""
-    return app.shown.place
-
-
-def view(scene: str) -> View:
-    """One refresh of a scene."""
-    state = FakeState(scene)
-    return View(state.picture(10_000.0, 1_790_000_000.0), state)
 
 
 def with_drafter(picture: Picture, drafter: DrafterPicture) -> Picture:
@@ -148,30 +133,6 @@ async def test_the_failure_is_told_once_on_each_screen() -> None:
         assert shown(app).count("RUNNING WITHOUT SPECULATION") == 1
 
 
-@pytest.mark.slow
-async def test_m_and_escape_leave_and_m_works_on_every_screen() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        for leave in ("m", "escape"):
-            await press(pilot, "m")
-            assert place(app) is FooterScreen.SPECULATION
-            await press(pilot, leave)
-            assert place(app) is FooterScreen.OVERVIEW
-        await press(pilot, "p", "m")
-        assert place(app) is FooterScreen.SPECULATION
-        await press(pilot, "i")
-        assert place(app) is FooterScreen.INCIDENTS
-        await press(pilot, "m")
-        assert place(app) is FooterScreen.SPECULATION
-        await press(pilot, "e", "m")
-        assert place(app) is FooterScreen.SPECULATION
-        assert not is_open(app, FooterScreen.TUNE)
-        await press(pilot, "p")
-        assert place(app) is FooterScreen.PROXY
-        await press(pilot, "p")
-        assert place(app) is FooterScreen.OVERVIEW
-
-
 async def test_tab_brings_every_panel_and_z_gives_it_the_room() -> None:
     app = dashboard("checkpoints")
     async with app.run_test(size=(80, 24)) as pilot:
@@ -215,15 +176,6 @@ async def test_slots_are_not_changed_unless_armed() -> None:
             app.clear_notifications()
         assert not slots.planned
         assert app.shown.prompt is None
-
-
-async def test_a_locked_dashboard_and_one_in_the_past_change_no_slot() -> None:
-    slots = FakeSlots()
-    app = dashboard(slots=slots, arming=Arming(locked=True))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "m", "A", "X")
-        assert "stays read-only" in said(app)
-        assert not slots.planned
 
 
 async def choose(pilot: Pilot[None], app: Dashboard, slot: int) -> None:
@@ -298,13 +250,6 @@ async def test_an_arming_that_ran_out_before_the_answer_changes_nothing() -> Non
         await press(pilot, "enter")
         assert not slots.done
         assert "press A to arm first" in said(app)
-
-
-async def test_the_theme_is_that_of_the_other_screens() -> None:
-    app = dashboard()
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "m", "t")
-        assert all(part.palette.name == app.theme for part in opened(app, SpeculationScreen).board.parts)
 
 
 async def test_a_terminal_that_shrinks_and_grows_finds_its_panels_again() -> None:

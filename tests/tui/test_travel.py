@@ -73,8 +73,6 @@ async def test_a_step_back_shows_the_past_and_l_returns(live: Live) -> None:
 
 
 def _session(live: Live, at: float | None) -> ReplaySession:
-    from specdash.history.replay import ReplaySession
-
     return ReplaySession(live.record, live.target, at=at)
 
 

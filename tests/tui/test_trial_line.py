@@ -10,22 +10,17 @@ from rich.cells import cell_len
 from specdash.core.records import TrialNote
 from specdash.insight.picture import BackendState
 from specdash.tui.spans import Line
-from specdash.tui.view import View
 from specdash.tui.widgets.header import HeaderSituation, header_lines, small_lines
 from tui.drawn import block
-from tui.fake_state import FakeState
+from tui.driven import WALL, view
 
-NOW, WALL = 10_000.0, 1_790_000_000.0
 NOTE = TrialNote("tune", "specdash-backend", WALL - 95.0, boot=4, planned=12)
 LEFT = replace(NOTE, alive=False)
 
 
 def lines(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> list[Line]:
     """The header of a scene while this is tried."""
-    state = FakeState(scene)
-    picture = replace(state.picture(NOW, WALL, 300.0), trial=note)
-    view = View(picture, state)
-    return header_lines(view, HeaderSituation(WALL, **more), width)  # type: ignore[arg-type]
+    return header_lines(view(scene, trial=note), HeaderSituation(WALL, **more), width)  # type: ignore[arg-type]
 
 
 def header(scene: str, note: TrialNote | None, width: int = 120, **more: object) -> str:
@@ -90,16 +85,12 @@ def test_no_line_is_wider_than_the_screen(scene: str, width: int, note: TrialNot
 
 
 def test_a_terminal_too_small_for_the_screens_says_it_too() -> None:
-    state = FakeState("down")
-    view = View(replace(state.picture(NOW, WALL, 300.0), trial=NOTE), state)
-    found = small_lines(view, HeaderSituation(WALL), 60, 20)
+    found = small_lines(view("down", trial=NOTE), HeaderSituation(WALL), 60, 20)
     assert "on trial by `specdash tune`, boot 4 of 12" in block(found)
     assert not any("bad" in role for line in found for _, role in line)
 
 
 def test_every_state_has_a_line() -> None:
     for state in BackendState:
-        picture = FakeState("busy").picture(NOW, WALL, 300.0)
-        shown = replace(picture, trial=NOTE, backend=replace(picture.backend, state=state))
-        view = View(shown, FakeState("busy"))
-        assert "On trial" in block(header_lines(view, HeaderSituation(WALL), 100))
+        shown = view(trial=NOTE, backend=replace(view().picture.backend, state=state))
+        assert "On trial" in block(header_lines(shown, HeaderSituation(WALL), 100))

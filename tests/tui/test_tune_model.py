@@ -27,33 +27,11 @@ def wanted(made: TuneModel) -> dict[str, str | None]:
     return {change.key: change.after for change in made.changes if change.role is Role.BACKEND}
 
 
-def test_a_row_has_the_value_now_and_the_wanted_one() -> None:
-    made = model()
-    made.set("LLAMA_DRAFT_MAX", "12")
-    assert row(made, "LLAMA_DRAFT_MAX") == Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "12")
-
-
-def test_wanting_what_is_there_is_no_change() -> None:
-    made = model()
-    made.set("LLAMA_DRAFT_MAX", "12")
-    made.set("LLAMA_DRAFT_MAX", "4")
-    assert made.changes == ()
-    made.set("LLAMA_DRAFT_P_MIN", None)
-    assert made.changes == ()
-
-
 def test_a_secret_is_masked_now_and_wanted() -> None:
     made = model()
     made.set("LLAMA_API_KEY", "sk-another")
     assert row(made, "LLAMA_API_KEY") == Change(Role.BACKEND, "LLAMA_API_KEY", MASK, MASK)
     assert "sk-" not in repr(made.rows())
-
-
-def test_removing_a_key_is_a_change_of_its_own() -> None:
-    made = model()
-    made.set("LLAMA_CTX_SIZE", None)
-    assert row(made, "LLAMA_CTX_SIZE").pending
-    assert wanted(made) == {"LLAMA_CTX_SIZE": None}
 
 
 def test_a_profile_takes_the_place_of_what_was_pending_and_leaves_out_what_is_so_already() -> None:
@@ -64,14 +42,6 @@ def test_a_profile_takes_the_place_of_what_was_pending_and_leaves_out_what_is_so
     assert made.profile == "agentic-continuity"
     made.set("LLAMA_DRAFT_MAX", "8")
     assert made.profile is None
-
-
-def test_what_has_come_true_is_no_longer_pending() -> None:
-    made, console = model(), FakeConsole()
-    made.set("LLAMA_DRAFT_MAX", "12")
-    console.values[Role.BACKEND]["LLAMA_DRAFT_MAX"] = "12"
-    made.looked(console.look())
-    assert made.changes == ()
 
 
 def test_a_value_that_cannot_be_read_is_told_with_its_range() -> None:
@@ -92,14 +62,6 @@ def test_pending_changes_are_always_exactly_the_difference(steps: list[tuple[str
     assert wanted(made) == differing
 
 
-def test_an_armed_dashboard_disarms_itself_when_nobody_is_there() -> None:
-    arming = Arming(idle_s=60)
-    assert not arming.armed(0)
-    assert arming.toggle(0)
-    assert arming.armed(59.9)
-    assert not arming.armed(60)
-
-
 def test_keys_keep_it_armed_and_never_arm_it() -> None:
     arming = Arming(idle_s=60)
     arming.touch(0)
@@ -109,9 +71,3 @@ def test_keys_keep_it_armed_and_never_arm_it() -> None:
     assert arming.left_s(100) == 10
     arming.touch(200)
     assert not arming.armed(200)
-
-
-def test_a_locked_dashboard_is_never_armed() -> None:
-    arming = Arming(locked=True)
-    assert not arming.toggle(0)
-    assert not arming.armed(0)

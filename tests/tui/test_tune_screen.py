@@ -161,6 +161,7 @@ async def test_a_locked_dashboard_cannot_be_armed() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "A")
         assert not app.access.armed()
+        assert "stays read-only" in said(app)
         assert "locked read-only" in block(app.overview.header.lines)
 
 

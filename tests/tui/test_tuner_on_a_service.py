@@ -1,13 +1,10 @@
-"""The tuner's screen on a real service: it sees a run of the command line, and starts one that outlives it; stopping
-either leaves the service as it was."""
+"""The tuner's screen on a real service: it starts a run that outlives it, and another one sees it and stops it; the
+service is left as it was."""
 
-import contextlib
-import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
-from textual.pilot import Pilot
 
 from specdash.control.console import Console
 from specdash.tui.app import Dashboard
@@ -20,7 +17,6 @@ from tui.fake_state import FakeState
 from tui.waiting import until
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(300)]
-SMALL = ("--yes", "--busy-ok", "--each", "2", "--tokens", "32", "--ttft", "100", "--no-check")
 
 
 @pytest.fixture
@@ -43,33 +39,6 @@ def dashboard(rig: Rig) -> Dashboard:
     return Dashboard(FakeState("busy"), theme="night", console=console, tuner=TunerConsole(rig.env))
 
 
-async def stop(app: Dashboard, pilot: Pilot[None]) -> None:
-    """With the keys that stop it."""
-    await press(pilot, "A", "E")
-    assert "specdash-backend" in page(app)
-    await press(pilot, "enter")
-    await until(pilot, lambda: app.kept(TunerModel).state is RunState.STOPPED)
-
-
-async def test_a_run_of_the_command_line_is_seen_as_it_goes_and_stopped(rig: Rig) -> None:
-    before = rig.file().read_bytes()
-    process = rig.start_command("tune", *SMALL, "--restarts", "8")
-    app = dashboard(rig)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T")
-        await until(pilot, lambda: (run := app.kept(TunerModel).run) is not None and len(run.boots) >= 2)
-        seen = shown(app)
-        assert "TUNING boot" in seen
-        assert "the start itself" in seen
-        assert f"pid {process.pid}" in seen
-        await stop(app, pilot)
-        assert "your settings are back" in shown(app)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    rig.assert_settled(version=before)
-
-
 async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_one_stops_it(rig: Rig) -> None:
     before = rig.file().read_bytes()
     app = dashboard(rig)
@@ -90,6 +59,9 @@ async def test_a_run_that_was_started_here_outlives_the_dashboard_and_another_on
     async with other.run_test(size=(120, 36)) as pilot:
         await press(pilot, "T")
         await until(pilot, lambda: other.kept(TunerModel).under_way)
-        await stop(other, pilot)
+        await press(pilot, "A", "E")
+        assert "specdash-backend" in page(other)
+        await press(pilot, "enter")
+        await until(pilot, lambda: other.kept(TunerModel).state is RunState.STOPPED)
         await until(pilot, lambda: not TunerConsole.alive(run), 30)
     rig.assert_settled(version=before)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen
 from specdash.tui.app import Dashboard
-from specdash.tui.arming import Arming
 from specdash.tui.screens.tune import TuneScreen
 from specdash.tui.screens.tuner import FIRST_SIDE, PANELS, TunerScreen, arrange
 from specdash.tui.tuner_model import TunerModel, TunerSituation
@@ -92,16 +91,6 @@ async def test_nothing_starts_while_it_is_not_armed_and_it_says_so() -> None:
     assert all(item[0] == "plan" for item in tuner.asked if isinstance(item, tuple))
 
 
-async def test_a_locked_dashboard_watches_and_never_starts() -> None:
-    tuner = FakeTuner("running")
-    app = dashboard(tuner, arming=Arming(locked=True))
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "A", "E")
-        assert "TUNING boot 9 of 12" in shown(app)
-        assert isinstance(app.screen, TunerScreen)
-    assert tuner.asked == []
-
-
 async def test_the_confirmation_names_the_service_and_the_restarts_and_enter_starts() -> None:
     tuner = FakeTuner()
     app = dashboard(tuner)
@@ -114,17 +103,6 @@ async def test_the_confirmation_names_the_service_and_the_restarts_and_enter_sta
         await press(pilot, "r", "enter")
         assert ("start", Budget(12)) in tuner.asked
         assert "TUNING" in shown(app)
-
-
-async def test_an_arming_that_ran_out_meanwhile_counts() -> None:
-    tuner = FakeTuner()
-    app = dashboard(tuner)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await press(pilot, "T", "A", "r")
-        app.access.arming.until = None
-        await press(pilot, "enter")
-        assert not any(item[0] == "start" for item in tuner.asked if isinstance(item, tuple))
-        assert "press A to arm" in said(app)
 
 
 async def test_a_run_that_does_not_begin_is_told_with_its_reason() -> None:
@@ -345,33 +323,6 @@ async def test_without_a_tuner_the_screen_does_not_open() -> None:
         await press(pilot, "T")
         assert not is_open(app, FooterScreen.TUNER)
         assert "no tuner" in said(app)
-
-
-OTHERS = {"e": FooterScreen.TUNE, "i": FooterScreen.INCIDENTS, "m": FooterScreen.SPECULATION}
-
-
-async def test_other_screens_take_its_place_and_it_comes_back() -> None:
-    app = dashboard(FakeTuner("running"))
-    async with app.run_test(size=(120, 36)) as pilot:
-        for key, place in {"escape": FooterScreen.OVERVIEW, "p": FooterScreen.PROXY, **OTHERS}.items():
-            await press(pilot, "T")
-            assert app.shown.place is FooterScreen.TUNER
-            await press(pilot, key)
-            assert app.shown.place is place
-            assert not is_open(app, FooterScreen.TUNER)
-            assert app.screen is app.shown
-
-
-async def test_it_opens_above_other_screens_and_leaves_them_as_they_were() -> None:
-    app = dashboard(FakeTuner("running"))
-    async with app.run_test(size=(120, 36)) as pilot:
-        for key, place in OTHERS.items():
-            await press(pilot, key, "T")
-            assert app.shown.place is FooterScreen.TUNER
-            await press(pilot, key)
-            assert app.shown.place is place
-            await press(pilot, key)
-        assert app.shown.place is FooterScreen.OVERVIEW
 
 
 @pytest.mark.parametrize("scene", ["running", pytest.param("resumed", marks=pytest.mark.slow)])

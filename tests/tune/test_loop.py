@@ -41,6 +41,7 @@ from support.tuning import (
     disturbed,
     samples,
 )
+from support.waiting import until
 
 BOOTED = (PromptResult("coding-0", "coding", 100, 2.0),)
 
@@ -292,9 +293,7 @@ def test_a_long_boot_tells_who_waits_while_it_is_under_way() -> None:
     scene = Scene(points=(FAST,), gear={"users": lambda: 2})
 
     def slow() -> MeasuredBoot:
-        deadline = time.monotonic() + 10
-        while not any(now.held == 2 for now in scene.record.nows) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: any(now.held == 2 for now in scene.record.nows), 10)
         return MeasuredBoot(samples(50.0))
 
     scene.measured = {1: slow}

@@ -45,15 +45,6 @@ def test_every_prompt_is_asked_once_uncached_and_at_full_length() -> None:
     assert all(body["ignore_eos"] and body["cache_prompt"] is False for body in server.bodies)
 
 
-def test_the_same_is_asked_in_the_same_order_in_every_boot() -> None:
-    asked = []
-    for _ in range(2):
-        with FaultUpstream(timed()) as server:
-            Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32, seed=5))(EngineAddress(server.url), lambda *_: None)
-        asked.append([(body["messages"], body["seed"]) for body in server.bodies])
-    assert asked[0] == asked[1]
-
-
 def test_a_request_that_fails_makes_the_boot_unusable_and_says_why() -> None:
     with FaultUpstream(timed(), [timed(), timed(), error(500, "no", "server_error")]) as server:
         found = Measurer(PROMPTS, MeasureOptions(runs=1, max_tokens=32))(EngineAddress(server.url), lambda *_: None)

@@ -2,26 +2,12 @@
 
 import numpy as np
 import pytest
-from benchmarks.tuner_lab.grid import (
-    ENGINE_DEFAULT,
-    KINDS,
-    OFF_POINT,
-    PRESETS,
-    Noise,
-    both,
-    mtp,
-    points,
-)
+from benchmarks.tuner_lab.grid import ENGINE_DEFAULT, KINDS, OFF_POINT, both, mtp, points
 from benchmarks.tuner_lab.simulator import TOKENS, Environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdash.tune.model.problem import mixture_speed
-
-
-def test_the_grid_has_112_points_and_every_preset() -> None:
-    assert len(points()) == len(set(points())) == 112
-    assert set(PRESETS) <= set(points())
 
 
 def test_the_same_seed_boot_and_point_measure_the_same() -> None:
@@ -94,9 +80,3 @@ def test_the_optimum_depends_on_the_environment_and_the_default_is_seldom_it() -
     drawn = [Environment.draw(seed) for seed in range(6)]
     assert len({environment.optimum for environment in drawn}) > 3
     assert 0.05 < np.median([environment.regret(ENGINE_DEFAULT) for environment in drawn]) < 0.3
-
-
-def test_quiet_and_noisy_are_the_only_noises() -> None:
-    assert [noise.value for noise in Noise] == ["quiet", "noisy"]
-    with pytest.raises(ValueError, match="loud"):
-        Environment.draw(0, "loud")

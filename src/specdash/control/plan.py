@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan
-from specdash.backend.plan import Circumstances, judge
+from specdash.backend.plan import Circumstances, judge, readable_settings
+from specdash.backend.rules import in_order
+from specdash.backend.rules.proxy import pair
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
 from specdash.control.deployment import BY_SYSTEMD
@@ -166,6 +168,22 @@ def findings(
     found = list(dict.fromkeys(found))
     refusals = errors(found)
     return (*refusals, *(finding for finding in found if finding not in refusals))
+
+
+def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What speaks against running backend and proxy together as their env files are now."""
+    backend = _values_of(deployment.backend)
+    proxy = _values_of(deployment.proxy)
+    if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
+        return ()
+    context = Circumstances(
+        deployment.backend.env_file,
+        own_pids=own_pids(deployment.backend, env),
+        base=env,
+        other_pids=own_pids(deployment.proxy, env),
+    )
+    settings = readable_settings(backend, context)
+    return in_order(pair(settings, proxy, context), {**proxy, **backend}) if settings is not None else ()
 
 
 def _values_of(service: Service | None) -> dict[str, str] | None:

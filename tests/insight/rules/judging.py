@@ -83,6 +83,14 @@ class Watch:
         return {alert.rule for alert in self.state.alerts.picture().active}
 
 
+def live(seconds: float = 20.0) -> Watch:
+    """A server that has been well for a while."""
+    watch = Watch()
+    watch.look(seconds, health=OK, metrics=counters(100), slots=IDLE, process=process())
+    assert watch.raised() == set()
+    return watch
+
+
 def process(pid: int = 10, *, stopped: bool = False, started: float = WALL - 1000.0) -> ProcessTree:
     """The server's process."""
     return ProcessTree(

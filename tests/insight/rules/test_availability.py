@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insight.experiment_data import record
-from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, working
+from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, working
 from specdash.core.log_facts import LogBatch
 from specdash.core.readings import (
     OTHER_SERVERS,
@@ -35,14 +35,6 @@ from specdash.system.text import duration
 
 REFUSED, TIMEOUT, RESET = FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.RESET
 ENDED = FailureKind.UNAVAILABLE
-
-
-def live(seconds: float = 20.0, pid: int = 10) -> Watch:
-    """A server that has been well for a while."""
-    watch = Watch()
-    watch.look(seconds, health=OK, metrics=counters(100), slots=IDLE, process=process(pid))
-    assert watch.raised() == set()
-    return watch
 
 
 def test_a_healthy_server_raises_nothing_idle_at_work_and_asleep() -> None:
@@ -256,14 +248,6 @@ def test_one_restart_is_a_notice_and_counts_once() -> None:
     assert len(watch.state.alerts.past.starts.seen) == 1
     watch.look(80, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
     assert watch.raised() == set()
-
-
-def test_a_restart_too_quick_to_be_seen_down_is_told_by_the_process() -> None:
-    watch = live()
-    watch.look(1, health=OK, metrics=counters(1), slots=IDLE, process=process(10))
-    watch.look(5, health=OK, metrics=counters(1), slots=IDLE, process=process(11))
-    assert "restarted" in watch.raised()
-    assert len(watch.state.alerts.past.starts.seen) == 1
 
 
 def test_three_restarts_within_minutes_are_a_crash_loop_that_explains_the_rest() -> None:

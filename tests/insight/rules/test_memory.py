@@ -143,14 +143,6 @@ def test_turns_that_go_on_from_the_cache_have_not() -> None:
     assert judged(talks(2, cached=True)) == set()
 
 
-def test_more_conversations_than_slots_throw_each_other_out() -> None:
-    assert judged(talks(4, cached=False), slots=2) == {"prompt_cache_lost"}
-
-
-def test_as_many_conversations_as_slots_cannot() -> None:
-    assert judged(talks(2, cached=False), slots=2) == {"prompt_cache_lost"}
-
-
 def test_conversations_that_were_compacted_pruned_or_before_a_restart_have_lost_nothing() -> None:
     assert judged(talks(1, cached=False, growth=-350)) == set()
     assert judged(talks(1, cached=False, guardrails=("context_prune:applied",))) == set()

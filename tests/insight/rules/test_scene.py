@@ -43,14 +43,6 @@ def test_growth_is_what_the_totals_say_thinned_or_not() -> None:
     assert kept.growth("unheard_of", 60.0) is None
 
 
-def test_tables_that_do_not_change_are_kept_once() -> None:
-    kept = PictureHistory()
-    for at in range(100):
-        kept.add(PictureSample(float(at), LIVE, totals={"decode_calls": 5.0}, live={"steps": 3}))
-    assert len({id(picture_sample.totals) for picture_sample in kept.since(0.0)}) == 1
-    assert len({id(picture_sample.live) for picture_sample in kept.since(0.0)}) == 1
-
-
 @given(st.lists(st.tuples(st.sampled_from((0.1, 0.5, 1.0, 5.0, 400.0)), st.sampled_from((LIVE, DOWN, LOADING)))))
 def test_times_rise_the_last_is_the_last_and_no_change_of_state_is_lost(
     steps: list[tuple[float, BackendState]],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, only, process, rule, working
+from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, rule, working
 from specdash.core.readings import Disk, FailureKind, Host, Source
 from specdash.core.records import Symptom, TrialNote
 from specdash.insight.rules.catalogue import shipped
@@ -19,13 +19,6 @@ REFUSED, ENDED = FailureKind.REFUSED, FailureKind.UNAVAILABLE
 def tried(watch: Watch, *notes: TrialNote) -> None:
     """The trials from now on."""
     watch.tell(Source.TRIAL, notes)
-
-
-def live() -> Watch:
-    """A server that has been watched for a while."""
-    watch = Watch()
-    watch.look(20, health=OK, metrics=counters(100), slots=IDLE, process=process())
-    return watch
 
 
 def restart(watch: Watch, pid: int) -> None:
@@ -84,12 +77,6 @@ def test_a_process_that_began_after_the_trial_is_told() -> None:
     assert "restarted" in watch.raised()
 
 
-def test_without_a_trial_the_same_restart_is_told() -> None:
-    watch = live()
-    restart(watch, 11)
-    assert "restarted" in watch.raised()
-
-
 def test_a_server_that_stays_away_is_told_also_during_a_trial() -> None:
     watch = live()
     tried(watch, NOTE)
@@ -142,13 +129,6 @@ def test_what_was_wrong_before_a_trial_stays_to_be_seen() -> None:
     watch.look(3, health=OK)
     tried(watch, NOTE)
     watch.look(60, health=OK)
-    assert watch.raised() == {"scripted"}
-
-
-def test_a_rule_that_trials_have_nothing_to_do_with_goes_on() -> None:
-    watch = always(None)
-    tried(watch, NOTE)
-    watch.look(2, health=OK)
     assert watch.raised() == {"scripted"}
 
 

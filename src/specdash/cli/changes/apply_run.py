@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -91,13 +92,10 @@ class StepPrinter:
         with self._lock:
             if self._live:
                 width = shutil.get_terminal_size().columns
-                print(f"\r\x1b[K{text[: max(1, width - 1)]}", end="", file=self._stream)
                 self._open = progress.state is StepState.RUNNING
-                if not self._open:
-                    print(file=self._stream)
+                self._put(f"\r\x1b[K{text[: max(1, width - 1)]}" + ("" if self._open else "\n"))
             else:
-                print(text, file=self._stream)
-            self._stream.flush()
+                self._put(f"{text}\n")
 
     def say(self, text: str) -> None:
         """A line between steps."""
@@ -106,8 +104,13 @@ class StepPrinter:
     def write(self, text: str) -> None:
         """Text between steps."""
         with self._lock:
-            print(("\r\x1b[K" if self._live and self._open else "") + text, end="", file=self._stream, flush=True)
+            self._put(("\r\x1b[K" if self._live and self._open else "") + text)
             self._open = False
+
+    def _put(self, text: str) -> None:
+        # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
+        with contextlib.suppress(OSError):
+            print(text, end="", file=self._stream, flush=True)
 
 
 def _step_line(progress: ApplyProgress) -> str:
