@@ -17,7 +17,6 @@ from support.fault_server import FaultServer, free_port, hangs, resets, says, wr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from support.scripted_server import Call
 
 LOADING = '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
 KEY = "sk-not-for-your-eyes"
@@ -144,20 +143,6 @@ class TestRefusals:
         assert health.status is HealthStatus.LOADING
         assert health.detail == "Loading model"
 
-    async def test_a_failing_server_has_a_health(self, server: FaultServer) -> None:
-        server.routes["/health"] = says(500, "oops")
-        async with asking(server) as client:
-            health = await client.health()
-        assert isinstance(health, Health)
-        assert health.status is HealthStatus.ERROR
-
-    async def test_health_of_something_else_is_garbage(self, server: FaultServer) -> None:
-        server.routes["/health"] = says(200, "OK")
-        async with asking(server) as client:
-            health = await client.health()
-        assert isinstance(health, Failure)
-        assert health.kind is FailureKind.GARBAGE
-
     async def test_the_key_never_appears_even_when_the_server_repeats_it(self, server: FaultServer) -> None:
         server.routes["/metrics"] = says(500, f'{{"error":{{"message":"bad key {KEY}"}}}}')
         async with asking(Target(server.url, api_key=KEY)) as client:
@@ -182,24 +167,6 @@ class TestFaults:
         failure = await failure_of_metrics(server, 1.5)
         assert failure == Failure(FailureKind.TIMEOUT, "the answer was not complete within 1.5 s")
 
-    async def test_binary_rubbish_in_the_body(self, server: FaultServer) -> None:
-        server.routes["/metrics"] = says(200, bytes(range(256)) * 40)
-        assert (await failure_of_metrics(server)).kind is FailureKind.GARBAGE
-
-    async def test_a_stale_connection_is_replaced_without_a_failure(self, server: FaultServer) -> None:
-        healthy = says(200, '{"status":"ok"}')
-        server.routes["/health"] = healthy
-
-        async def closes_once(call: Call) -> None:
-            server.routes["/health"] = healthy
-            call.hang_up()
-
-        async with asking(server) as client:
-            assert isinstance(await client.health(), Health)
-            server.routes["/health"] = closes_once
-            assert isinstance(await client.health(), Health)
-        assert server.connections == 2
-
     async def test_a_server_that_always_closes_is_asked_twice_and_no_more(self, server: FaultServer) -> None:
         server.routes = {"/health": says(200, '{"status":"ok"}'), "/metrics": writes(b"")}
         async with asking(server) as client:
@@ -216,17 +183,6 @@ class TestFaults:
                 assert isinstance(await client.metrics(0.03), Failure)
                 assert isinstance(await client.slots(0.5), Failure)
             assert isinstance(await client.health(2.0), Health)
-
-    async def test_a_server_that_dies_and_comes_back(self) -> None:
-        with FaultServer({"/health": says(200, '{"status":"ok"}')}) as first:
-            async with asking(first) as client:
-                assert isinstance(await client.health(), Health)
-                first.close()
-                gone = await client.health()
-                assert isinstance(gone, Failure)
-                assert gone.kind is FailureKind.REFUSED
-                with FaultServer({"/health": says(200, '{"status":"ok"}')}, port=first.port):
-                    assert isinstance(await client.health(), Health)
 
 
 class TestAddress:
