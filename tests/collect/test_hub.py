@@ -87,7 +87,7 @@ def test_where_a_server_goes_its_process_is_looked_at_at_once(server: FaultServe
 def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_files, "TRIAL_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(own_files, "PERIOD_S", PATIENCE_S)
     me, seen = psutil.Process(), Seen()
     note = {"pid": me.pid, "pid_started": me.create_time(), "at": 5.0, "what": "tune", "url": server.url}
     with Hub(Target(server.url), [seen.take]):

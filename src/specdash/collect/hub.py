@@ -406,15 +406,28 @@ class Hub:
         self._keep_stepping(LogCollector(path, self.bus.publish, lines=lines).step, Source.LOG, close=lines.close)
 
     def _watch_own_files(self) -> None:
-        from specdash.collect.own_files import ApplyCollector, BaselineCollector, RecordWatch, TrialCollector
+        from specdash.collect import own_files
 
         publish, url, env = self.bus.publish, self._target.url, self._env
-        self._trials = TrialCollector(url, publish, env)
-        self._keep_stepping(self._trials.step, Source.TRIAL)
-        self._keep_stepping(ApplyCollector(url, publish, env).step, Source.APPLIES)
-        self._keep_stepping(BaselineCollector(publish, env).step, Source.BASELINES)
-        record = RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env)
-        self._keep_stepping(record.step, Source.PROCESS)
+        self._trials = own_files.TrialCollector(url, publish, env)
+        collectors = (
+            self._trials,
+            own_files.ApplyCollector(url, publish, env),
+            own_files.BaselineCollector(publish, env),
+            own_files.RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env),
+        )
+
+        def step() -> float:
+            # All at once: a look costs less than its way to another thread.
+            for collector in collectors:
+                collector.step()
+            return own_files.PERIOD_S
+
+        def failed(error: Exception) -> None:
+            for source in (Source.TRIAL, Source.APPLIES, Source.BASELINES):
+                self._collector_failed(source, error)
+
+        self._group.create_task(keep_stepping(step, failed))
 
     def _learn(self, fields: tuple[str, ...], target: Target) -> None:
         """Take what `target` says in `fields`: two watches each know a part."""
