@@ -136,8 +136,7 @@ class Http:
         async def once() -> HttpReply:
             left = limit_s - (time.monotonic() - started)
             async with self.opened(path, left, body=body, headers=headers) as response:
-                data = await whole(response, most_bytes)
-                return HttpReply(response.status_code, data, dict(response.headers), time.monotonic() - started)
+                return await _reply(response, most_bytes, started)
 
         try:
             return await once()
@@ -299,6 +298,11 @@ async def whole(response: Response, most_bytes: int = MOST_BYTES) -> bytes:
     return b"".join(parts)
 
 
+async def _reply(response: Response, most_bytes: int, started: float) -> HttpReply:
+    data = await whole(response, most_bytes)
+    return HttpReply(response.status_code, data, dict(response.headers), time.monotonic() - started)
+
+
 class EventLines:
     """Takes a stream of server-sent events apart, wherever its pieces were cut."""
 
@@ -371,17 +375,12 @@ def ask(
     most_bytes: int = MOST_BYTES,
 ) -> HttpReply:
     """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
+    started = time.monotonic()
 
-    async def asked() -> HttpReply:
-        client = Http(url, connect_s=min(CONNECT_S, timeout), verified=verified)
-        try:
-            return await client.ask(
-                path, timeout, body=body, headers={"Connection": "close", **headers}, most_bytes=most_bytes
-            )
-        finally:
-            await client.aclose()
+    async def take(response: Response) -> HttpReply:
+        return await _reply(response, most_bytes, started)
 
-    return _run(asked, cancel)
+    return hear(url, path, take, body=body, headers=headers, limit_s=timeout, verified=verified, cancel=cancel)
 
 
 def hear(
@@ -391,23 +390,31 @@ def hear(
     *,
     body: Any,
     headers: Mapping[str, str],
-    silence_s: float,
     limit_s: float,
+    silence_s: float | None = None,
+    verified: bool = True,
     cancel: Cancel | None = None,
 ) -> T:
     """What `take` makes of the answer to a question, heard as it comes; see `Http.opened`. Raises OSError."""
+    client = Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)
 
     async def heard() -> T:
-        client = Http(url, connect_s=min(CONNECT_S, silence_s))
-        try:
-            async with client.opened(
-                path, limit_s, silence_s=silence_s, body=body, headers={"Connection": "close", **headers}
-            ) as response:
-                return await take(response)
-        finally:
-            await client.aclose()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None  # noqa: S101 - for the type checker
+        with cancel.watching(lambda: loop.call_soon_threadsafe(task.cancel)) if cancel else contextlib.nullcontext():
+            try:
+                async with client.opened(
+                    path, limit_s, silence_s=silence_s, body=body, headers={"Connection": "close", **headers}
+                ) as response:
+                    return await take(response)
+            finally:
+                await client.aclose()
 
-    return _run(heard, cancel)
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(heard())
+    except asyncio.CancelledError:
+        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
 
 
 def status_of(url: str, path: str, timeout: float) -> int | None:
@@ -421,20 +428,6 @@ def status_of(url: str, path: str, timeout: float) -> int | None:
 def words(error: OSError) -> str:
     """What went wrong, without numbers."""
     return str(error.strerror or error) or type(error).__name__
-
-
-def _run(call: Callable[[], Awaitable[T]], cancel: Cancel | None) -> T:
-    async def watched() -> T:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None  # noqa: S101 - for the type checker
-        with cancel.watching(lambda: loop.call_soon_threadsafe(task.cancel)) if cancel else contextlib.nullcontext():
-            return await call()
-
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(watched())
-    except asyncio.CancelledError:
-        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
 
 
 def _place(url: str) -> tuple[str, str | None]:
