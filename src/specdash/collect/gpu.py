@@ -10,6 +10,7 @@ import math
 import time
 from dataclasses import field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -139,6 +140,22 @@ def reasons_in_words(bits: int) -> tuple[str, ...]:
     return tuple(words)
 
 
+def read(nvml: Any, gpu: Any, probes: Iterable[Probe] = PROBES) -> dict[str, Any]:
+    """What one GPU says to these questions, by the fields that they fill; None where it does not support one.
+
+    Raises NVMLError when the driver session is no good any more.
+    """
+    found: dict[str, Any] = {}
+    for probe in probes:
+        try:
+            found |= zip(probe.fields, probe.ask(nvml, gpu), strict=True)
+        except nvml.NVMLError as error:
+            if not _is(nvml, error, *FIELD_ERRORS):
+                raise
+            found |= dict.fromkeys(probe.fields)
+    return found
+
+
 @dataclass(slots=True)
 class _Device:
     index: int
@@ -253,25 +270,14 @@ class GpuCollector:
         if device.handle is None:
             return Gpu(device.index)
         now = self._clock()
-        for probe in self._probes:
-            key = probe.fields[0]
-            if now >= device.due.get(key, now):
-                self._ask(nvml, device, probe)
-                # A little less than the time to live, or a look that comes early would skip a whole round.
-                device.due[key] = now + 0.9 * probe.ttl_s
+        due = [probe for probe in self._probes if now >= device.due.get(probe.fields[0], now)]
+        device.fields |= read(nvml, device.handle, due)
+        # A little less than the time to live, or a look that comes early would skip a whole round.
+        device.due |= {probe.fields[0]: now + 0.9 * probe.ttl_s for probe in due}
         known = dict(device.fields)
         if (processes := known.get("processes")) is not None:
             known["processes"] = self._named(processes)
         return Gpu(index=device.index, **known)
-
-    def _ask(self, nvml: Any, device: _Device, probe: Probe) -> None:
-        try:
-            device.fields.update(zip(probe.fields, probe.ask(nvml, device.handle), strict=True))
-        except nvml.NVMLError as error:
-            if not _is(nvml, error, *FIELD_ERRORS):
-                raise
-            for name in probe.fields:
-                device.fields.pop(name, None)
 
     def _named(self, processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
         ours = self._backend_pids()
@@ -458,6 +464,17 @@ class Driver:
     """Why there is no GPU, in words with what to do; empty where there is one."""
 
 
+def _compute(nvml: Any, gpu: Any) -> tuple[Any, ...]:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return ((int(major), int(minor)),)
+
+
+_IDENTITY = (
+    *(probe for name in ("name", "memory_total_bytes") for probe in PROBES if name in probe.fields),
+    Probe(("compute",), STATIC_S, _compute),
+)
+
+
 def look(nvml: Any = None, pci: Path = PCI) -> Driver:
     """What the driver says now; never raises."""
     try:
@@ -491,10 +508,9 @@ def _gpu(nvml: Any, index: int) -> DriverGpu:
     handle = _asked(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
         return DriverGpu(index)
-    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).total)
-    compute = _asked(nvml, lambda: tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle))))
-    name = _asked(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
-    return DriverGpu(index, name, memory, compute if compute is not None and len(compute) == 2 else None)
+    # One at a time: what a broken driver does not say to one of them, it may say to the next.
+    name, memory, compute = (_asked(nvml, partial(read, nvml, handle, [probe])) or {} for probe in _IDENTITY)
+    return DriverGpu(index, name.get("name"), memory.get("memory_total_bytes"), compute.get("compute"))
 
 
 def _asked(nvml: Any, ask: Callable[[], Any]) -> Any:
