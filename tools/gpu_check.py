@@ -45,7 +45,6 @@ UNREAD = [["benches"], ["docs"], ["examples"], ["media"], ["models"], ["tests"]]
 ROWS = 524_288
 """Feed-forward rows of the widened model on a GPU: about 1.3 GB. Few rows on a CPU, where the check only has to run."""
 ROWS_ON_A_CPU = 32_768
-BYTES_A_ROW = 2_600
 STEP_S = 600.0
 BUILD_S = 3600.0
 TAIL = 3000
@@ -53,7 +52,7 @@ WIDEN = """
 import sys
 from pathlib import Path
 from specdash.backend import demo
-demo.WIDE_ROWS, demo.WIDE_BYTES = int(sys.argv[2]), int(sys.argv[3])
+demo.WIDE_ROWS = int(sys.argv[2])
 target, trouble = demo.widened_target(Path(sys.argv[1]))
 print(trouble or target.path)
 print(demo.bundled_model(demo.DRAFT_MODEL))
@@ -260,7 +259,7 @@ def _llama_server(check: Check, args: argparse.Namespace) -> str:
         command += ["--from", str(args.packed)]
     if not args.cpu:
         try:
-            command += _cuda_options()
+            command += [*_cuda_options(), *(f"-D{option}" for option in args.cmake)]
         except FileNotFoundError as error:
             check.note("build llama-server", ok=False, began=time.monotonic(), said=str(error))
             raise StopError(str(error)) from None
@@ -303,7 +302,7 @@ def _models(check: Check, args: argparse.Namespace) -> tuple[str, str | None]:
     folder = check.work / "models"
     folder.mkdir(exist_ok=True)
     rows = args.rows or (ROWS_ON_A_CPU if args.cpu else ROWS)
-    command = [check.python, "-c", WIDEN, str(folder), str(rows), str(rows * BYTES_A_ROW)]
+    command = [check.python, "-c", WIDEN, str(folder), str(rows)]
     step = check.run("write the model", command, env=check.environment())
     if not step["ok"]:
         raise StopError("there is no model to serve")
@@ -426,6 +425,9 @@ def main() -> int:
     running.add_argument("--draft", type=Path, metavar="GGUF", help="its draft model")
     running.add_argument(
         "--rows", type=int, metavar="N", help=f"of the widened model (default: {ROWS}, CPU: {ROWS_ON_A_CPU})"
+    )
+    running.add_argument(
+        "--cmake", action="append", default=[], metavar="OPTION=VALUE", help="of the build, such as GGML_CUDA_FA=OFF"
     )
     running.add_argument("--tokens", type=int, default=128, metavar="N", help="of each answer (default: 128)")
     running.add_argument("--cpu", action="store_true", help="build and check without a GPU")

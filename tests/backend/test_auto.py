@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend import auto
-from specdash.backend.auto import MemoryRoom, choose, loads, read_settings, slowed_down
+from specdash.backend.auto import MemoryRoom, choose, loads, read_settings
 from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.core.errors import InputError
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
 from specdash.llama.memory import estimate
 from support import tiny_models
@@ -56,25 +55,8 @@ def test_prediction_layers_draft_alone_on_a_gpu_chained_on_the_cpu_and_never_in_
     assert ("under 2B its layers slow it down" in choice.because) == (parameters < 2_000_000_000)
 
 
-def test_a_model_without_such_layers_drafts_by_n_grams(target: GgufFacts) -> None:
-    choice = choose(target, None, on_gpu=True)
-    assert choice.types == ("ngram-mod",)
-    assert "no prediction (nextn) layers" in choice.because
-
-
-def test_what_n_gram_drafts_cost_on_a_recurrent_memory_is_said(models: dict[str, Path]) -> None:
-    choice = choose(read_facts(models["mamba"]), None, on_gpu=False)
-    assert choice.types == ("ngram-mod",)
-    assert "every rejected draft costs a replay" in choice.because
-
-
 def test_a_model_that_is_not_here_drafts_by_n_grams() -> None:
     assert choose(None, None, on_gpu=True).types == ("ngram-mod",)
-
-
-def test_a_draft_model_is_used_for_what_it_is(target: GgufFacts, draft: GgufFacts) -> None:
-    assert choose(target, draft, on_gpu=True).types == ("draft-simple",)
-    assert choose(target, replace(draft, nextn_layers=1), on_gpu=True).types == ("draft-mtp",)
 
 
 def test_a_draft_made_for_the_models_layers_names_its_type(tmp_path: Path) -> None:
@@ -84,13 +66,6 @@ def test_a_draft_made_for_the_models_layers_names_its_type(tmp_path: Path) -> No
     dspark = read_facts(tiny_models.drafts.write_dspark(tmp_path / "s.gguf"))
     found = [choose(target, gguf_facts, on_gpu=True) for gguf_facts in (eagle, dflash, dspark)]
     assert [choice.types for choice in found] == [("draft-eagle3",), ("draft-dflash",), ("draft-dspark",)], found
-
-
-def test_a_draft_of_another_vocabulary_is_left_out_with_the_reason(target: GgufFacts, draft: GgufFacts) -> None:
-    other = replace(draft, vocabulary_size=(draft.vocabulary_size or 0) + 500)
-    choice = choose(sized(target, 3_000_000_000, heads=1), other, on_gpu=True)
-    assert (choice.types, choice.uses_draft) == (("draft-mtp",), False)
-    assert "the draft cannot be used (its vocabulary has" in choice.because
 
 
 def read(env: dict[str, str], facts: dict[str, GgufFacts], *, on_gpu: bool = False) -> BackendSettings:
@@ -109,33 +84,6 @@ def test_what_was_chosen_is_in_the_settings_with_the_reason(target: GgufFacts) -
     (decision,) = found.decisions
     assert (decision.name, decision.value) == ("spec-type", "ngram-mod,draft-mtp")
     assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in decision.because
-
-
-def test_a_draft_that_is_left_out_is_not_loaded_beside_the_models_own_layers(
-    target: GgufFacts, draft: GgufFacts
-) -> None:
-    other = replace(draft, vocabulary_size=(draft.vocabulary_size or 0) + 500)
-    facts = {"m.gguf": sized(target, 3_000_000_000, heads=1), "d.gguf": other}
-    found = read({"LLAMA_SPEC_TYPE": "auto", "LLAMA_DRAFT_MODEL": "d.gguf"}, facts, on_gpu=True)
-    assert (found.spec_types, found.draft_model) == (("draft-mtp",), None)
-    assert found.warnings[0].startswith("LLAMA_DRAFT_MODEL is not loaded: LLAMA_SPEC_TYPE=auto does without")
-
-
-def test_a_draft_that_is_not_here_cannot_be_judged() -> None:
-    with pytest.raises(
-        InputError, match=r"LLAMA_SPEC_TYPE=auto: LLAMA_ARG_SPEC_DRAFT_HF_REPO is not here to be looked"
-    ):
-        read({"LLAMA_SPEC_TYPE": "auto", "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "a/b"}, {})
-
-
-def test_small_models_are_warned_of_where_the_operator_names_their_layers(target: GgufFacts) -> None:
-    small, large = sized(target, 800_000_000, heads=1), sized(target, 3_000_000_000, heads=1)
-    named = settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "draft-mtp"})
-    said = slowed_down(named, small)
-    assert said is not None
-    assert "0.8B parameters, and under 2B its prediction layers slow it down" in said
-    assert slowed_down(named, large) is None
-    assert slowed_down(settings_from_env({**MODEL, "LLAMA_SPEC_TYPE": "ngram-mod"}), small) is None
 
 
 def context(facts: GgufFacts, room: MemoryRoom, draft: GgufFacts | None = None, **env: str) -> BackendSettings:
@@ -182,16 +130,6 @@ def test_on_a_cpu_the_context_leaves_room_for_the_prompt_cache(target: GgufFacts
     assert with_cache.value("ctx-size") == context(target, less, LLAMA_ARG_CACHE_RAM="0").value("ctx-size")
 
 
-def test_a_smaller_cache_type_and_fewer_slots_leave_more(target: GgufFacts) -> None:
-    room = MemoryRoom(60 * 1024**2, 0, "main memory")
-    plain = int(context(target, room).value("ctx-size") or 0)
-    assert (
-        int(context(target, room, LLAMA_CACHE_TYPE_K="q8_0", LLAMA_CACHE_TYPE_V="q8_0").value("ctx-size") or 0) > plain
-    )
-    slots = context(target, room, LLAMA_PARALLEL="4")
-    assert int(slots.value("ctx-size") or 0) // 4 < plain
-
-
 def test_drafting_takes_its_share_and_prediction_layers_more(target: GgufFacts, draft: GgufFacts) -> None:
     room = MemoryRoom(60 * 1024**2, 0, "main memory")
     plain = int(context(target, room).value("ctx-size") or 0)
@@ -200,22 +138,3 @@ def test_drafting_takes_its_share_and_prediction_layers_more(target: GgufFacts, 
     assert "draft KV cache" in with_draft.decisions[0].steps[1]
     mtp = context(replace(target, nextn_layers=0), room, LLAMA_SPEC_TYPE="draft-mtp")
     assert "x 0.85 (with MTP)" in mtp.decisions[0].steps[0]
-
-
-def test_where_nothing_fits_the_arithmetic_says_why(target: GgufFacts) -> None:
-    with pytest.raises(
-        InputError, match=r"LLAMA_CTX_SIZE=auto: not even the smallest context fits \(CUDA0: 1.0 MiB free"
-    ):
-        context(target, MemoryRoom(1024**2, 1, "CUDA0"))
-
-
-def test_a_model_that_is_not_here_has_no_context_that_fits() -> None:
-    wanted = settings_from_env({"LLAMA_ARG_HF_REPO": "a/b", "LLAMA_CTX_SIZE": "auto"})
-    with pytest.raises(InputError, match=r"LLAMA_CTX_SIZE=auto: the model's file is not here"):
-        auto.fitted(wanted, None, None, MemoryRoom(GIB, 0, "main memory"))
-
-
-def test_a_number_in_extra_args_wins_over_auto() -> None:
-    found = settings_from_env({**MODEL, "LLAMA_CTX_SIZE": "auto", "LLAMA_EXTRA_ARGS": "-c 512"})
-    assert not auto.wanted(found)
-    assert found.warnings == ("LLAMA_CTX_SIZE=auto is ignored: LLAMA_EXTRA_ARGS wins",)

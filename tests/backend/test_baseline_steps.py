@@ -76,16 +76,6 @@ def test_where_two_tokens_are_read_faster_than_one_the_draft_model_costs_what_th
     assert step.value == pytest.approx(8.65)
 
 
-def test_a_rejected_draft_is_followed_by_a_step_of_its_own() -> None:
-    assert times(took=25.0, accepted=False).own_token == times().own_token
-
-
-def test_without_any_draft_what_the_draft_model_costs_is_not_known() -> None:
-    found = step_of(times(took=None), reads_along=True)
-    assert found is not None
-    assert (found.value, found.low, found.high) == (10.0, 8.0, 12.0)
-
-
 def test_a_stall_widens_the_interval_and_counts_no_more_than_three_steps() -> None:
     found = step_of(times([10.0] * 8 + [5000.0]), reads_along=False)
     assert found is not None
@@ -102,18 +92,6 @@ def test_a_machine_that_grows_slower_is_in_all_parts_of_a_round() -> None:
     assert made.own_token is not None
     # 3 ms at first, 6.3 ms at last; the parts on their own differ by 10 ms.
     assert 3.0 <= made.own_token.low <= made.own_token.high <= 6.3
-
-
-def test_few_steps_tell_nothing() -> None:
-    assert step_of(times([10.0] * 5), reads_along=False) is None
-
-
-def test_a_record_of_before_the_methods_was_made_without_speculation() -> None:
-    entry = Baseline(1.0, "m.gguf", "b1", 256, 1, 50.0, 49.0, 51.0, 5)
-    old = {key: value for key, value in json.loads(entry.to_json()).items() if key not in ("method", "draft_token_s")}
-    assert Baseline.from_json(json.dumps(old)) == entry
-    assert entry.method is BaselineMethod.WITHOUT
-    assert Baseline.from_json(replace(entry, method=BaselineMethod.TWO_TOKENS).to_json()) != entry
 
 
 @pytest.mark.engine

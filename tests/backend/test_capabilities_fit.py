@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities
-from specdash.backend.capabilities import lacking, missing_values
+from specdash.backend.engines import lacking
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
-from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE, SPECULATION
+from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
-from support.help_engine import OLD, TODAY, help_engine
+from support.help_engine import OLD, TODAY
 from support.known_engines import BUILD, KNOWN, WHEEL, without
 
 LESS = replace(
@@ -134,29 +134,9 @@ _NEWER = "remove it, or use a newer llama.cpp"
             f"LLAMA_ARG_SPEC_DRAFT_SAMPLING=greedy: llama-server less has no --spec-draft-sampling; {_NEWER}",
         ),
         (
-            LESS,
-            {"LLAMA_EXTRA_ARGS": "--load-mode mmap"},
-            f"LLAMA_EXTRA_ARGS --load-mode mmap: llama-server less has no --load-mode; {_NEWER}",
-        ),
-        (
-            LESS,
-            {"LLAMA_EXTRA_ARGS": "--n-cpu-ffn 3"},
-            f"LLAMA_EXTRA_ARGS: llama-server less has no --n-cpu-ffn; {_NEWER}",
-        ),
-        (
             BUILD,
             {"LLAMA_EXTRA_ARGS": "--spec-defaults"},
             f"LLAMA_EXTRA_ARGS: llama-server {TODAY} has no --spec-defaults; did you mean --spec-default?",
-        ),
-        (
-            BUILD,
-            {"LLAMA_EXTRA_ARGS": "--cpu-moe=1"},
-            f"LLAMA_EXTRA_ARGS: llama-server {TODAY} has no --cpu-moe=1; write '--cpu-moe 1'",
-        ),
-        (
-            BUILD,
-            {"LLAMA_EXTRA_ARGS": "--cpu-moe yes"},
-            f"LLAMA_EXTRA_ARGS: 'yes' belongs to no argument that llama-server {TODAY} knows; remove it",
         ),
         (
             replace(
@@ -173,14 +153,6 @@ _NEWER = "remove it, or use a newer llama.cpp"
             (
                 "LLAMA_EXTRA_ARGS: xllamacpp has no parameter for '--grp-attn-n'; remove it, or set LLAMA_BIN to a "
                 "llama-server binary (LLAMA_ENGINE=llama-server)"
-            ),
-        ),
-        (
-            WHEEL,
-            {"LLAMA_EXTRA_ARGS": "--spec-draft-cpu-mask ff"},
-            (
-                "LLAMA_EXTRA_ARGS --spec-draft-cpu-mask ff: xllamacpp has no such parameter; remove it, or set "
-                "LLAMA_BIN to a llama-server binary (LLAMA_ENGINE=llama-server)"
             ),
         ),
         (
@@ -229,12 +201,6 @@ def test_other_things_are_left_out_with_a_warning(can: Capabilities, env: dict[s
     assert [found.removeprefix("LLAMA_ARG_ENDPOINT_METRICS: ") for found in lines(can, "warning", **env)] == [line]
 
 
-def test_a_switch_with_a_flag_for_the_opposite_alone_is_as_wanted_already() -> None:
-    build = without(*BY_NAME["jinja"].off_flags, "--ui", "--webui")
-    assert lacking(settings(LLAMA_ARG_UI="1"), build) == ()
-    assert "--no-ui" in binary.arguments(settings(LLAMA_ARG_UI="0"), build)
-
-
 @pytest.mark.parametrize("flag", ["--api-key", "--api-key-file", "--host", "--port", "--model"])
 def test_what_would_make_it_another_server_is_refused_even_when_it_is_no_speculation(flag: str) -> None:
     build = without(*BY_NAME[flag.lstrip("-")].flags)
@@ -253,24 +219,6 @@ def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:
 def test_automatic_slots_are_four_with_one_cache_as_in_llama_server() -> None:
     found = assigned(LLAMA_PARALLEL="-1")
     assert (found["n_parallel"], found["kv_unified"]) == (4, True)
-
-
-@pytest.mark.parametrize(
-    ("key", "gone", "missing"),
-    [
-        ("LLAMA_SPEC_TYPE", ",draft-dflash,draft-dspark", ["draft-dflash", "draft-dspark"]),
-        ("LLAMA_ARG_SPEC_DRAFT_SAMPLING", "--spec-draft-sampling", ["greedy", "probabilistic"]),
-        ("LLAMA_CACHE_TYPE_K", "", []),
-        ("LLAMA_SPLIT_MODE", "", []),
-    ],
-)
-def test_the_listed_values_that_a_build_has_not_are_known_before_a_start(
-    key: str, gone: str, missing: list[str], tmp_path: Any
-) -> None:
-    program = help_engine(tmp_path / "llama-server")
-    program.write_text(program.read_text().replace(".txt;;", f".txt | sed 's/{gone or '^$'}/,x/';;", 1))
-    values = {**MODEL, "LLAMA_BIN": str(program)}
-    assert sorted(missing_values(key, values, {"HOME": str(tmp_path)})) == missing
 
 
 def sample(parameter: Parameter) -> Any:
@@ -333,18 +281,6 @@ def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSetting
     assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
     assert not any("\n" in lack.line for lack in fitted.lacks)
-
-
-@pytest.mark.parametrize("build", [BUILD, LESS], ids=lambda can: can.version)
-def test_every_parameter_is_rendered_or_named_as_lacking(build: Capabilities) -> None:
-    for parameter in ENGINE:
-        value = ParameterValue(value=sample(parameter), source=parameter.key)
-        fitted = binary.fit(BackendSettings(parameters={parameter.name: value}), build)
-        said = [lack.key for lack in fitted.lacks]
-        already = parameter.kind is ValueKind.SWITCH and build.first(parameter.off_flags) is not None
-        given_flag = bool(set(parameter.flags) & set(fitted.arguments))
-        assert given_flag or said == [parameter.key] or already, parameter.name
-        assert not (said and parameter in SPECULATION) or fitted.lacks[0].severity == "error"
 
 
 @given(any_settings(), st.frozensets(st.sampled_from(sorted(WHEEL.flags))))

@@ -54,19 +54,6 @@ def test_a_chain_from_every_source_with_old_names_is_one_chain_that_drafts(
         assert "names spec types twice" in said
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_keys_about_gpus_do_no_harm_where_there_is_none(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
-    keys = {"LLAMA_FLASH_ATTN": "on", "LLAMA_CACHE_TYPE_K": "q8_0", "LLAMA_CACHE_TYPE_V": "q8_0"}
-    more_keys = {
-        "LLAMA_SPLIT_MODE": "layer",
-        "LLAMA_MAIN_GPU": "0",
-        "LLAMA_TENSOR_SPLIT": "1",
-        "LLAMA_N_GPU_LAYERS": "0",
-    }
-    with running_backend(env(models, engine, **keys, **more_keys), tmp_path) as backend:
-        assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
-
-
 @pytest.mark.llama_server
 def test_a_device_that_is_not_there_is_refused_and_none_is_the_cpu(
     models: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -77,36 +64,6 @@ def test_a_device_that_is_not_there_is_refused_and_none_is_the_cpu(
     assert "lists no device CUDA99" in said
     with running_backend(env(models, "llama-server", LLAMA_DEVICE="none"), tmp_path / "none") as backend:
         assert backend.complete(PROMPT, 8)["timings"]["predicted_n"] == 8
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"LLAMA_DRAFT_MAX": "0", "LLAMA_SPEC_TYPE": "ngram-mod"}, "LLAMA_DRAFT_MAX=0: must be from 1"),
-        ({"LLAMA_ARG_SPEC_DRAFT_N_MAX": "0"}, "LLAMA_ARG_SPEC_DRAFT_N_MAX=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "-md {draft}"}, "would load the draft model and not speculate"),
-        ({"LLAMA_SPEC_TYPE": "draft-mtp"}, "draft-mtp needs prediction (nextn) layers"),
-        ({"LLAMA_MODEL": "{heads}", "LLAMA_DRAFT_MODEL": "{draft}", "LLAMA_SPEC_TYPE": "draft-mtp"}, "has none"),
-        ({"LLAMA_DRAFT_MODEL": "{draft}", "LLAMA_SPEC_TYPE": "draft-dflash"}, "the server would abort"),
-        ({"LLAMA_DRAFT_MODEL": "{mamba}", "LLAMA_SPEC_TYPE": "draft-simple"}, "aborts the server"),
-    ],
-)
-def test_what_would_crash_or_not_speculate_is_refused(
-    models: dict[str, Path],
-    more: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    engine: str,
-    changes: dict[str, str],
-    said: str,
-) -> None:
-    files = {name: str(path) for name, path in {**models, **more}.items()}
-    values = {key: text.format(**files) for key, text in changes.items()}
-    file = write_env(tmp_path / "b.env", env(models, engine, **values))
-    assert main(["backend", "show", "--env-file", str(file)]) == 3
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("engine", ENGINES)

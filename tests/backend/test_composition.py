@@ -7,7 +7,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,92 +109,14 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
         assert str(assigned.get(name, "")) == values.get(name, "")
 
 
-@pytest.mark.parametrize(
-    ("env", "said"),
-    [
-        ({"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0: must be from 1"),
-        ({"LLAMA_ARG_SPEC_DRAFT_N_MAX": "0"}, "LLAMA_ARG_SPEC_DRAFT_N_MAX=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "LLAMA_EXTRA_ARGS --spec-draft-n-max=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec_draft_n_max 0"}, "LLAMA_EXTRA_ARGS --spec-draft-n-max=0: must be at least 1"),
-        ({"LLAMA_EXTRA_ARGS": "--spec-ngram-mod-n-max 0"}, "LLAMA_EXTRA_ARGS --spec-ngram-mod-n-max=0: must be from 1"),
-        (
-            {"LLAMA_EXTRA_ARGS": "--spec-ngram-map-k4v-size-m 0"},
-            "LLAMA_EXTRA_ARGS --spec-ngram-map-k4v-size-m=0: must be from 1",
-        ),
-        ({"LLAMA_EXTRA_ARGS": "--draft-max 0"}, "llama.cpp removed --draft-max"),
-        ({"LLAMA_ARG_DRAFT_MAX": "0"}, "LLAMA_ARG_DRAFT_MAX=0: llama.cpp removed it"),
-    ],
-)
-def test_a_draft_length_of_0_is_refused_wherever_it_is_written(env: dict[str, str], said: str) -> None:
-    with pytest.raises(InputError) as raised:
-        settings_from_env({**MODEL, **env})
-    assert said in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"LLAMA_DRAFT_MODEL": "d.gguf"},
-        {"LLAMA_ARG_SPEC_DRAFT_MODEL": "d.gguf"},
-        {"LLAMA_ARG_MODEL_DRAFT": "d.gguf"},
-        {"LLAMA_EXTRA_ARGS": "-md d.gguf"},
-        {"LLAMA_EXTRA_ARGS": "--model_draft d.gguf"},
-        {"LLAMA_ARG_SPEC_DRAFT_HF_REPO": "who/what"},
-        {"LLAMA_EXTRA_ARGS": "-hfd who/what"},
-    ],
-)
-def test_a_draft_model_without_a_type_is_refused_wherever_it_is_written(env: dict[str, str]) -> None:
-    with pytest.raises(
-        InputError, match=r"the server would load the draft model and not speculate; set LLAMA_SPEC_TYPE"
-    ):
-        settings_from_env({**MODEL, **env}, _detect)
-
-
 def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
     found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-md d.gguf"}, lambda _: spec_type("dflash"))
     assert (found.spec_types, found.spec_source) == (("draft-dflash",), "detected from LLAMA_EXTRA_ARGS")
 
 
-@pytest.mark.parametrize("name", ["LLAMA_DRAFT_MODEL", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"])
-def test_a_draft_that_the_types_cannot_read_is_not_loaded_and_that_is_said(name: str) -> None:
-    found = settings_from_env({**MODEL, name: "d", "LLAMA_SPEC_TYPE": "ngram-mod"})
-    assert not any(word in DRAFT_FLAGS for word in binary.arguments(found, BUILD))
-    (warning,) = found.warnings
-    assert warning.startswith(f"{name} is not loaded: LLAMA_SPEC_TYPE=ngram-mod drafts without a model")
-
-
-def test_two_draft_models_are_refused() -> None:
-    both = {"LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_EXTRA_ARGS": "-hfd a/b", "LLAMA_SPEC_TYPE": "draft-simple"}
-    with pytest.raises(InputError, match=r"^LLAMA_DRAFT_MODEL=d.gguf and LLAMA_EXTRA_ARGS=a/b both name a draft model"):
-        settings_from_env({**MODEL, **both})
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("-c 512 --ctx-size 1024", "-c 512 is ignored: --ctx-size 1024 after it wins"),
-        ("--jinja --no-jinja", "--jinja is ignored: --no-jinja after it wins"),
-        ("--spec-type ngram-mod --spec-type ngram-cache", "and so the chain is ngram-mod,ngram-cache"),
-        ("--spec-ngram-mod-n-max 12 --spec-default", "--spec-ngram-mod-n-max 12 is ignored: --spec-default 64"),
-    ],
-)
-def test_arguments_that_take_from_each_other_are_said(text: str, said: str) -> None:
-    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": text})
-    assert any(warning.startswith("LLAMA_EXTRA_ARGS") and said in warning for warning in found.warnings)
-
-
-def test_the_same_argument_twice_with_one_value_is_no_conflict() -> None:
-    assert settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-c 512 --ctx-size 512"}).warnings == ()
-
-
 def test_a_key_that_is_given_twice_tells_no_secret() -> None:
     found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--api-key hush --api-key tell"})
     assert "hush" not in " ".join(found.warnings)
-
-
-def test_a_variable_of_llama_cpp_that_extra_args_override_is_said() -> None:
-    found = settings_from_env({**MODEL, "LLAMA_ARG_RPC": "a:1", "LLAMA_EXTRA_ARGS": "--rpc b:1"})
-    assert found.warnings == ("LLAMA_ARG_RPC=a:1 is ignored: LLAMA_EXTRA_ARGS wins",)
 
 
 def test_the_default_chain_is_spelled_out_and_joins_the_others() -> None:

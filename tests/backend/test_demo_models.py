@@ -51,12 +51,6 @@ def test_the_card_names_the_digest_and_the_size_of_the_file_it_describes(models:
     assert f"| {len(content):,} |" in row
 
 
-def test_the_card_carries_measured_acceptance_for_every_class_of_prompt(models: Path) -> None:
-    card = (models / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "Not measured" not in card
-    assert "| n_max | coding | pattern | prose |" in card
-
-
 def test_both_are_llama_models_with_a_context_for_long_prompts(headers: tuple[GGUFReader, GGUFReader]) -> None:
     for reader in headers:
         assert field(reader, "general.architecture") == "llama"
@@ -74,10 +68,3 @@ def test_the_draft_has_the_targets_vocabulary_and_is_the_smaller_model(headers: 
 def test_the_vocabulary_covers_every_byte_so_that_any_text_round_trips(headers: tuple[GGUFReader, GGUFReader]) -> None:
     tokens = field(headers[0], "tokenizer.ggml.tokens")
     assert len({t for t in tokens if len(t) == 1}) == 256
-
-
-def test_the_header_carries_a_chat_template_with_tools(headers: tuple[GGUFReader, GGUFReader]) -> None:
-    for reader in headers:
-        template = field(reader, "tokenizer.chat_template")
-        for sign in ("<|im_start|>", "<tools>", "<tool_call>", "<tool_response>", "add_generation_prompt"):
-            assert sign in template

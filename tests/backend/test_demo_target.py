@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 
 from specdash.backend import demo
@@ -26,7 +23,7 @@ def test_it_has_wide_layers_of_zeros_in_a_file_that_takes_little_room(tmp_path: 
     assert target.path.parent == tmp_path
     assert made.number("feed_forward_length") == demo.WIDE_ROWS
     assert made.block_count == bundled.block_count
-    assert 80_000_000 < made.file_bytes <= demo.WIDE_BYTES
+    assert 80_000_000 < made.file_bytes <= 82_000_000
     assert target.path.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
 
 
@@ -57,20 +54,6 @@ def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None
     for wanted in (Dimensions(5, 1024), Dimensions(demo.WIDE_LAYERS, 256)):
         with pytest.raises(InputError, match="has 4 layers of 512 feed-forward rows"):
             resize(demo.bundled_model(demo.TARGET_MODEL), tmp_path / "wide.gguf", wanted)
-
-
-@pytest.mark.parametrize(("short_of", "words"), [("disk", "9 MB left"), ("memory", "9 MB of memory")])
-def test_where_there_is_no_room_the_bundled_one_serves_and_the_reason_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_of: str, words: str
-) -> None:
-    if short_of == "disk":
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=9_000_000))
-    else:
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=9_000_000))
-    target, why = demo.widened_target(tmp_path)
-    assert target == demo.bundled_target()
-    assert words in why
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_that_cannot_be_written_is_a_reason_too(tmp_path: Path) -> None:

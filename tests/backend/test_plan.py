@@ -10,7 +10,7 @@ import pytest
 from specdash.backend.launch import LaunchPlan, make_plan, plan_from_file
 from specdash.core.errors import InputError
 from support.engines import write_env
-from support.help_engine import OLD, TODAY, help_engine
+from support.help_engine import TODAY, help_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,15 +38,6 @@ def test_the_command_is_what_is_rendered(values: dict[str, str], tmp_path: Path)
     assert "--spec-draft-n-max" in plan.argv
 
 
-def test_a_build_from_before_todays_flags_is_refused_in_one_sentence(values: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        planned(values, OLD, tmp_path)
-    assert str(caught.value) == (
-        "LLAMA_BIN: llama-server 1234 (abcdef) has no --spec-type draft-simple: specdash runs builds with today's "
-        "flags, and watches others; use a newer llama.cpp"
-    )
-
-
 def test_what_is_refused_is_an_error_that_counts_the_others(values: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no --nonsense.* \(and 1 more\)$"):
         planned(values, TODAY, tmp_path, LLAMA_EXTRA_ARGS="--nonsense --rubbish")
@@ -63,26 +54,3 @@ def test_the_digest_is_of_the_bytes_that_were_read(values: dict[str, str], tmp_p
     file.write_bytes(data)
     assert plan_from_file(str(file)).env_digest == hashlib.sha256(data).hexdigest()
     assert make_plan(values).env_digest is None
-
-
-def test_file_and_digest_come_from_one_reading(
-    values: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    help_engine(tmp_path / "llama-server")
-    file = write_env(tmp_path / "backend.env", values)
-    first, second = file.read_bytes(), file.read_bytes().replace(b"'8'", b"'9'")
-    readings = iter([first, second])
-    read_bytes = type(file).read_bytes
-    monkeypatch.setattr(type(file), "read_bytes", lambda self: next(readings) if self == file else read_bytes(self))
-    plan = plan_from_file(str(file))
-    assert plan.env_digest == hashlib.sha256(first).hexdigest()
-    assert plan.settings.value("spec-draft-n-max") == 8
-
-
-def test_a_plan_without_an_env_file_has_no_digest(
-    values: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    help_engine(tmp_path / "llama-server")
-    for key, value in values.items():
-        monkeypatch.setenv(key, value)
-    assert plan_from_file(None).env_digest is None

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from specdash.backend.binary import arguments
 from specdash.backend.settings import BackendSettings, settings_from_env
 from specdash.core.errors import InputError
-from specdash.core.speculation import spec_type
 from support.known_engines import BUILD
 
 MODEL = {"LLAMA_MODEL": "m.gguf"}
@@ -70,20 +69,6 @@ def test_draft_knobs_reach_the_flag_that_the_spec_type_reads(chain: str, flags: 
     assert found == flags
 
 
-def test_the_chain_is_one_flag_in_the_engines_priority() -> None:
-    config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": "draft-simple,ngram-mod"})
-    args = arguments(config, BUILD)
-    assert args.count("--spec-type") == 1
-    assert args[args.index("--spec-type") + 1] == "ngram-mod,draft-simple"
-
-
-def test_spec_types_in_extra_args_replace_the_key_instead_of_being_appended() -> None:
-    config = settings(LLAMA_SPEC_TYPE="ngram-cache", LLAMA_EXTRA_ARGS="--spec-type ngram-mod --spec_type ngram-simple")
-    args = arguments(config, BUILD)
-    assert args.count("--spec-type") == 1
-    assert args[args.index("--spec-type") + 1] == "ngram-simple,ngram-mod"
-
-
 def test_eagle3_samples_off_the_device_where_slots_could_draft_at_once() -> None:
     eagle3 = {"LLAMA_DRAFT_MODEL": "d.gguf", "LLAMA_SPEC_TYPE": "draft-eagle3"}
     several = settings(**eagle3, LLAMA_PARALLEL="2")
@@ -95,11 +80,6 @@ def test_eagle3_samples_off_the_device_where_slots_could_draft_at_once() -> None
     wanted = settings(**eagle3, LLAMA_PARALLEL="2", LLAMA_EXTRA_ARGS="--spec-draft-backend-sampling")
     assert wanted.value("spec-draft-backend-sampling") is True
     assert "drafts of one of them" in wanted.warnings[0]
-
-
-def test_an_unset_minimum_never_exceeds_the_maximum() -> None:
-    config = settings(LLAMA_SPEC_TYPE="ngram-mod", LLAMA_DRAFT_MAX="12")
-    assert value(config, "spec-ngram-mod-n-min") == (12, "default 48, lowered to LLAMA_DRAFT_MAX")
 
 
 def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
@@ -117,63 +97,9 @@ def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
         settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6", LLAMA_EXTRA_ARGS="--spec-ngram-simple-size-n 7")
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ({}, "LLAMA_MODEL is not set"),
-        ({**MODEL, "LLAMA_CTX_SIZE": "lots"}, "LLAMA_CTX_SIZE=lots: not a whole number"),
-        ({**MODEL, "LLAMA_PORT": "70000"}, "LLAMA_PORT=70000: must be from 0 to 65535"),
-        ({**MODEL, "LLAMA_DRAFT_P_MIN": "nan"}, "LLAMA_DRAFT_P_MIN=nan: not a finite number"),
-        ({**MODEL, "LLAMA_ENGINE": "vllm"}, "LLAMA_ENGINE=vllm: use one of: auto, llama-server, xllamacpp"),
-        ({**MODEL, "LLAMA_ARG_FLASH_ATTN": "maybe"}, "LLAMA_ARG_FLASH_ATTN=maybe: use one of: on, off, auto"),
-        ({**MODEL, "LLAMA_ARG_SWA_FULL": "perhaps"}, "LLAMA_ARG_SWA_FULL=perhaps: use 1 or 0"),
-        (
-            {**MODEL, "LLAMA_ARG_DRAFT_MAX": "3"},
-            "LLAMA_ARG_DRAFT_MAX=3: llama.cpp removed it; use LLAMA_DRAFT_MAX",
-        ),
-        ({**MODEL, "LLAMA_EXTRA_ARGS": "--draft-max 3"}, "llama.cpp removed --draft-max; use LLAMA_DRAFT_MAX"),
-        ({**MODEL, "LLAMA_EXTRA_ARGS": "--port"}, "--port needs a value"),
-        ({**MODEL, "LLAMA_EXTRA_ARGS": "--port=1"}, "does not know '--port=1'; write '--port 1'"),
-        ({**MODEL, "LLAMA_EXTRA_ARGS": "--x 'open"}, "No closing quotation"),
-        (DRAFT, "the server would load the draft model and not speculate; set LLAMA_SPEC_TYPE=draft-simple"),
-        ({**MODEL, "LLAMA_SPEC_TYPE": "draft-simple"}, "draft-simple needs a draft model; set LLAMA_DRAFT_MODEL"),
-        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MAX": "0"}, "LLAMA_DRAFT_MAX=0: must be from 1 to 1024"),
-        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_EXTRA_ARGS": "--spec-draft-n-max 0"}, "abort the server"),
-        (
-            {**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MAX": "4", "LLAMA_DRAFT_MIN": "5"},
-            "LLAMA_DRAFT_MIN=5 is above LLAMA_DRAFT_MAX=4",
-        ),
-        ({**DRAFT, "LLAMA_SPEC_TYPE": "draft", "LLAMA_DRAFT_MIN": "5"}, "LLAMA_DRAFT_MIN=5 is above the default 3"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_one_line(env: dict[str, str], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        settings_from_env(env)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_draft_model_from_which_the_engine_detects_the_type_needs_no_type() -> None:
-    config = settings_from_env(DRAFT, detect=lambda _: spec_type("draft-dflash"))
-    assert (config.spec_types, config.spec_source) == (("draft-dflash",), "detected from LLAMA_DRAFT_MODEL")
-
-
-@pytest.mark.parametrize("chain", ["none", "ngram-mod"])
-def test_a_draft_model_that_the_chosen_type_cannot_use_is_not_loaded(chain: str) -> None:
-    config = settings_from_env({**DRAFT, "LLAMA_SPEC_TYPE": chain})
-    assert config.draft_model is None
-    assert any("LLAMA_DRAFT_MODEL is not loaded" in warning for warning in config.warnings)
-
-
 def test_llama_cpps_own_variables_outside_the_catalogue_are_passed_through_without_a_word() -> None:
     config = settings(LLAMA_ARG_RPC="h:1")
     assert (config.native, config.warnings) == ({"LLAMA_ARG_RPC": "h:1"}, ())
-
-
-def test_rollback_mode_is_passed_on_and_said_to_be_for_patched_builds() -> None:
-    config = settings(LLAMA_HYBRID_ROLLBACK_MODE="strict")
-    assert config.rollback_mode == "strict"
-    assert "only patched builds read it" in config.warnings[0]
 
 
 def test_a_secret_is_in_no_argument_and_in_no_representation() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from specdash.backend.start_check import (
     check_start,
     judge,
     line,
-    look_of,
 )
 from specdash.core.records import Drafting, RunRecord, StartCheck
-from specdash.llama.server_answers import parse_slots
 from specdash.llama.start_failures import unspoken
 from support.fault_server import FaultServer, hangs, says
 from support.waiting import until
@@ -71,12 +68,6 @@ def test_slots_and_drafts_give_the_verdict(look: SlotsLook, probed: FirstComplet
     assert (found.drafting, found.checked) == (wanted, 5.0)
     assert found.because
     assert bool(found.fix) is (wanted is Drafting.FAILED)
-
-
-def test_a_server_that_was_asked_for_nothing_is_off_and_one_that_drafts_all_the_same_is_told() -> None:
-    assert judge(promised(types=()), SlotsLook(1, 0), None, None, 0).drafting is Drafting.OFF
-    found = judge(promised(types=()), SlotsLook(1, 1), None, None, 0)
-    assert (found.drafting, found.because) == (Drafting.READY, "it drafts although the settings ask for none")
 
 
 def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
@@ -140,17 +131,6 @@ def test_nothing_is_generated_where_that_would_be_wrong(
             assert server.count("/slots") == 0
 
 
-def test_the_probe_can_be_switched_off() -> None:
-    with FaultServer({"/slots": slots(True)}) as server:
-        found = checked(server, probe=False)
-    assert (found.drafting, found.probe_problem) == (Drafting.READY, "LLAMA_START_PROBE=0")
-
-
-def test_a_free_slot_is_enough_for_a_probe_beside_users() -> None:
-    with FaultServer({"/slots": slots(True, True, busy=1), "/completion": completion(8, 5)}) as server:
-        assert checked(server).drafting is Drafting.YES
-
-
 def test_the_key_is_used() -> None:
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
         checked(server, promised(server.url, key="sesame"))
@@ -193,24 +173,6 @@ def test_a_refusal_of_this_client_is_no_verdict_on_drafting(status: int) -> None
     assert f"HTTP {status}" in found.because
 
 
-def test_a_probe_that_was_not_answered_in_time_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdash.backend.start_check.PROBE_S", 0.2)
-    monkeypatch.setattr("specdash.backend.start_check.RETRY_AFTER_S", (0.0,))
-    first: list[StartCheck] = []
-    with FaultServer({"/slots": slots(True), "/completion": hangs()}) as server:
-
-        def publish(verdict: StartCheck) -> None:
-            if not verdict.pending:
-                first.append(verdict)
-                server.routes["/completion"] = completion(8, 5)
-
-        found = checked(server, publish=publish)
-    assert [(verdict.drafting, verdict.probe_problem) for verdict in first] == [
-        (Drafting.READY, "a first completion did not answer in time")
-    ]
-    assert (found.drafting, found.probe_accepted) == (Drafting.YES, 5)
-
-
 def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
     with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
         watch = StartWatch(promised(server.url), [], SIMPLE, probe=True)
@@ -223,24 +185,6 @@ def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
         assert first is not None
         assert first.pending
         assert watch.done
-
-
-def test_a_watch_waits_until_the_server_is_ready() -> None:
-    loading = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}')
-    with FaultServer({"/health": loading, "/slots": slots(False)}) as server:
-        watch = StartWatch(promised(server.url), [MISMATCH.encode()], SIMPLE, probe=True)
-        while server.count("/health") < 2:
-            time.sleep(0.01)
-        assert watch.take() is None
-        server.routes["/health"] = OK
-        while (found := watch.take()) is None:
-            time.sleep(0.01)
-        assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
-
-
-def test_slots_of_an_old_build_tell_nothing() -> None:
-    assert look_of(parse_slots(b'[{"id":0,"is_processing":false}]')).drafting is None
-    assert look_of("/slots answers HTTP 501").problem == "/slots answers HTTP 501"
 
 
 def test_the_record_keeps_the_verdict_and_one_of_another_version_has_none() -> None:

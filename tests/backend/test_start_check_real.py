@@ -50,16 +50,6 @@ def test_a_server_that_speculates_is_seen_to(models: dict[str, Path], engine: st
         assert "drafted tokens accepted" in said(backend, "speculating: ")
 
 
-@pytest.mark.parametrize("engine", [PACKAGE])
-def test_a_server_that_was_asked_for_no_speculation_is_asked_nothing(
-    models: dict[str, Path], engine: str, tmp_path: Path
-) -> None:
-    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "4096", **engine_env(engine)}
-    with running_backend(env, tmp_path) as backend:
-        found = backend.wait_checked()
-        assert (found.drafting, found.probe_tokens) == (Drafting.OFF, None)
-
-
 @pytest.mark.llama_server
 def test_a_server_that_runs_without_is_named_with_the_cause(models: dict[str, Path], tmp_path: Path) -> None:
     words = [*tiny_models.TOKENS]
@@ -73,20 +63,6 @@ def test_a_server_that_runs_without_is_named_with_the_cause(models: dict[str, Pa
             backend, "running without"
         )
         assert backend.get("/health")["status"] == "ok"
-
-
-@pytest.mark.llama_server
-def test_none_behind_our_back_is_named_although_the_log_is_silent(models: dict[str, Path], tmp_path: Path) -> None:
-    wrapped = behind_our_back(tmp_path)
-    script = tmp_path / "wrapped-llama-server"
-    text = script.read_text(encoding="utf-8").replace(
-        '"$@" \n', '$(echo "$@" | sed s/draft-simple/none,draft-simple/)\n'
-    )
-    script.write_text(text, encoding="utf-8")
-    with running_backend(drafting(models, **wrapped), tmp_path / "run") as backend:
-        found = backend.wait_checked()
-        assert (found.drafting, found.cause) == (Drafting.FAILED, "")
-        assert "the log does not say why" in found.because
 
 
 @pytest.mark.llama_server
@@ -110,14 +86,6 @@ def test_a_server_that_ends_is_told_with_its_cause_and_what_to_do(
     last = backend.stderr.read_text(encoding="utf-8").splitlines()[-1]
     assert last.startswith("specdash: llama-server ended with ")
     assert cause in last
-    assert backend.records() == []
-
-
-@pytest.mark.llama_server
-def test_a_server_that_is_told_to_end_while_it_is_probed_ends_at_once(models: dict[str, Path], tmp_path: Path) -> None:
-    backend = RunningBackend(drafting(models, **engine_env("llama-server")), tmp_path)
-    backend.wait_record()
-    assert backend.stop() == ExitCode.OK
     assert backend.records() == []
 
 

@@ -54,30 +54,15 @@ def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env
     [
         ({"LLAMA_ARG_API_PREFIX": "/llm/"}, "http://127.0.0.1:8080/llm"),
         ({"LLAMA_EXTRA_ARGS": "--api-prefix /a/b", **PAIR}, "https://127.0.0.1:8080/a/b"),
-        ({"LLAMA_HOST": "/run/llama.sock"}, "http:///run/llama.sock"),
     ],
 )
-def test_a_prefix_and_a_socket_are_part_of_the_address(env: dict[str, str], url: str) -> None:
+def test_a_prefix_is_part_of_the_address(env: dict[str, str], url: str) -> None:
     assert settings(**env).url == url
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "url"),
-    [
-        (["--ssl-cert-file", "c.pem", "--ssl-key-file", "k.pem"], {}, "https://127.0.0.1:8080"),
-        ([], PAIR, "https://127.0.0.1:8080"),
-        (["--ssl-cert-file", "c.pem"], {}, "http://127.0.0.1:8080"),
-        (["--api-prefix", "/llm/"], {}, "http://127.0.0.1:8080/llm"),
-        ([], {"LLAMA_ARG_API_PREFIX": "/llm"}, "http://127.0.0.1:8080/llm"),
-    ],
-)
-def test_a_server_that_others_started_is_found_where_it_serves_tls(
-    words: list[str], env: dict[str, str], url: str
-) -> None:
-    found = server_arguments(["llama-server", *words], env, "/srv")
-    assert found.url() == url
-    if words and url.startswith("https"):
-        assert found.certificate == "/srv/c.pem"
+@pytest.mark.parametrize(("words", "env"), [(["--api-prefix", "/llm/"], {}), ([], {"LLAMA_ARG_API_PREFIX": "/llm"})])
+def test_a_server_that_others_started_is_found_below_its_prefix(words: list[str], env: dict[str, str]) -> None:
+    assert server_arguments(["llama-server", *words], env, "/srv").url() == "http://127.0.0.1:8080/llm"
 
 
 @contextmanager

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from typing import TYPE_CHECKING, Any
-
-import pytest
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import append_record
@@ -15,7 +12,6 @@ from specdash.control.deployment import Deployment, Service, ServiceState
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Role
 from specdash.core.errors import ServiceError
 from specdash.core.paths import applies_file, backups_dir
-from support.help_engine import TODAY, help_engine, help_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,24 +94,3 @@ def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
     assert running.join(10)
     assert str(running.error) == "no such unit"
     assert running.record is None
-
-
-def test_it_says_which_of_the_listed_values_the_engine_has_not(tmp_path: Path) -> None:
-    engine = help_engine(tmp_path / "llama-server")
-    text = help_text(TODAY).replace(",draft-dflash,draft-dspark", "")
-    assert text != help_text(TODAY)
-    (tmp_path / "help.txt").write_text(text, encoding="utf-8")
-    engine.write_text(
-        re.sub(r"cat \S+;;", f"cat {tmp_path / 'help.txt'};;", engine.read_text("utf-8")), encoding="utf-8"
-    )
-    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_BIN": str(engine)}
-    missing = console(tmp_path).missing_values("LLAMA_SPEC_TYPE", values)
-    assert set(missing) == {"draft-dflash", "draft-dspark"}
-    assert set(missing.values()) == {"not in llama-server 1234 (abcdef)"}
-    assert console(tmp_path).missing_values("LLAMA_SPEC_TYPE", {**values, "LLAMA_BIN": "/no/such/file"}) == {}
-
-
-@pytest.mark.engine
-def test_a_real_engine_has_all_types_of_drafting(tmp_path: Path) -> None:
-    values = {"LLAMA_MODEL": "m.gguf", "LLAMA_ENGINE": "xllamacpp"}
-    assert console(tmp_path).missing_values("LLAMA_SPEC_TYPE", values) == {}

@@ -25,6 +25,37 @@ if TYPE_CHECKING:
 
 SHIPPED = ("agentic-continuity", "claude-code-qwen", "loop-incident", "max-throughput", "production")
 
+SOURCES = """
+agentic-continuity
+LLAMA_DRAFT_MAX=12 LLAMA_DRAFT_MIN=2 LLAMA_DRAFT_P_MIN=0.80 LLAMA_HYBRID_ROLLBACK_MODE=strict
+PROXY_LOOP_BREAKER=on PROXY_LOOP_WINDOW=6 PROXY_LOOP_REPEAT_THRESHOLD=10
+PROXY_FORCED_THRESHOLD=18 PROXY_NO_PROGRESS_THRESHOLD=5 PROXY_CONTEXT_RELEASE_THRESHOLD=0.95
+PROXY_GUARDRAIL_RETRY=on
+
+max-throughput
+LLAMA_DRAFT_MAX=16 LLAMA_DRAFT_MIN=3 LLAMA_DRAFT_P_MIN=0.72 LLAMA_HYBRID_ROLLBACK_MODE=hybrid
+LLAMA_PARALLEL=1 LLAMA_ARG_FLASH_ATTN=on
+
+loop-incident
+PROXY_LOOP_WINDOW=6 PROXY_LOOP_REPEAT_THRESHOLD=8 PROXY_FORCED_THRESHOLD=14
+PROXY_NO_PROGRESS_THRESHOLD=4 PROXY_CONTEXT_RELEASE_THRESHOLD=0.90
+
+production
+PROXY_MAX_TOKENS_FLOOR=4096 PROXY_STREAM_REASONING_FALLBACK=off
+PROXY_MALFORMED_TOOL_GUARDRAIL=on PROXY_MALFORMED_TOOL_STREAM_STRICT=on
+PROXY_MALFORMED_TOOL_RETRY_MAX=1 PROXY_MALFORMED_TOOL_RETRY_MAX_TOKENS=512
+PROXY_MALFORMED_TOOL_RETRY_TEMPERATURE=0 PROXY_TOOL_NARROWING=off
+PROXY_DISABLE_THINKING_ON_TOOL_TURNS=off PROXY_SESSION_CONTAMINATION_BREAKER=off
+PROXY_AGENTIC_SUPPLEMENT_MODE=legacy
+
+claude-code-qwen
+PROXY_STREAM_REASONING_FALLBACK=off PROXY_MAX_TOKENS_FLOOR=4096
+PROXY_MALFORMED_TOOL_GUARDRAIL=on PROXY_TOOL_NARROWING=on
+PROXY_DISABLE_THINKING_ON_TOOL_TURNS=on PROXY_SESSION_CONTAMINATION_BREAKER=on
+PROXY_AGENTIC_SUPPLEMENT_MODE=clean
+"""
+"""What the seeds give each of them."""
+
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
@@ -48,92 +79,13 @@ class TestShipped:
             assert "UAP" in profile.source
             assert (profile.origin, profile.own, profile.replaces) == (BUILT_IN, False, False)
 
-    @pytest.mark.parametrize(
-        ("name", "values"),
-        [
-            (
-                "agentic-continuity",
-                {
-                    Role.BACKEND: {
-                        "LLAMA_DRAFT_MAX": "12",
-                        "LLAMA_DRAFT_MIN": "2",
-                        "LLAMA_DRAFT_P_MIN": "0.80",
-                        "LLAMA_HYBRID_ROLLBACK_MODE": "strict",
-                    },
-                    Role.PROXY: {
-                        "PROXY_LOOP_BREAKER": "on",
-                        "PROXY_LOOP_WINDOW": "6",
-                        "PROXY_LOOP_REPEAT_THRESHOLD": "10",
-                        "PROXY_FORCED_THRESHOLD": "18",
-                        "PROXY_NO_PROGRESS_THRESHOLD": "5",
-                        "PROXY_CONTEXT_RELEASE_THRESHOLD": "0.95",
-                        "PROXY_GUARDRAIL_RETRY": "on",
-                    },
-                },
-            ),
-            (
-                "max-throughput",
-                {
-                    Role.BACKEND: {
-                        "LLAMA_DRAFT_MAX": "16",
-                        "LLAMA_DRAFT_MIN": "3",
-                        "LLAMA_DRAFT_P_MIN": "0.72",
-                        "LLAMA_HYBRID_ROLLBACK_MODE": "hybrid",
-                        "LLAMA_PARALLEL": "1",
-                        "LLAMA_ARG_FLASH_ATTN": "on",
-                    },
-                },
-            ),
-            (
-                "loop-incident",
-                {
-                    Role.PROXY: {
-                        "PROXY_LOOP_WINDOW": "6",
-                        "PROXY_LOOP_REPEAT_THRESHOLD": "8",
-                        "PROXY_FORCED_THRESHOLD": "14",
-                        "PROXY_NO_PROGRESS_THRESHOLD": "4",
-                        "PROXY_CONTEXT_RELEASE_THRESHOLD": "0.90",
-                    },
-                },
-            ),
-            (
-                "production",
-                {
-                    Role.PROXY: {
-                        "PROXY_MAX_TOKENS_FLOOR": "4096",
-                        "PROXY_STREAM_REASONING_FALLBACK": "off",
-                        "PROXY_MALFORMED_TOOL_GUARDRAIL": "on",
-                        "PROXY_MALFORMED_TOOL_STREAM_STRICT": "on",
-                        "PROXY_MALFORMED_TOOL_RETRY_MAX": "1",
-                        "PROXY_MALFORMED_TOOL_RETRY_MAX_TOKENS": "512",
-                        "PROXY_MALFORMED_TOOL_RETRY_TEMPERATURE": "0",
-                        "PROXY_TOOL_NARROWING": "off",
-                        "PROXY_DISABLE_THINKING_ON_TOOL_TURNS": "off",
-                        "PROXY_SESSION_CONTAMINATION_BREAKER": "off",
-                        "PROXY_AGENTIC_SUPPLEMENT_MODE": "legacy",
-                    },
-                },
-            ),
-            (
-                "claude-code-qwen",
-                {
-                    Role.PROXY: {
-                        "PROXY_STREAM_REASONING_FALLBACK": "off",
-                        "PROXY_MAX_TOKENS_FLOOR": "4096",
-                        "PROXY_MALFORMED_TOOL_GUARDRAIL": "on",
-                        "PROXY_TOOL_NARROWING": "on",
-                        "PROXY_DISABLE_THINKING_ON_TOOL_TURNS": "on",
-                        "PROXY_SESSION_CONTAMINATION_BREAKER": "on",
-                        "PROXY_AGENTIC_SUPPLEMENT_MODE": "clean",
-                    },
-                },
-            ),
-        ],
-    )
-    def test_their_values_are_the_sources(
-        self, env: dict[str, str], name: str, values: dict[Role, dict[str, str]]
-    ) -> None:
-        assert find_profile(name, env).values == values
+    def test_their_values_are_the_sources(self, env: dict[str, str]) -> None:
+        for name, *words in (profile.split() for profile in SOURCES.strip().split("\n\n")):
+            values = find_profile(name, env).values
+            assert {key: text for keys in values.values() for key, text in keys.items()} == dict(
+                word.split("=") for word in words
+            ), name
+            assert all(key.startswith("PROXY_") == (role is Role.PROXY) for role in values for key in values[role])
 
     @pytest.mark.parametrize("name", SHIPPED)
     def test_the_services_take_all_of_them(self, env: dict[str, str], name: str) -> None:
@@ -176,11 +128,6 @@ class TestOwn:
     def test_an_unknown_name_gets_a_likely_one(self, env: dict[str, str]) -> None:
         with pytest.raises(InputError, match="no profile 'max-througput'; did you mean max-throughput"):
             find_profile("max-througput", env)
-
-    def test_a_file_in_the_place_of_the_directory_holds_none(self, env: dict[str, str]) -> None:
-        user_profiles_dir(env).parent.mkdir(parents=True)
-        user_profiles_dir(env).write_text("", encoding="utf-8")
-        assert len(all_profiles(env)) == len(SHIPPED)
 
     @pytest.mark.parametrize("content", [b"\xff", b"x" * (1 << 21)])
     def test_bytes_that_are_no_text_are_no_profile(self, env: dict[str, str], content: bytes) -> None:
@@ -276,12 +223,6 @@ class TestConversion:
             find_profile("mine", env)
         assert [wrong.path for wrong in broken_profiles(env)] == [old]
         assert old.read_text(encoding="utf-8") == body
-
-    def test_an_env_file_of_that_name_is_not_replaced(self, env: dict[str, str]) -> None:
-        old = write(env, OLD, ending="toml")
-        write(env, "LLAMA_DRAFT_MAX=3\n")
-        assert find_profile("mine", env).values == {Role.BACKEND: {"LLAMA_DRAFT_MAX": "3"}}
-        assert old.exists()
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,6 @@ class TestListing:
             (1, False, None),
         ]
 
-    def test_a_sleeping_server_is_not_woken(self, server: FaultUpstream, target: Target) -> None:
-        server.routes["/props"] = props(is_sleeping=True)
-        found = slots.list_slots(target)
-        assert (found.asleep, found.slots) == (True, ())
-        assert not asked(server, "/slots")
-
     def test_a_router_wants_a_model_named(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/props"] = props(role="router")
         with pytest.raises(RefusedError, match="--model"):
@@ -115,13 +109,6 @@ class TestRefusedBeforehand:
             slots.plan(target, SlotAction.ERASE, number)
         assert not asked(server, f"/slots/{number}")
 
-    @pytest.mark.parametrize("action", list(SlotAction))
-    def test_a_busy_slot(self, action: SlotAction, server: FaultUpstream, target: Target) -> None:
-        server.routes["/slots"] = says([slot(0, busy=True), slot(1)])
-        with pytest.raises(RefusedError, match="slot 0 is busy"):
-            slots.plan(target, action, 0, "f")
-        assert not asked(server, "/slots/0")
-
     def test_saving_a_slot_that_holds_nothing(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots"] = says([slot(0, tokens=0), slot(1)])
         with pytest.raises(RefusedError, match="holds nothing"):
@@ -133,14 +120,6 @@ class TestRefusedBeforehand:
         with pytest.raises(RefusedError, match="sleeps"):
             slots.plan(target, action, 0, "f")
         assert {item.path for item in server.calls} == {"/props"}
-
-    @pytest.mark.parametrize("action", list(SlotAction))
-    def test_a_server_without_a_place_for_them_names_flag_and_key(
-        self, action: SlotAction, server: FaultUpstream, target: Target
-    ) -> None:
-        server.routes["/slots/0"] = NO_ACTIONS
-        with pytest.raises(RefusedError, match=r"501.*--slot-save-path.*LLAMA_SLOT_SAVE_PATH"):
-            slots.plan(target, action, 0, "f")
 
     @pytest.mark.parametrize("name", ["", "/etc/passwd", "..", "x..y", "a\\b", "a:b", "a\x00b", " a", "a.", "n" * 300])
     def test_a_name_that_is_no_plain_file_name(self, name: str, server: FaultUpstream, target: Target) -> None:
@@ -199,10 +178,6 @@ class TestSaving:
     def test_the_model_of_a_router_goes_into_the_body_too(self, server: FaultUpstream) -> None:
         slots.carry_out(slots.plan(Target(server.url, model="a"), SlotAction.SAVE, 0, "f"))
         assert asked(server, "/slots/0")[-1] == {"filename": "f", "model": "a"}
-
-    def test_a_file_of_that_name_is_replaced_by_the_server(self, target: Target) -> None:
-        (warning,) = slots.plan(target, SlotAction.SAVE, 0, "f").warnings
-        assert "is replaced" in warning
 
     def test_a_slot_that_turned_out_empty_is_no_saved_slot(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots/0"] = says({**SAVED, "n_saved": 0})

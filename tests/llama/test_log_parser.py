@@ -310,6 +310,11 @@ class TestPieces:
         assert [line.encode() + b"\n" for line in batch.tail[:3]] == [begun, step, step]
         assert batch.tail_kinds == TOLD + DETAIL + DETAIL + TOLD
 
+    def test_what_follows_on_a_line_of_its_own_is_detail(self) -> None:
+        begun = b"0.00.001.001 I slot launch_slot_: id  0 | task 7 | processing task, is_child = 0\n"
+        batch = LogParser(tail_lines=2).feed(begun + b"\tmirostat = 0, mirostat_lr = 0.100\n")
+        assert batch.tail_kinds == TOLD + DETAIL
+
     def test_the_tail_is_the_last_lines_cleaned(self) -> None:
         batch = LogParser(tail_lines=2).feed(b"one\n\x1b[1mtwo\x1b[0m\tx\r\n\xffthree\x00" + b"z" * 600 + b"\n")
         assert batch.tail == ("two x", "\N{REPLACEMENT CHARACTER}three" + "z" * 494)

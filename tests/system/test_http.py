@@ -1,4 +1,4 @@
-"""Questions to real sockets: prefixes, Unix sockets, certificates, cancelling; faults are in test_http_faults."""
+"""Questions to real sockets: prefixes, certificates, cancelling; faults are in test_http_faults."""
 
 from __future__ import annotations
 
@@ -51,13 +51,6 @@ class _Echo(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-class _UnixServer(HTTPServer):
-    address_family = socket.AF_UNIX
-
-    def server_bind(self) -> None:
-        self.socket.bind(self.server_address)
-
-
 @contextlib.contextmanager
 def running(server: HTTPServer) -> Iterator[HTTPServer]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -80,13 +73,6 @@ def test_a_question_is_put_below_the_prefix_and_answered_whole() -> None:
         assert (posted.json["method"], json.loads(posted.json["body"])) == ("POST", {"a": [1]})
         assert http.status_of(url, "/", 5.0) == 201
     assert http.status_of(url, "/", 5.0) is None
-
-
-def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
-    path = tmp_path / "x.sock"
-    with running(_UnixServer(str(path), _Echo)):  # type: ignore[arg-type]
-        for url in (f"http://{path}", f"http://{path}:8080"):
-            assert http.ask(url, "/y").json["path"] == "/y"
 
 
 def test_a_certificate_is_checked_unless_the_service_is_known_by_its_pid(tmp_path: Path) -> None:

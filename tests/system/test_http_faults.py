@@ -165,7 +165,7 @@ NOBODY: dict[str, tuple[str, FailureKind]] = {
     "a port that cannot be": ("http://127.0.0.1:99999", K.UNREACHABLE),
     "no address": ("http://[::", K.UNREACHABLE),
     "a name that cannot be": ("http://" + "a" * 80 + ".b:1", K.UNREACHABLE),
-    "no such socket file": ("http:///no/such.sock", K.UNREACHABLE),
+    "no host": ("http:///no/such.sock", K.UNREACHABLE),
 }
 
 

@@ -23,7 +23,7 @@ from specdash.core.errors import Finding, Severity, SpecdashError
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from specdash.core.changes import WantedValues
 
@@ -80,10 +80,6 @@ class FakeConsole:
                 text = f"LLAMA_DRAFT_MAX={key_change.after}: the draft model has room for 64"
                 findings.insert(0, Finding("draft-room", Severity.ERROR, text, key_change.key, "use at most 64"))
         return self._plan(made, tuple(findings), profile)
-
-    def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
-        """An engine without one of the types of drafting."""
-        return {"draft-dspark": "not in llama-server b9999"} if key == "LLAMA_SPEC_TYPE" else {}
 
     def plan_rollback(self) -> Any:
         """Back to the last good one."""

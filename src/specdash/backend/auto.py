@@ -106,13 +106,14 @@ def loads(settings: BackendSettings, model: GgufFacts | None, *, on_gpu: bool) -
     return target, draft
 
 
-def longest_asked(settings: BackendSettings) -> int:
-    """Tokens of the longest draft that the chain asks for: so many, and the token before, are verified at once."""
-    known = [item for item in map(spec_type, settings.spec_types) if item is not None]
-    asked = [
-        item.fixed_draft_length if item.max_parameter is None else settings.value(item.max_parameter) for item in known
-    ]
-    return max((int(number or 0) for number in asked), default=0)
+def longest_asked(settings: BackendSettings, draft: GgufFacts | None = None) -> int:
+    """Tokens of the longest draft that the chain makes: so many, and the token before, are verified at once."""
+    block = draft.number("block_size") if draft is not None else None
+    longest = 0
+    for kind in filter(None, map(spec_type, settings.spec_types)):
+        asked = kind.fixed_draft_length if kind.max_parameter is None else settings.value(kind.max_parameter)
+        longest = max(longest, min(int(asked or 0), kind.longest_draft(block) or int(asked or 0)))
+    return longest
 
 
 def _layers(wanted: int, *, on_gpu: bool) -> int:
@@ -180,19 +181,6 @@ def _with_a_draft(name: str, draft: GgufFacts) -> str:
     if name == _MTP:
         return "the draft model has prediction (nextn) layers"
     return f"the draft model's architecture is {draft.architecture}"
-
-
-def slowed_down(settings: BackendSettings, facts: GgufFacts | None) -> str | None:
-    """What to say of prediction layers that somebody asked for in a model that they slow down; None otherwise."""
-    if _MTP not in settings.spec_types or facts is None or settings.decisions:
-        return None
-    parameters = describe(facts).parameters
-    if not 0 < parameters < MTP_PAYS_FROM:
-        return None
-    return (
-        f"{settings.spec_source}={','.join(settings.spec_types)}: the model has {billions(parameters)} parameters, "
-        f"and under {billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
-    )
 
 
 def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bool]) -> BackendSettings:

@@ -13,7 +13,7 @@ import os
 import time
 from dataclasses import field
 from math import sqrt
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, RefusedError, SpecdashError
@@ -30,7 +30,6 @@ from specdash.system.stats import Z_95, Interval, interval, mean, mean_reach, me
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from specdash.collect.host import OthersMeter
     from specdash.core.readings import Slots
 
 
@@ -41,7 +40,6 @@ LIMIT_S = 300.0
 SPARE_TOKENS = 16
 """Of a slot's context, left free."""
 IDLE_S = 60.0
-"""How long to wait for requests of others to end."""
 _ANSWER_S = 5.0
 _SILENCE_S = 1800.0
 _TEXT = (
@@ -74,8 +72,6 @@ class BaselineEffort:
     rounds: int = ROUNDS
     tokens: int = TOKENS
     limit_s: float = LIMIT_S
-    prompt_s: float | None = None
-    """Seconds that reading one prompt may take; cells that would need more are left out."""
     idle_s: float = IDLE_S
     """How long to wait for requests of others to end."""
     widest: float = 1.5
@@ -124,16 +120,20 @@ class MeasuredServer:
     ) -> None:
         """`engine` names it where that is known; else it is what /props says. Raises `UnreachableError` when nobody
         answers, `RefusedError` when it does not tell whether it speculates."""
+        from specdash.collect.host import OthersMeter
+
         self.url = url
         self._cancel = cancel or Cancel()
         self._client = BlockingClient(url, key, timeout=_ANSWER_S, cancel=self._cancel, verified=verified)
         self.gpu = gpu
         self.generated = 0
-        """Tokens of all answers to `complete`."""
+        """Tokens of all its answers."""
         self.props = self._client.props()
         self.engine = engine or self.props.build_info or ""
-        self._others = _others_meter(url)
-        self.slots = self._checked()
+        self._others = OthersMeter(url)
+        self.slots = self.look()
+        if self.slots.drafting is None:
+            raise RefusedError(f"{url} does not tell whether it speculates; a newer llama.cpp does")
         self._tokens = self._client.tokenised(_TEXT, special=False)
 
     def __enter__(self) -> Self:
@@ -183,27 +183,20 @@ class MeasuredServer:
     def wait_idle(self, limit_s: float = IDLE_S) -> None:
         """Until no slot works. Raises `RefusedError` when somebody goes on using the server."""
         deadline = time.monotonic() + limit_s
-        while any(slot.is_processing for slot in self._client.slots().slots):
+        while any(slot.is_processing for slot in self.look().slots):
             if time.monotonic() > deadline:
                 raise RefusedError(f"{self.url} is in use, and requests of others would be measured too; try again")
             time.sleep(0.2)
 
     def generate(self, slot: int, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-        """One answer of just so many tokens from the slot; its `timings`. Raises `SpecdashError`.
-
-        Not streamed: writing every token to a client of its own takes time that decode might have had.
-        """
-        body = {
-            "prompt": prompt, "n_predict": tokens, "ignore_eos": True, "cache_prompt": True, "stream": False,
-            "id_slot": slot, "seed": slot + 1,
-        }  # fmt: skip
-        return mapping(self._client.complete(body, _SILENCE_S, self.url).get("timings"))
+        """The `timings` of one answer from the slot. Raises `SpecdashError`."""
+        return mapping(self.complete({slot: prompt}, tokens)[0].get("timings"))
 
     def complete(self, prompts: Mapping[int, Sequence[int]], tokens: int) -> list[dict[str, Any]]:
         """Greedy answers of just so many tokens to the prompts of these slots, in their order. Raises `SpecdashError`.
 
         Several prompts go in one request, so that all begin with the same batch; the server then takes the slot that
-        holds most of a prompt already.
+        holds most of a prompt already. Not streamed: writing every token to a client takes time that decode might have.
         """
         slots = list(prompts)
         body: dict[str, Any] = {
@@ -223,48 +216,22 @@ class MeasuredServer:
         self.generated += sum(int(item.get("predicted_n") or 0) for item in timings)
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
 
-    @property
-    def keeps_states(self) -> bool:
-        """Whether its model, where this machine has the file, has recurrent states: it then saves them as it
-        speculates, in every step, which no short completion tells apart."""
-        from specdash.llama.gguf import read_facts
-        from specdash.llama.model_facts import shape_of
-
-        try:
-            shape = shape_of(read_facts(self.props.model_path)) if self.props.model_path else None
-        except (OSError, SpecdashError):
-            return False
-        return shape is not None and shape.recurrent
-
     def look(self) -> Slots:
-        """The slots as they are now. Raises as `BlockingClient.look` does."""
+        """The slots as they are now."""
         return self._client.slots()
 
     def baseline(self, cell: BaselineCell, rate: Interval, requests: int, tokens: int, **more: Any) -> Baseline:
         """The baseline of a cell; `rate` is in tokens a second."""
-        path = self.props.model_path or ""
+        path = Path(self.props.model_path or "")
         try:
-            size = Path(path).stat().st_size if path else None
+            size = path.stat().st_size if path.name else None
         except (OSError, ValueError):
             size = None
         return Baseline(
-            at=time.time(), model=PurePath(path).name, engine=self.engine, context=cell.context,
+            at=time.time(), model=path.name, engine=self.engine, context=cell.context,
             concurrency=cell.concurrency, decode_rate=rate.value, low=rate.low, high=rate.high, requests=requests,
             model_bytes=size, gpu=self.gpu, decode_tokens=tokens, others=self._others.share(), **more,
         )  # fmt: skip
-
-    def _checked(self) -> Slots:
-        slots = self._client.slots()
-        if slots.drafting is None:
-            raise RefusedError(f"{self.url} does not tell whether it speculates; a newer llama.cpp does")
-        return slots
-
-
-def _others_meter(url: str) -> OthersMeter:
-    """What other programs take of the CPUs from one baseline to the next."""
-    from specdash.collect.host import OthersMeter
-
-    return OthersMeter(url)
 
 
 def gpu_names() -> str | None:
@@ -284,13 +251,9 @@ NARROW = 0.01
 _PIECES = (32, 512)
 """Tokens of a prompt that are read at once, at least and at most: whoever comes meanwhile waits for these alone."""
 _PIECE_S = 0.4
-_MOST_TRIES = 2
-"""Times as many rounds as were asked for, where their interval is too wide to keep."""
-_GROWTH = 8 * STEP_ROUNDS * _MOST_TRIES
+_GROWTH = 8 * STEP_ROUNDS
 """Tokens by which a prompt grows while it is measured."""
-BY_ITSELF = BaselineEffort(
-    (64, 1024, 8192), rounds=STEP_ROUNDS, tokens=2, limit_s=8.0, prompt_s=2.0, idle_s=2.0, frugal=True
-)
+BY_ITSELF = BaselineEffort((64, 1024, 8192), rounds=STEP_ROUNDS, tokens=2, limit_s=8.0, idle_s=2.0, frugal=True)
 """What is measured without being asked: seconds, in slots that nobody uses."""
 _STALL = 3.0
 """A step that took so many times the median tells of a stall, and counts no more than that."""
@@ -314,7 +277,7 @@ def measure_steps(
     Raises `InputError` where nothing can be measured, `RefusedError` when others go on using the server, and for a
     model with recurrent states.
     """
-    if server.keeps_states:
+    if _keeps_states(server.props.model_path):
         raise RefusedError(
             "the model has recurrent states, saved as it speculates, so its steps are not those of a server "
             "without speculation; measure that with `specdash baseline record` on an engine of its own"
@@ -328,30 +291,21 @@ def measure_steps(
     began = time.monotonic()
     for number, cell in enumerate(cells):
         left = effort.limit_s - (time.monotonic() - began)
-        needed = asking.prompt_s(cell) or 0.0
-        if left <= 0 or needed > min(left, effort.prompt_s or left):
+        if left <= 0:
             report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
             continue
         on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
-        problem = asking.read(cell, min(left, effort.prompt_s or left))
+        problem = asking.read(cell, left)
         if problem:
             report.left_out.append(f"{cell.words}: {problem}")
             continue
         sums = StepTimes()
         deadline = time.monotonic() + max(left / (len(cells) - number), 0.5)
         along = asking.reads_draft_model is not False
-        while sums.rounds < _MOST_TRIES * effort.rounds and not (
-            sums.rounds >= LEAST_ROUNDS and time.monotonic() > deadline
-        ):
+        while sums.rounds < effort.rounds and (sums.rounds < LEAST_ROUNDS or time.monotonic() < deadline):
             asking.round(cell, sums, drafts=along)
-            enough = sums.rounds >= effort.rounds
-            if not enough and (sums.rounds < LEAST_ROUNDS or sums.rounds % 3):
-                continue
-            known = step_of(sums, reads_along=along)
+            known = step_of(sums, reads_along=along) if sums.rounds % 3 == 0 else None
             if known is not None and sqrt(known.high / known.low) - 1 < NARROW:
-                break
-            # While it is too wide to keep, and there is time, more of them may make it narrow.
-            if enough and (known is None or known.high <= effort.widest * known.low):
                 break
         step = step_of(sums, reads_along=along)
         if step is None:
@@ -361,15 +315,29 @@ def measure_steps(
             report.left_out.append(f"{cell.words}: steps without a draft take {step.low:.1f} to {step.high:.1f} ms")
             continue
         rate = Interval(1000 / step.value, 1000 / step.high, 1000 / step.low)
+        own = sums.own_token
         baseline = server.baseline(
-            cell, rate, sums.rounds, 2, method=BaselineMethod.TWO_TOKENS, draft_token_s=sums.draft_token_s,
-            pair_share=median(sums.pairs),
+            cell, rate, sums.rounds, 2, method=BaselineMethod.TWO_TOKENS,
+            draft_token_s=None if own is None else own.value / 1000.0, pair_share=median(sums.pairs),
         )  # fmt: skip
         keep(baseline)
         report.measured.append(baseline)
         on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
     report.generated = server.generated
     return report
+
+
+def _keeps_states(path: str | None) -> bool:
+    """Whether the model, where this machine has the file, has recurrent states: it then saves them as it speculates, in
+    every step, which no short completion tells apart."""
+    from specdash.llama.gguf import read_facts
+    from specdash.llama.model_facts import shape_of
+
+    try:
+        shape = shape_of(read_facts(path)) if path else None
+    except (OSError, SpecdashError):
+        return False
+    return shape is not None and shape.recurrent
 
 
 def measure_unasked(
@@ -420,12 +388,6 @@ class StepTimes:
         found = interval(median_of(self.own))
         return Interval(max(found.value, 0.0), max(found.low, 0.0), max(found.high, 0.0))
 
-    @property
-    def draft_token_s(self) -> float | None:
-        """Seconds that drafting one token takes."""
-        own = self.own_token
-        return None if own is None else own.value / 1000.0
-
 
 def step_of(times: StepTimes, *, reads_along: bool) -> Interval | None:
     """Milliseconds of a decode step without speculation, with the interval; None of too few.
@@ -475,13 +437,6 @@ class StepAsking:
         if not kinds:
             return None
         return any(kind is None or kind.reads_draft_model for kind in kinds)
-
-    def prompt_s(self, cell: BaselineCell) -> float | None:
-        """Seconds that reading the prompts of a cell takes, as far as the first one told."""
-        if self._token_s is None:
-            return None
-        held = [len(self._texts.get(slot, ())) for slot in self._slots[: cell.concurrency]]
-        return self._token_s * sum(max(0, cell.context - length) for length in held)
 
     def read(self, cell: BaselineCell, limit_s: float) -> str:
         """Put a prompt of the cell's length into its slots; why that is not possible, "" when it was."""
@@ -597,21 +552,20 @@ def _lines(path: Path) -> list[str]:
 
 
 def _replace(path: Path, stays: Callable[[Baseline], bool], added: Iterable[Baseline] = ()) -> None:
-    """Write the file anew: what stays, lines that are no baselines of ours (of a newer version), and what is added."""
+    """Write the file again: what stays, lines of a newer version, and what is added."""
+
+    def kept(line: str) -> bool:
+        known = Baseline.from_json(line)
+        return bool(line.strip()) and (known is None or stays(known))
+
     try:
         files.make_directories(path.parent)
         with files.locked(path.parent, path.name):
-            kept = [line for line in _lines(path) if line.strip() and _stays(line, stays)]
-            kept += [baseline.to_json() for baseline in added]
-            # Never an empty file: whoever follows it takes that for a file whose writer has not begun.
-            files.replace(path, ("\n".join(kept) + "\n").encode())
+            lines = [*filter(kept, _lines(path)), *(baseline.to_json() for baseline in added)]
+            # Never an empty file: a follower takes that for a file whose writer has not begun.
+            files.replace(path, ("\n".join(lines) + "\n").encode())
             files.sync_directory(path.parent)
     except files.BusyError as error:
         raise ConflictError(str(error)) from None
     except OSError as error:
         raise NotWrittenError(files.not_written(path, error)) from None
-
-
-def _stays(line: str, stays: Callable[[Baseline], bool]) -> bool:
-    known = Baseline.from_json(line)
-    return known is None or stays(known)

@@ -187,7 +187,8 @@ def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:
             silent = False
         listed = known.first(wanted)
         if listed is None:
-            lacks += () if silent else _lack(parameter, assigned, wanted[0], known)
+            if not silent:
+                lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
         else:
             into += [listed] if parameter.kind is ValueKind.SWITCH else [listed, parameter.text(assigned.value)]
     names = [name for name in settings.spec_types if known.has_type(name)]
@@ -218,11 +219,6 @@ def secrets(settings: BackendSettings) -> dict[str, str]:
     return {variable: value for variable, value in found.items() if variable is not None}
 
 
-def on_purpose(assigned: ParameterValue) -> bool:
-    """Whether somebody set the value, and not a default of ours."""
-    return assigned.source != DEFAULT
-
-
 def key_of(source: str) -> str | None:
     """The env key behind a value's source, None for a default."""
     return source if source in BY_KEY or source.startswith("LLAMA_") else None
@@ -233,17 +229,15 @@ def setting_of(parameter: Parameter, assigned: ParameterValue) -> str:
     return setting(key_of(assigned.source) or parameter.key, parameter, assigned.value)
 
 
-def _lack(parameter: Parameter, assigned: ParameterValue, flag: str, known: Capabilities) -> list[Finding]:
-    """A parameter that the build has no flag for: refused where the server would be another one without it."""
-    asked, key, named = on_purpose(assigned), key_of(assigned.source), setting_of(parameter, assigned)
-    fix = f"remove it, or {_NEWER}"
+def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str) -> list[Finding]:
+    """A parameter that an engine does not have: refused where the server would be another one without it, else left out
+    with a warning where somebody set it."""
+    asked, key, named = assigned.source != DEFAULT, key_of(assigned.source), setting_of(parameter, assigned)
     if parameter.name in ESSENTIAL or (asked and (parameter in SPECULATION or assigned.source == EXTRA_ARGS)):
-        return [error(LACKS, f"{named}: {known.words} has no {flag}", key, fix)]
+        return [error(LACKS, f"{named}: {has_not}", key, fix)]
     if parameter.name in _SHOWN_BY_SPECDASH:
-        message = f"{known.words} has no {flag}: specdash cannot show what it reads there"
-        return [warning(LACKS, message, key or parameter.key, fix)]
-    message = f"{named} is left out: {known.words} has no {flag}"
-    return [warning(LACKS, message, key, fix)] if asked else []
+        return [warning(LACKS, f"{has_not}: specdash cannot show what it reads there", key or parameter.key, fix)]
+    return [warning(LACKS, f"{named} is left out: {has_not}", key, fix)] if asked else []
 
 
 def _arguments(words: tuple[str, ...], known: Capabilities) -> Iterator[list[str]]:

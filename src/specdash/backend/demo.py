@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib import resources
 from pathlib import Path
 
@@ -21,9 +20,6 @@ A token then takes 5 to 7 ms on one core, not 0.3, against some 0.25 of the draf
 WIDE_DRAFT_LENGTH = 3
 """llama.cpp's CPU kernels verify four tokens at once for little more than one; a fifth costs a pass of its own."""
 WIDE_LAYERS = 4
-WIDE_BYTES = 82_000_000
-_SPARE_DISK = 64_000_000
-_SPARE_MEMORY = 256 * 1024**2
 CONTEXT = 16384
 SLOTS = 4
 
@@ -50,20 +46,12 @@ def widened_target(directory: Path) -> tuple[DemoTarget, str]:
     """The target at the cost that a real one has against its draft, written into `directory`; "" behind it.
 
     The file is sparse: 81 MB long, some 5 MB of disk where the file system knows holes, 81 MB of memory once it is
-    read. Where disk or memory is too small for that, the bundled one, and why.
+    read. Where it cannot be written, the bundled one, and why.
     """
-    import psutil
-
     from specdash.llama.widening import Dimensions, resize
 
     path = directory / TARGET_MODEL
     try:
-        free = shutil.disk_usage(directory).free
-        if free < WIDE_BYTES + _SPARE_DISK:
-            return bundled_target(), f"{directory} has {free // 1_000_000} MB left"
-        free = psutil.virtual_memory().available
-        if free < WIDE_BYTES + _SPARE_MEMORY:
-            return bundled_target(), f"{free // 1_000_000} MB of memory are free"
         resize(bundled_model(TARGET_MODEL), path, Dimensions(WIDE_LAYERS, WIDE_ROWS))
     except OSError as error:
         return bundled_target(), f"{path}: {error.strerror or error}"

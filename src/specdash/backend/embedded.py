@@ -17,17 +17,16 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, on_purpose, secrets, setting_of
+from specdash.backend.binary import LACKS, Capabilities, key_of, lack, secrets
 from specdash.backend.rules import error, warning
-from specdash.core.parameter_catalogue import ENGINE, SPECULATION
+from specdash.core.parameter_catalogue import ENGINE
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.backend.settings import BackendSettings, ParameterValue
+    from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
-    from specdash.core.parameters import Parameter
 
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
 API_KEY_VARIABLE = "LLAMA_API_KEY"
@@ -75,7 +74,8 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
         if assigned is None:
             continue
         if parameter.attribute is None or parameter.attribute not in known.flags:
-            found.lacks.extend(_lack(parameter, assigned))
+            instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
+            found.lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
             continue
         value = not assigned.value if parameter.inverted else assigned.value
         found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
@@ -94,18 +94,6 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
         message = f"{key} has no effect: xllamacpp does not read it"
         found.lacks.append(warning(LACKS, message, key, "use llama-server for it"))
     return found
-
-
-def _lack(parameter: Parameter, assigned: ParameterValue) -> list[Finding]:
-    text = setting_of(parameter, assigned)
-    refused = parameter in SPECULATION or parameter.name in ESSENTIAL or assigned.source == "LLAMA_EXTRA_ARGS"
-    if not on_purpose(assigned) and parameter.name not in ESSENTIAL:
-        return []
-    message = (
-        f"{text}: xllamacpp has no such parameter" if refused else f"{text} is left out: xllamacpp has no such one"
-    )
-    fix = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
-    return [(error if refused else warning)(LACKS, message, key_of(assigned.source), fix)]
 
 
 def environment(settings: BackendSettings, known: Capabilities) -> dict[str, str]:

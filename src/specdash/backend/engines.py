@@ -22,8 +22,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities, from_help, parse_help
-from specdash.core.errors import EngineMissingError
+from specdash.backend.settings import engine_settings, negated
+from specdash.core.errors import EngineMissingError, SpecdashError
 from specdash.core.paths import cache_dir
 from specdash.core.speculation import NO_SPECULATION
 from specdash.system import files
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from specdash.backend.settings import BackendSettings
+    from specdash.core.errors import Finding
 
 BINARY = "llama-server"
 PACKAGE = "xllamacpp"
@@ -129,6 +132,21 @@ def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) 
     if settings.engine == BINARY:
         raise EngineMissingError(f"no {BINARY} on PATH", "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto", key=KEY)
     return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY, env)
+
+
+def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """The spec types and `LLAMA_ARG_*` variables in the help of the engine that a backend env chooses; none where it
+    cannot be asked."""
+    try:
+        can = find_engine(engine_settings(env, base), base).can
+    except (SpecdashError, ValueError, OSError):
+        return frozenset()
+    return can.variables | frozenset(can.spec_types) | frozenset(map(negated, can.variables))
+
+
+def lacking(settings: BackendSettings, can: Capabilities) -> tuple[Finding, ...]:
+    """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
+    return tuple((embedded.fit if can.kind == PACKAGE else binary.fit)(settings, can).lacks)
 
 
 def package_version() -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -19,10 +18,11 @@ from specdash.backend import auto, binary, embedded
 from specdash.backend.devices import used_gpus
 from specdash.backend.engines import PACKAGE, Engine, find_engine
 from specdash.backend.plan import Circumstances, plan
+from specdash.backend.rules.machine import place
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.changes import is_secret
 from specdash.core.envfile import read_values
-from specdash.core.errors import EngineMissingError, InputError, PortInUseError, Severity, errors
+from specdash.core.errors import EngineMissingError, InputError, PortInUseError, Problem, Severity, errors
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
@@ -39,51 +39,20 @@ if TYPE_CHECKING:
     from specdash.core.records import StartCheck
 
 
-# Whether somebody answers where a server shall listen: a port, or a Unix socket in the file system.
-
-_CONNECT_S = 0.1
-
-
 def free_port(host: str) -> int:
     """A port nobody listens on now."""
-    with socket.create_server((host, 0), family=family(host)) as server:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
         return int(server.getsockname()[1])
 
 
-def family(host: str) -> socket.AddressFamily:
-    """Of an address or a name."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
 def is_listening(settings: BackendSettings) -> bool:
-    """Whether a connection can be made now."""
+    """Whether a connection to the server can be made now."""
     with contextlib.suppress(OSError):
-        if _is_socket(settings):
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(_CONNECT_S)
-                client.connect(settings.host)
-                return True
         host = urlsplit(settings.url).hostname or ""
-        with socket.create_connection((host, settings.port), timeout=_CONNECT_S):
+        with socket.create_connection((host, settings.port), timeout=0.1):
             return True
     return False
-
-
-def clear_stale_socket(settings: BackendSettings) -> None:
-    """Remove the socket file that a server left behind: llama.cpp's does, and the next one could not listen there.
-
-    Raises `PortInUseError` when somebody still answers on it.
-    """
-    file = Path(settings.host)
-    if not _is_socket(settings) or not file.is_socket():
-        return
-    if is_listening(settings):
-        raise PortInUseError(f"LLAMA_HOST={settings.host}: somebody listens there already; stop them, or name another")
-    file.unlink(missing_ok=True)
-
-
-def _is_socket(settings: BackendSettings) -> bool:
-    return settings.host.endswith(".sock")
 
 
 NO_BACKTRACE = "GGML_NO_BACKTRACE"
@@ -289,24 +258,10 @@ def make_plan(
 
 
 def check_port(settings: BackendSettings) -> None:
-    """Raise `PortInUseError` when somebody listens there already, naming them where the system tells."""
-    if settings.host.endswith(".sock"):
-        return
-    try:
-        with socket.create_server((settings.host, settings.port), family=family(settings.host)):
-            return
-    except PermissionError:
-        raise InputError(f"port {settings.port}: not permitted for this user; set LLAMA_PORT above 1023") from None
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            reason = error.strerror or str(error)
-            raise InputError(f"LLAMA_HOST={settings.host}: cannot listen there ({reason})") from None
-    from specdash.system.processes import listening_pid, name_of
-
-    owner = listening_pid(settings.port)
-    name = name_of(owner) if owner else None
-    by = f" by {name} (pid {owner})" if name else ""
-    raise PortInUseError(f"port {settings.port} is in use{by}; stop it, or set another LLAMA_PORT")
+    """Raise `PortInUseError` when another process listens there, and `InputError` where nothing could."""
+    for found in place(settings.host, settings.port, "LLAMA_HOST", "LLAMA_PORT", frozenset()):
+        failure = PortInUseError if found.rule == "port-owner" else InputError
+        raise failure(Problem(found.message, found.fix, found.key))
 
 
 # The note that a running server leaves of itself, so that dashboards and applies find it.

@@ -101,7 +101,7 @@ class Plan:
     own: frozenset[int] = frozenset()
     """The processes of this service now."""
     dropped: frozenset[str] = frozenset()
-    """Keys that were left out because their value is an error: a rule that depends on one of them says nothing."""
+    """Keys that were left out because their value is an error: nothing is measured against it then."""
     problems: tuple[Finding, ...] = ()
     """What was found while the plan was made; with an error among them nothing can be started."""
     failure: SpecdashError | None = None
@@ -114,7 +114,9 @@ class Plan:
 
         out = [*self.problems, *(row for rule in values.ALWAYS for row in rule(self.values, self.circumstances))]
         if not self.unread:
-            out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
+            # In place of a value that was left out stands its default, whose size says nothing.
+            sizes = () if self.dropped else values.RULES
+            out += [row for rule in (*sizes, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
             out += proxy.pair(self.settings, other, self.circumstances) if other is not None else ()
         return in_order(out, {**(self.circumstances.other or {}), **self.values})
@@ -142,15 +144,6 @@ class Plan:
     def number(self, name: str) -> int:
         """The value of a parameter that is a whole number."""
         return int(self.settings.value(name) or 0)
-
-    def readable(self, *names: str) -> bool:
-        """Whether nothing that sets these parameters was left out for its bad value."""
-        parameters = [BY_NAME[name] for name in names]
-        if self.dropped.intersection(key for parameter in parameters for key in parameter.keys):
-            return False
-        lost = self.values.get(EXTRA_ARGS, "") if EXTRA_ARGS in self.dropped else ""
-        words = lost.replace("=", " ").split()
-        return not any(flag in words for parameter in parameters for flag in (*parameter.flags, *parameter.off_flags))
 
     @property
     def spec_types(self) -> list[SpecType]:
@@ -188,38 +181,31 @@ def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -
 
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
+    from specdash.backend.rules.machine import room
+
     reader = _Reader(values, circumstances)
     settings = reader.settings()
     if settings is None:
-        return replace(reader.plan(BackendSettings(parameters={})), unread=True)
+        found = Plan(values, circumstances, BackendSettings(parameters={}), unread=True)
+        return replace(found, dropped=frozenset(reader.dropped), problems=tuple(reader.problems))
     engine, failure = reader.engine(settings)
-    model, draft = (reader.gguf(settings, name) for name in ("model", "spec-draft-model"))
-    reader.gguf(settings, "mmproj")
-    found = replace(
-        reader.plan(settings),
-        engine=engine,
-        failure=failure,
-        model=model,
-        draft=draft,
-        gpus=reader.gpus(settings, engine),
-        own=circumstances.own(),
-    )
-    found = _with_context(found, settings, reader) if auto.wanted(settings) else found
-    return replace(found, problems=tuple(reader.problems))
-
-
-def _with_context(found: Plan, settings: BackendSettings, reader: _Reader) -> Plan:
-    """The plan with the context that fits in place of `auto`; as the engine would choose it where none does."""
-    from specdash.backend.rules.machine import room
-
-    if found.model is None and settings.model is not None:
-        # The model's file has a finding of its own.
-        return replace(found, settings=auto.without(settings))
-    try:
-        return replace(found, settings=auto.fitted(settings, found.model, found.draft, room(found)))
-    except InputError as problem:
-        reader.problems.append(error("context", problem.problem.what, found.source("ctx-size"), problem.problem.fix))
-        return replace(found, settings=auto.without(settings))
+    model, draft, _ = (reader.gguf(settings, name) for name in ("model", "spec-draft-model", "mmproj"))
+    gpus, own = reader.gpus(settings, engine), circumstances.own()
+    found = Plan(
+        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=own,
+        dropped=frozenset(reader.dropped),
+    )  # fmt: skip
+    if auto.wanted(settings):
+        # Where no context fits, and where the model's file has a finding of its own, the engine would choose it.
+        chosen = auto.without(settings)
+        try:
+            if model is not None or settings.model is None:
+                chosen = auto.fitted(settings, model, draft, room(found))
+        except InputError as raised:
+            problem = raised.problem
+            reader.problems.append(error("context", problem.what, found.source("ctx-size"), problem.fix))
+        found = replace(found, settings=chosen)
+    return replace(found, failure=failure, problems=tuple(reader.problems))
 
 
 class _Reader:
@@ -232,15 +218,6 @@ class _Reader:
         self.env |= {key: base[key] for key in MACHINE_KEYS if key not in self.env and base.get(key)}
         self.dropped: set[str] = set()
         self.problems: list[Finding] = []
-
-    def plan(self, settings: BackendSettings) -> Plan:
-        return Plan(
-            self.values,
-            self.circumstances,
-            settings,
-            dropped=frozenset(self.dropped),
-            problems=tuple(self.problems),
-        )
 
     def settings(self) -> BackendSettings | None:
         """The settings without what is in their way; None where a problem is of no key that could be left out."""

@@ -26,7 +26,6 @@ from specdash.backend.control_socket import ControlSocket
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.launch import (
     check_port,
-    clear_stale_socket,
     end_run_record,
     file_digest,
     is_listening,
@@ -491,7 +490,6 @@ class BackendSession:
     def _start_next(self, plan: LaunchPlan) -> None:
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
-        clear_stale_socket(plan.settings)
         self.child = Child.start(plan.argv, plan.environment())
         self.plan, self.next = plan, None
         self.tail = Tail()
@@ -601,7 +599,6 @@ def run(
     with the last errors of its log when it fails.
     """
     check_port(plan.settings)
-    clear_stale_socket(plan.settings)
     kept = LogFile(plan.log, plan.settings.log_max_mib)
     try:
         child = Child.start(plan.argv, plan.environment())

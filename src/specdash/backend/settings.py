@@ -66,75 +66,58 @@ class ExtraArgs:
     """What one argument takes from another, without secrets."""
 
 
-def parse(text: str) -> ExtraArgs:
+def parse(text: str) -> ExtraArgs:  # noqa: C901 - one branch for each kind of word
     """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
     try:
         words = shlex.split(text)
-    except ValueError as error:
+    except ValueError:
         what = "a backslash ends it" if text.endswith("\\") else "a quote is not closed"
-        whole = f"{SOURCE}: {error} in {text!r}; close the quote"
-        raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE, text=whole) from None
-    reader = _Reader()
+        raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE) from None
+    known: dict[str, tuple[str, str]] = {}
+    rest: list[str] = []
+    remarks: list[Problem] = []
+
+    def take(parameter: Parameter, text: str, word: str) -> None:
+        """As llama.cpp does: the last one wins, but spec types add up."""
+        before = known.get(parameter.name)
+        if before is not None and parameter.name == "llama_spec_type":
+            text = f"{before[0]},{text}"
+            what = f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
+            remarks.append(Problem(what, key=SOURCE))
+        elif before is not None and before[0] != text:
+            bare = parameter.secret or parameter.kind is ValueKind.SWITCH
+            old, new = (given if bare else f"{given} {value}" for value, given in (before, (text, word)))
+            remarks.append(Problem(f"{SOURCE}: {old} is ignored: {new} after it wins", key=SOURCE))
+        known[parameter.name] = (text, word)
+
     at = 0
     while at < len(words):
         word = words[at]
         at += 1
         flag = canonical(word)
+        name, equals, value = word.partition("=")
         if flag in REMOVED_FLAGS:
             raise InputError(f"{SOURCE}: llama.cpp removed {word}", f"use {REMOVED_FLAGS[flag]}", key=SOURCE)
-        _refuse_equals(word)
+        if equals and canonical(name) in BY_FLAG:
+            raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{name} {value}'", key=SOURCE)
         if flag in SHORTHANDS:
             for name, value in SHORTHANDS[flag].items():
-                reader.take(BY_NAME[name], value, word)
+                take(BY_NAME[name], value, word)
         elif flag not in BY_FLAG:
-            reader.rest.append(word)
+            rest.append(word)
         elif BY_FLAG[flag][0].kind is ValueKind.SWITCH:
-            reader.take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
+            take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
+        elif at == len(words):
+            raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
         else:
-            if at == len(words):
-                raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
-            reader.take(BY_FLAG[flag][0], words[at], word)
+            take(BY_FLAG[flag][0], words[at], word)
             at += 1
-    return ExtraArgs(
-        {name: text for name, (text, _) in reader.known.items()}, tuple(reader.rest), tuple(reader.remarks)
-    )
-
-
-class _Reader:
-    """Takes arguments one after the other, as llama.cpp does: the last one wins, but spec types add up."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, tuple[str, str]] = {}
-        """Name of a parameter to its text, and to the word that gave it."""
-        self.rest: list[str] = []
-        self.remarks: list[Problem] = []
-
-    def take(self, parameter: Parameter, text: str, word: str) -> None:
-        before = self.known.get(parameter.name)
-        if before is not None and parameter.name == "llama_spec_type":
-            text = f"{before[0]},{text}"
-            what = f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
-            self.remarks.append(Problem(what, key=SOURCE))
-        elif before is not None and before[0] != text:
-            what = f"{_given(parameter, before)} is ignored: {_given(parameter, (text, word))} after it wins"
-            self.remarks.append(Problem(f"{SOURCE}: {what}", key=SOURCE))
-        self.known[parameter.name] = (text, word)
-
-
-def _given(parameter: Parameter, given: tuple[str, str]) -> str:
-    text, word = given
-    return word if parameter.secret or parameter.kind is ValueKind.SWITCH else f"{word} {text}"
+    return ExtraArgs({name: text for name, (text, _) in known.items()}, tuple(rest), tuple(remarks))
 
 
 def canonical(word: str) -> str:
     """`word` as the catalogue spells flags: llama-server takes '_' for '-' in long flags."""
     return word.replace("_", "-") if word.startswith("--") else word
-
-
-def _refuse_equals(word: str) -> None:
-    flag, equals, value = word.partition("=")
-    if equals and canonical(flag) in BY_FLAG:
-        raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{flag} {value}'", key=SOURCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +258,6 @@ class BackendSettings(BaseModel):
     def url(self) -> str:
         """Base address for a client on this machine."""
         prefix = (self.text("api-prefix") or "").rstrip("/")
-        if self.host.endswith(".sock"):
-            return f"http://{os.path.abspath(self.host)}"  # noqa: PTH100 - the path is a text here
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
@@ -341,12 +322,15 @@ class _SettingsReader:
             self.remarks.append(problem)
         for parameter in ENGINE:
             self._assign(parameter)
-        self._require_model()
+        router = any(key in self.env for key in ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra.rest)
+        if not router and not any(name in self.assigned for name in MODEL_SOURCES):
+            what, key = "LLAMA_MODEL is not set: name the GGUF file to run", "LLAMA_MODEL"
+            raise InputError(what, "set LLAMA_MODEL to a .gguf file", key=key, text=what)
         types, spec_source = self._speculation()
         self._draft_knobs(types)
         self._check_lengths(types)
         self._keep_slots_apart(types)
-        self._warn_of_dark_panels()
+        self._remarks_about_values()
         native, environment = self._others()
         return BackendSettings(
             parameters={p.name: self.assigned[p.name] for p in ENGINE if p.name in self.assigned},
@@ -360,7 +344,7 @@ class _SettingsReader:
             start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
             start_baseline=str(self._ours("LLAMA_START_BASELINE")) != "0",
             trace=str(self._ours("LLAMA_TRACE")),
-            rollback_mode=self._rollback_mode(),
+            rollback_mode=self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE"),
             secrets=self.secrets,
             extra_args=self.extra.rest,
             native=native,
@@ -409,31 +393,21 @@ class _SettingsReader:
         value = self._ours(key)
         return None if value is None else str(value)
 
-    def _require_model(self) -> None:
-        router = any(key in self.env for key in ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra.rest)
-        if not router and not any(name in self.assigned for name in MODEL_SOURCES):
-            what, key = "LLAMA_MODEL is not set: name the GGUF file to run", "LLAMA_MODEL"
-            raise InputError(what, "set LLAMA_MODEL to a .gguf file", key=key, text=what)
-
     def _speculation(self) -> tuple[tuple[SpecType, ...], str]:
+        from specdash.backend.engines import listed_names
+
         found = self._lookup(BY_KEY["LLAMA_SPEC_TYPE"])
         drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
         if found is None:
             return self._detected(drafts)
         if is_auto(found[0]):
             return self._chosen(found[1]), found[1]
-        types = parse_chain(*found, self._lists)
+        # The engine is asked only about a type that is not in the catalogue.
+        types = parse_chain(*found, lambda name: name in listed_names(self.env))
         if not any(t.reads_draft_model or spec_type(t.name) is None for t in types):
             self._drop_drafts(f"{found[1]}={found[0]} drafts without a model")
         self._check_drafts(types, *found)
         return types, found[1]
-
-    def _lists(self, name: str) -> bool:
-        """Whether the engine lists this spec type, or this variable, in its own help."""
-        # The engine is asked only where something is not in the catalogue.
-        from specdash.backend.capabilities import listed_names
-
-        return name in listed_names(self.env)
 
     def _chosen(self, source: str) -> tuple[SpecType, ...]:
         if self.choice is None:
@@ -483,21 +457,20 @@ class _SettingsReader:
         return (detected,), f"detected from {draft.source}"
 
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
+        """Give each `LLAMA_DRAFT_*` to the parameter that a type of the chain reads for it."""
         for key in KNOBS:
             value = self._ours(key)
-            for kind in types:
-                if value is not None and (target := kind.knob(key)) is not None:
-                    self._assign_knob(key, value, target)
-
-    def _assign_knob(self, key: str, value: Scalar, target: str) -> None:
-        held = self.assigned.get(target)
-        if held is not None and held.source == SOURCE:
-            self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
-            return
-        if held is not None and held.value != value and held.source != key:
-            self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
-        checked = BY_NAME[target].parse(str(value), key)
-        self.assigned[target] = ParameterValue(value=checked, source=key)
+            for target in [kind.knob(key) for kind in types] if value is not None else ():
+                if target is None:
+                    continue
+                held = self.assigned.get(target)
+                if held is not None and held.source == SOURCE:
+                    self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
+                    continue
+                if held is not None and held.value != value and held.source != key:
+                    self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
+                checked = BY_NAME[target].parse(str(value), key)
+                self.assigned[target] = ParameterValue(value=checked, source=key)
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
         for kind in types:
@@ -514,8 +487,11 @@ class _SettingsReader:
                 else_ = f"otherwise {kind.name} would discard every draft"
                 self._remark(f"--{least} is lowered from its default {low} to {high}: {else_}")
                 continue
-            above = f"{_named(least, shortest)} is above {_named(kind.max_parameter, longest)}"
-            what, fix = f"{above}: {kind.name} would discard every draft", "lower the minimum or raise the maximum"
+            named = setting(longest.source, BY_NAME[kind.max_parameter], longest.value)
+            most = f"the default {high}" if longest.source == DEFAULT else named
+            above = f"{setting(shortest.source, BY_NAME[least], shortest.value)} is above {most}"
+            what = f"{above}: {kind.name} would discard every draft"
+            fix = "lower the minimum or raise the maximum"
             also = () if longest.source == DEFAULT else (longest.source,)
             raise InputError(Problem(what, fix, shortest.source, also=also, follows=frozenset(KNOBS)))
 
@@ -535,19 +511,17 @@ class _SettingsReader:
     def _held(self, name: str) -> ParameterValue:
         return self.assigned.get(name) or ParameterValue(value=BY_NAME[name].default or 0, source=DEFAULT)
 
-    def _warn_of_dark_panels(self) -> None:
+    def _remarks_about_values(self) -> None:
+        """What specdash cannot show of such a server, and what stock llama.cpp does not read."""
         for name in ("metrics", "slots"):
             held = self.assigned[name]
             if held.value is False:
                 self._remark(f"{held.source} turns /{name} off: specdash cannot show what it reads there", held.source)
-
-    def _rollback_mode(self) -> str | None:
         key = "LLAMA_HYBRID_ROLLBACK_MODE"
         mode = self._ours_text(key)
         if mode is not None:
             stock = "stock llama.cpp chooses between state rollback and checkpoints by itself"
             self._remark(f"{key}={mode} is handed to the engine, but only patched builds read it; {stock}", key)
-        return mode
 
     def _others(self) -> tuple[dict[str, str], dict[str, str]]:
         native: dict[str, str] = {}
@@ -565,9 +539,3 @@ class _SettingsReader:
 def negated(key: str) -> str:
     """The variable that switches the same off."""
     return key.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
-
-
-def _named(name: str, assigned: ParameterValue) -> str:
-    if assigned.source == DEFAULT:
-        return f"the default {assigned.value}"
-    return setting(assigned.source, BY_NAME[name], assigned.value)

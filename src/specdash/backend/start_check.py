@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
     from specdash.core.readings import Slots
     from specdash.llama.start_failures import StartFailure
+    from specdash.system.http import HttpReply
 
+
+ANSWER_S = 5.0
 
 # What a backend env promises of the server it makes: where it answers, with which key, and whether it drafts.
 
@@ -61,10 +64,12 @@ class ServerPromise:
     types: tuple[str, ...] = ()
     """The chain of spec types, as the engine ranks them."""
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """What a question needs."""
-        return {"authorization": f"Bearer {self.key}"} if self.key else {}
+    def ask(
+        self, url: str, path: str, cancel: Cancel | None = None, timeout: float = ANSWER_S, body: Any = None
+    ) -> HttpReply:
+        """Ask the server with its key. Raises `OSError`."""
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        return ask(url, path, headers=headers, body=body, timeout=timeout, cancel=cancel, verified=False)
 
 
 def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) -> ServerPromise:
@@ -102,7 +107,6 @@ def _no_probe(settings: BackendSettings, *, router: bool) -> str | None:
     return None
 
 
-ANSWER_S = 5.0
 _HEALTH_S = 1.0
 _NOT_ALLOWED = (401, 403, 429, 503)
 SHORT_PROMPT = "the speculative decoder drafts several tokens, the speculative decoder drafts several"
@@ -137,14 +141,13 @@ class FirstCompletion:
 
     def and_then(self, more: FirstCompletion) -> FirstCompletion:
         """Both together."""
-        return FirstCompletion(
-            self.tokens + more.tokens,
-            self.drafted + more.drafted,
-            self.accepted + more.accepted,
-            self.seconds + more.seconds,
-            (*self.tasks, *more.tasks),
-            more.problem,
-            more.completion,
+        return replace(
+            more,
+            tokens=self.tokens + more.tokens,
+            drafted=self.drafted + more.drafted,
+            accepted=self.accepted + more.accepted,
+            seconds=self.seconds + more.seconds,
+            tasks=(*self.tasks, *more.tasks),
         )
 
 
@@ -166,7 +169,7 @@ def healthy(url: str, cancel: Cancel | None = None) -> bool:
 def slots_of(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> Slots | str:
     """The slots, or in words why there are none to be seen."""
     try:
-        reply = ask(url, "/slots", headers=promise.headers, timeout=ANSWER_S, cancel=cancel, verified=False)
+        reply = promise.ask(url, "/slots", cancel)
         if reply.status == 200:
             return parse_slots(reply.body)
     except (OSError, ParseError) as error:
@@ -177,7 +180,7 @@ def slots_of(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> 
 def sleeps(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> bool:
     """Whether the server sleeps, so that looking at its slots would wake it."""
     try:
-        props = ask(url, "/props", headers=promise.headers, timeout=ANSWER_S, cancel=cancel, verified=False).json
+        props = promise.ask(url, "/props", cancel).json
     except OSError:
         return False
     return isinstance(props, dict) and props.get("is_sleeping") is True
@@ -186,7 +189,7 @@ def sleeps(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> bo
 def busy(url: str, promise: ServerPromise) -> int | None:
     """Requests that the backend works on or has queued; None where it does not tell."""
     with contextlib.suppress(OSError, ParseError):
-        reply = ask(url, "/metrics", headers=promise.headers, timeout=ANSWER_S, verified=False)
+        reply = promise.ask(url, "/metrics")
         if reply.status == 200:
             counters = parse_metrics(reply.body)
             if counters.requests_processing is not None:
@@ -243,10 +246,7 @@ def _completion(
         return FirstCompletion(seconds=took, problem=f"a first completion {why}", completion=how), []
 
     try:
-        reply = ask(
-            url, "/completion", headers=promise.headers, body={**body, **parameters}, timeout=max(1.0, timeout),
-            cancel=cancel, verified=False,
-        )  # fmt: skip
+        reply = promise.ask(url, "/completion", cancel, max(1.0, timeout), {**body, **parameters})
     except TimeoutError:
         return ended("did not answer in time", CompletionEnd.LATE)
     except OSError as error:
@@ -271,8 +271,6 @@ def _completion(
 
 PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
-RETRY_AFTER_S = (5.0, 20.0)
-"""A probe that was not answered in time is made again after so long: a model's first request reads it from the disk."""
 PATIENCE_S = 2.0
 """Where the first completion of the probe took longer, there is no second."""
 _COUNT_LOOKS, _COUNT_S = 10, 0.1
@@ -403,7 +401,6 @@ def check_start(
     `lines` are what it printed since its start. `publish` gets the verdict before the probe, too. Whoever sets `cancel`
     gets the verdict as far as it is known.
     """
-
     look = _look(promise, cancel)
     failure = _cause(promise, look, lines, parameters)
     first = judge(promise, look, failure, None, time.time())
@@ -412,18 +409,6 @@ def check_start(
         return replace(first, probe_problem=reason or "cancelled")
     publish(replace(first, pending=True))
     probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
-    for pause in RETRY_AFTER_S:
-        if probed.completion is not CompletionEnd.LATE:
-            break
-        # Whoever waits for the verdict gets it now; a slow first request says nothing of the ones after it.
-        publish(judge(promise, look, failure, probed, time.time()))
-        until = time.monotonic() + pause
-        while time.monotonic() < until and not (cancel is not None and cancel.cancelled):
-            time.sleep(_SLOWEST_POLL_S)
-        look = _look(promise, cancel)
-        if (cancel is not None and cancel.cancelled) or _unprobed(promise, look, probe=probe) is not None:
-            break
-        probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
     if probed.completion is CompletionEnd.FAILED:
@@ -445,7 +430,6 @@ def _cause(
 
 
 def _look(promise: ServerPromise, cancel: Cancel | None) -> SlotsLook:
-
     if promise.router:
         return SlotsLook(problem="a router's slots are those of its models")
     if sleeps(promise.url, promise, cancel):
@@ -489,8 +473,6 @@ class StartWatch:
         engine: str | None = None,
     ) -> None:
         """`lines` may grow while it waits. `engine` names it in baselines; None: none is measured."""
-        from specdash.system.http import Cancel
-
         self._promise = promise
         self._lines = lines
         self._parameters = parameters
@@ -517,7 +499,6 @@ class StartWatch:
         self._cancel()
 
     def _work(self) -> None:
-
         wait = _POLL_S
         while not healthy(self._promise.url, self._cancel):
             if self._stopped.wait(wait):
@@ -547,14 +528,14 @@ class StartWatch:
             nonlocal tasks
             tasks = known
 
-        # Whatever comes of it, the server serves; `specdash baseline record` says why nothing was measured.
-        generated = 0
+        generated = check.probe_tokens or 0
+        # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
             report = measure_unasked(self._promise.url, self._promise.key, engine, cancel=self._cancel, on_tasks=note)
-            generated = report.generated
+            generated += report.generated
         if tasks and not self._stopped.is_set():
             check = replace(check, probe_tasks=(*check.probe_tasks, *sorted(tasks)))
-            self._verdicts.append(self._counted(check, (check.probe_tokens or 0) + generated))
+            self._verdicts.append(self._counted(check, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
@@ -562,10 +543,7 @@ class StartWatch:
         promise = self._promise
         for _ in range(_COUNT_LOOKS):
             with contextlib.suppress(OSError, ParseError):
-                reply = ask(
-                    promise.url, "/metrics", headers=promise.headers, timeout=ANSWER_S, cancel=self._cancel,
-                    verified=False,
-                )  # fmt: skip
+                reply = promise.ask(promise.url, "/metrics", self._cancel)
                 counters = parse_metrics(reply.body)
                 if reply.status == 200 and counters.predicted_tokens == generated:
                     totals = {name: getattr(counters, name) for name in _TOTALS}

@@ -407,7 +407,7 @@ class Transaction:
                 raise _failure(f"the engine ended with {engine.ended}", lines)
             answers = found is not None and found.status is HealthStatus.OK
             settings = engine.plan.settings
-            if answers and (settings.host.endswith(".sock") or owns_port(engine.pid, settings.port) is not False):
+            if answers and owns_port(engine.pid, settings.port) is not False:
                 break
             state = "answered by another process" if answers else _state_words(found)
             if now > deadline:

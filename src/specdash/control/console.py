@@ -136,13 +136,6 @@ class Console:
 
         return plan_apply(self._find(), wanted, profile=profile, env=self._env)
 
-    def missing_values(self, key: str, values: Mapping[str, str]) -> Mapping[str, str]:
-        """The values listed for a key of the backend that its engine has not, with why; none where nothing is known of
-        the engine. `values` is the backend's env as it is wanted."""
-        from specdash.backend.capabilities import missing_values
-
-        return missing_values(key, values, self._env)
-
     def plan_rollback(self) -> ApplyPlan:
         """What going back to before the last good apply would do. Raises `SpecdashError`."""
         from specdash.control.plan import plan_rollback

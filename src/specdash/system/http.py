@@ -94,7 +94,7 @@ class HttpReply:
 
 
 class Http:
-    """The connections to the server at `base`, which may have a prefix and may name a Unix socket (`http:///run/x.sock`).
+    """The connections to the server at `base`, which may have a prefix.
 
     Not shared between event loops; end it with `aclose`. `key` is sent as a bearer token; with `to_own_user_only` only
     where what listens on this machine runs as this user. `verified` is False for services of this machine that are
@@ -159,7 +159,7 @@ class Http:
         Raises `HttpError`, also for what goes wrong while its body is read."""
         import httpx
 
-        address, socket_path = _place(self._base)
+        address = _place(self._base)
         is_new = is_connected = is_begun = False
         key = self._key
 
@@ -186,7 +186,7 @@ class Http:
             if self._transport is None:
                 limits = httpx.Limits(max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
                 self._transport = httpx.AsyncHTTPTransport(
-                    verify=_context(self._base, verified=self._verified), limits=limits, uds=socket_path, retries=0
+                    verify=_context(self._base, verified=self._verified), limits=limits, retries=0
                 )
             response: Response = await self._transport.handle_async_request(request)
             return response
@@ -430,17 +430,16 @@ def words(error: OSError) -> str:
     return str(error.strerror or error) or type(error).__name__
 
 
-def _place(url: str) -> tuple[str, str | None]:
-    """The address that a path follows, and the Unix socket that it names. Raises `NoConnectionError`."""
+def _place(url: str) -> str:
+    """The address that a path follows. Raises `NoConnectionError`."""
     try:
         parts = urlsplit(url)
         is_host = bool(parts.netloc) and (parts.port or 0) >= 0
     except ValueError as error:
         raise NoConnectionError(UNREACHABLE, f"not a valid address: {error}") from None
-    if is_host:
-        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", None
-    # Run records of earlier versions have a port after the socket's name.
-    return "http://localhost", parts.path.partition(".sock")[0] + ".sock"
+    if not is_host:
+        raise NoConnectionError(UNREACHABLE, "an address without a host")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 _own_certificates: dict[tuple[str, int], str] = {}

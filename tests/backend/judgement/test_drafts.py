@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,33 +60,3 @@ def test_a_file_that_is_mended_is_seen_at_once(backend: Check, models: dict[str,
     assert backend({"LLAMA_MODEL": str(path)}).errors
     path.write_bytes(Path(models["llama"]).read_bytes())
     assert not backend({"LLAMA_MODEL": str(path)}).errors
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_is_an_error(backend: Check, models: dict[str, str], tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(b"GGUF")
-    path.chmod(0)
-    assert "cannot be read" in backend({"LLAMA_MODEL": str(path)}).one("file").message
-
-
-def test_files_that_are_no_models_are_checked_too(backend: Check, tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    for key in ("LLAMA_ARG_CHAT_TEMPLATE_FILE", "LLAMA_API_KEY_FILE", "LLAMA_ARG_SSL_CERT_FILE"):
-        for path, said in (("absent", "no such file"), ("empty", "is empty"), ("", "is a directory")):
-            row = backend({key: str(tmp_path / path)}).one("file")
-            assert (row.key, said in row.message) == (key, True)
-
-
-def test_half_of_what_tls_needs_is_an_error(backend: Check, tmp_path: Path) -> None:
-    (tmp_path / "pem").write_text("PEM")
-    pair = {key: str(tmp_path / "pem") for key in ("LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_SSL_KEY_FILE")}
-    assert backend(pair).of("tls") == []
-    for key, file in pair.items():
-        assert backend({key: file}).one("tls").key == key
-
-
-def test_a_flag_lost_with_unreadable_arguments_silences_what_depends_on_it(backend: Check) -> None:
-    found = backend({"LLAMA_EXTRA_ARGS": "--host 127.0.0.1 'x", "LLAMA_HOST": "192.0.2.1"})
-    assert not found.of("host")
-    assert backend({"LLAMA_EXTRA_ARGS": "'x", "LLAMA_HOST": "192.0.2.1"}).of("host")

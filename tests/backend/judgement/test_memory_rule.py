@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from specdash.backend.rules import machine
 from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
@@ -49,11 +47,6 @@ def child() -> Iterator[int]:
     process.communicate(timeout=10)
 
 
-def test_what_is_narrow_is_a_warning(backend: Check, needed: int) -> None:
-    for free in (needed, needed + GPU_OVERHEAD):
-        assert backend(ALL, **_free(free)).one("gpu-memory").severity == "warning"
-
-
 def test_what_the_running_service_holds_will_be_free(backend: Check, needed: int, child: int) -> None:
     held = (GpuProcess(child, needed + 2 * GPU_OVERHEAD),)
     others = _free(0, used=8 * GIB, processes=held)
@@ -87,31 +80,3 @@ def test_what_somebody_else_of_this_machine_holds_stays_an_error(backend: Check,
 def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> None:
     gpu = Gpu(0, None, "GPU-0", None, None, 0, 8 * GIB, needed - 1, processes=())
     assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
-
-
-@pytest.mark.parametrize("on_gpu", [False, True])
-def test_a_cache_that_no_memory_holds_is_an_error_of_the_context(backend: Check, on_gpu: bool) -> None:
-    wanted = {"LLAMA_CTX_SIZE": str(2**31 - 256), "LLAMA_GPU_LAYERS": "auto"}
-    found = backend(wanted, **(_free(8 * GIB) if on_gpu else {}))
-    row = found.one("memory")
-    assert (row.severity, row.key) == ("error", "LLAMA_CTX_SIZE")
-    assert "the KV cache alone takes 3.00 TiB" in row.message
-    assert re.match(r"set LLAMA_CTX_SIZE=\d+ or less", row.fix)
-    assert not found.of("gpu-memory")
-    assert not found.of("host-memory")
-
-
-def test_weights_that_do_not_fit_into_main_memory_are_a_warning_because_they_are_mapped(
-    backend: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "free_in_main", lambda _plan: 0)
-    monkeypatch.setattr(machine, "_HELD", ())
-    assert backend().one("host-memory").severity == "warning"
-
-
-def test_the_draft_counts_too(backend: Check, models: dict[str, str], needed: int) -> None:
-    wanted = {**ALL, "LLAMA_DRAFT_MODEL": models["draft"], "LLAMA_SPEC_TYPE": "draft-simple"}
-    row = backend(wanted, **_free(needed)).one("gpu-memory")
-    assert row.severity == "error"
-    assert "draft weights" in row.message
-    assert "draft KV cache" in row.message

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-
-from specdash.backend.rules import machine
-from specdash.core.paths import run_records_dir
-from specdash.core.records import RunRecord
-from specdash.system.processes import began
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,18 +63,6 @@ def test_a_port_of_the_own_service_is_fine(backend: Check, context: Circumstance
     assert not backend(wanted, own_pids=frozenset({os.getpid()})).errors
 
 
-def test_a_foreground_server_of_the_same_env_file_is_its_own(
-    backend: Check, context: Circumstances, listening: Listening
-) -> None:
-    folder = run_records_dir(context.base)
-    folder.mkdir(parents=True)
-    assert context.env_file is not None
-    for file, found in ((context.env_file, 0), (context.env_file.with_name("other.env"), 1)):
-        record = RunRecord(listening.pid, began(listening.pid) or 0.0, "http://x", "e", env_file=str(file))
-        (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
-        assert len(backend({"LLAMA_PORT": listening.port}).of("port-owner")) == found
-
-
 @pytest.mark.parametrize(
     ("listens", "wanted", "taken"),
     [
@@ -99,38 +81,6 @@ def test_only_addresses_that_collide_count(listens: str, wanted: str, taken: boo
     finally:
         other.stop()
     assert bool(found.of("port-owner")) == taken
-
-
-def test_the_check_leaves_ports_alone(backend: Check) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    before = machine.listeners(port)
-    backend({"LLAMA_PORT": str(port)})
-    assert machine.listeners(port) == before == []
-
-
-def test_a_listener_is_found_with_its_address_and_process() -> None:
-    for host in ("127.0.0.1", "::1", "0.0.0.0"):
-        other = Listening(host)
-        try:
-            (found,) = machine.listeners(int(other.port))
-            assert (found.address, found.pid) == (host, other.pid)
-        finally:
-            other.stop()
-
-
-def test_letting_others_in_without_a_key(backend: Check, proxy: Check, tmp_path: Path) -> None:
-    assert backend({"LLAMA_HOST": "0.0.0.0"}).one("api-key").severity == "warning"
-    keys = tmp_path / "keys"
-    keys.write_text("k\n", encoding="utf-8")
-    for key in ({"LLAMA_API_KEY": "k"}, {"LLAMA_API_KEY_FILE": str(keys)}):
-        assert not backend({"LLAMA_HOST": "0.0.0.0", **key}).of("api-key")
-    assert proxy({"PROXY_HOST": "0.0.0.0"}).one("api-key").severity == "error"
-
-
-def test_a_socket_file_needs_a_directory(backend: Check, tmp_path: Path) -> None:
-    assert not backend({"LLAMA_HOST": str(tmp_path / "x.sock")}).errors
-    assert backend({"LLAMA_HOST": str(tmp_path / "absent" / "x.sock")}).one("host").severity == "error"
 
 
 def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:

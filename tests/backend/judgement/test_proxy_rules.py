@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +17,6 @@ from specdash.proxy.settings import settings_from_env
 from specdash.system.processes import own_start
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from backend.judgement.conftest import Check
 
 
@@ -34,22 +31,6 @@ def test_without_the_backends_settings_its_run_record_tells(proxy: Check, contex
     (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
     assert "127.0.0.1:9001 does" in proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000"}).one("upstream").message
     assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")
-
-
-@pytest.mark.parametrize("key", ["PROXY_TLS_CERT_FILE", "PROXY_TLS_KEY_FILE"])
-def test_a_tls_key_is_an_error_as_it_refuses_the_start(proxy: Check, key: str) -> None:
-    found = proxy({key: "/x.pem"}).one("tls")
-    assert (found.severity, found.key) == ("error", key)
-    with pytest.raises(InputError, match="serves TLS no longer"):
-        settings_from_env({key: "/x.pem"})
-
-
-def test_files_the_proxy_cannot_write_are_errors(proxy: Check, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert proxy({"PROXY_EVENTS_FILE": str(tmp_path / "file" / "x.jsonl")}).one("file").severity == "error"
-    assert proxy({"PROXY_EVENTS_FILE": str(tmp_path)}).one("file").key == "PROXY_EVENTS_FILE"
-    for fine in ({"PROXY_EVENTS_FILE": "off"}, {"PROXY_EVENTS_FILE": str(tmp_path / "new" / "events")}):
-        assert not proxy(fine).of("file")
 
 
 _KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS")

@@ -181,7 +181,7 @@ def settings(request: pytest.FixtureRequest, found_models: dict[str, str]) -> di
 
 def _env(row: Row, settings: Mapping[str, Scalar], engine: str) -> dict[str, str]:
     """The env file that asks for the same."""
-    env = {"LLAMA_ENGINE": engine, **row.variables}
+    env = {"LLAMA_ENGINE": engine, "LLAMA_PORT": "0", **row.variables}
     words = list(row.words)
     for name, value in settings.items():
         key = BY_NAME[name].key

@@ -17,43 +17,6 @@ if TYPE_CHECKING:
     from backend.judgement.conftest import Check
 
 
-def test_all_findings_come_errors_first(backend: Check) -> None:
-    found = backend(
-        {
-            "LLAMA_CTX_SIZE": "many",
-            "LLAMA_PARALLEL": "9999",
-            "LLAMA_DRAFT_MAX": "0",
-            "LLAMA_ARG_DRAFT_MIN": "3",
-            "LLAMA_DRFT_P_MIN": "0.5",
-            "LLAMA_SPEC_TYPE": "draft-magic",
-            "LLAMA_HOST": "192.0.2.1",
-        }
-    )
-    assert {row.key for row in found.errors} == {
-        *("LLAMA_CTX_SIZE", "LLAMA_PARALLEL", "LLAMA_DRAFT_MAX", "LLAMA_ARG_DRAFT_MIN", "LLAMA_SPEC_TYPE"),
-        "LLAMA_HOST",
-    }
-    order = [row.severity for row in found.rows]
-    assert order == sorted(order, key=["error", "warning", "info"].index)
-    assert all(row.fix for row in found.errors)
-    assert found.one("unknown-key").fix == "did you mean LLAMA_DRAFT_P_MIN?"
-
-
-def test_what_the_backend_warns_about_is_said_once(backend: Check, models: dict[str, str]) -> None:
-    found = backend(
-        {
-            "LLAMA_SPEC_TYPE": "ngram-cache",
-            "LLAMA_DRAFT_MODEL": models["draft"],
-            "LLAMA_DRAFT_MAX": "8",
-            "LLAMA_ARG_ENDPOINT_SLOTS": "0",
-            "LLAMA_FOO": "1",
-        }
-    )
-    for word in ("is not loaded", "/slots off", "LLAMA_FOO is not a known key", "has no effect on ngram-cache"):
-        assert [word in row.message for row in found.rows].count(True) == 1, word
-    assert "ngram-mod" in found.one("no-effect").fix
-
-
 def test_secrets_are_in_no_finding(backend: Check, proxy: Check) -> None:
     secret = "sk-very-secret"
     wanted = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
-import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,25 +12,24 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend.auto import MemoryRoom, loads
-from specdash.backend.binary import LACKS, key_of, on_purpose, setting_of
-from specdash.backend.capabilities import lacking
-from specdash.backend.devices import NONE, UsedGpu, list_devices, visible_environment
-from specdash.backend.engines import build_of
+from specdash.backend.binary import LACKS
+from specdash.backend.devices import NONE, list_devices, visible_environment
+from specdash.backend.engines import build_of, lacking
 from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
+from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_NAME
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, MemoryEstimate, estimate, fit_context, headroom_of, together
-from specdash.system.data import dataclass
 from specdash.system.processes import listener_owners, name_of, resident_bytes
-from specdash.system.text import counted, percent, size
+from specdash.system.text import percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from specdash.backend.devices import UsedGpu
     from specdash.backend.plan import Plan
-    from specdash.backend.settings import ParameterValue
     from specdash.core.errors import Finding
     from specdash.llama.memory import MemoryPart
 
@@ -40,56 +38,34 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "env-file"})
 """Errors that a next try may not meet: a port or memory that is still held."""
 
 
-# The engine: whether it has what is asked of it.
-
-
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
     yield from lacking(plan.settings, plan.engine.can) if plan.engine is not None else ()
 
 
 def devices(plan: Plan) -> Iterator[Finding]:
-    """Devices that the settings name and the engine does not offer. It is asked only where they name any."""
-    engine, settings = plan.engine, plan.settings
-    if engine is None:
-        return
-    named = {name: value for name in ("device", "spec-draft-device") if (value := _set(plan, name)) is not None}
-    named = {name: value for name, value in named.items() if value.value != NONE}
-    main, shares, layers = (_set(plan, name) for name in ("main-gpu", "tensor-split", "gpu-layers"))
-    if named or (main is not None and main.value) or shares is not None:
-        listed = list_devices(engine, visible_environment(settings, plan.circumstances.base))
+    """Devices that the settings name and the engine does not list; it is asked only where they name any."""
+    for name in ("device", "spec-draft-device"):
+        text = plan.settings.text(name)
+        if plan.engine is None or text is None or text == NONE:
+            continue
+        listed = list_devices(plan.engine, visible_environment(plan.settings, plan.circumstances.base))
         known = {device.name.lower() for device in listed or ()}
-        for name, value in named.items():
-            strange = [word for word in str(value.value).split(",") if word.lower() not in known]
-            if listed is None or not strange:
-                continue
-            said = f"{setting_of(BY_NAME[name], value)}: {engine.words} lists no device {', '.join(strange)}"
-            fix = "remove it: the engine has no device but the CPU; `specdash doctor` says why"
-            if listed:
-                offered = " or ".join(f"{device.name} ({device.description})" for device in listed)
-                fix = f"use {offered}, or 'none' for the CPU"
-            yield error(LACKS, said, key_of(value.source), fix)
-        text = settings.text("device")
-        used = len(listed or ()) if text is None else 0 if text == NONE else len(text.split(","))
-        alone = listed is not None and used and settings.value("split-mode") == NONE
-        if alone and main is not None and int(main.value) >= used:
-            said = f"{setting_of(BY_NAME['main-gpu'], main)}: {engine.words} has {counted(used, 'GPU')} to use"
-            fix = f"use 0 to {used - 1}" if used > 1 else "use 0"
-            yield error(LACKS, said, key_of(main.source), fix)
-        if listed is not None and shares is not None and (count := len(re.split("[,/]", str(shares.value)))) > used:
-            has = f"has {count} shares: {engine.words} has {used} GPU{'s' if used != 1 else ''}"
-            fix = "remove it" if used < 2 else f"give {used}"
-            said = f"{setting_of(BY_NAME['tensor-split'], shares)} {has}"
-            yield warning(LACKS, said, key_of(shares.source), fix)
-    if layers is not None and layers.value not in (0, -1) and build_of(engine).cpu_only:
-        said = f"{setting_of(BY_NAME['gpu-layers'], layers)} has no effect: {engine.words} was built for the CPU"
+        strange = [word for word in text.split(",") if word.lower() not in known]
+        if listed is None or not strange:
+            continue
+        offered = " or ".join(f"{device.name} ({device.description})" for device in listed)
+        fix = f"use {offered}, or 'none' for the CPU" if listed else "remove it: the engine has no device but the CPU"
+        said = f"{plan.named(name)}: {plan.engine.words} lists no device {', '.join(strange)}"
+        yield error(LACKS, said, plan.source(name), fix)
+
+
+def no_gpu(plan: Plan) -> Iterator[Finding]:
+    """Layers for a GPU that an engine built for the CPU does not use."""
+    if plan.engine is not None and plan.number("gpu-layers") not in (0, -1) and build_of(plan.engine).cpu_only:
+        said = f"{plan.named('gpu-layers')} has no effect: {plan.engine.words} was built for the CPU"
         fix = "`specdash doctor` says how to get one that uses the GPU"
-        yield warning(LACKS, said, key_of(layers.source), fix)
-
-
-def _set(plan: Plan, name: str) -> ParameterValue | None:
-    value = plan.settings.parameters.get(name)
-    return value if value is not None and on_purpose(value) else None
+        yield warning(LACKS, said, plan.source("gpu-layers"), fix)
 
 
 # Memory: one source of what is free, for the context that fits and for what is said of it.
@@ -98,10 +74,6 @@ _NARROW = 0.95
 _HELD = ("KV cache", "recurrent state")
 """Parts of the memory that are written while the server runs."""
 _MOVES_TENSORS = ("--override-tensor", "-ot", "--rpc")
-_NEEDS = (
-    *("model", "ctx-size", "parallel", "gpu-layers", "cache-type-k", "cache-type-v", "kv-unified", "ubatch-size"),
-    *("spec-draft-model", "spec-draft-ngl", "spec-draft-type-k", "spec-draft-type-v", "llama_spec_type"),
-)
 
 
 def free_on(gpus: Iterable[UsedGpu], own: frozenset[int]) -> tuple[int | None, bool]:
@@ -149,7 +121,7 @@ def room(plan: Plan) -> MemoryRoom:
 
 def memory(plan: Plan) -> Iterator[Finding]:
     """What the settings take, against what is free."""
-    if plan.model is None or not plan.readable(*_NEEDS):
+    if plan.model is None or plan.dropped:
         return
     target, small = loads(plan.settings, plan.model, on_gpu=bool(plan.gpus))
     wanted = together(plan.model, target, plan.draft, small) or estimate(plan.model, target)
@@ -259,37 +231,26 @@ def _shares(parts: Iterable[MemoryPart]) -> str:
 
 # Where a service will listen: an address of this machine, a port that is free or its own, and who gets in.
 
-_BIND_CAPABILITY = 1 << 10
-_SOCKET_FILE = ".sock"
 
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening socket: its address, and the process that holds it, None where it is another user's."""
-
-    address: str
-    pid: int | None
-
-
-def listeners(port: int) -> list[Listener]:
-    """Everything that listens on a TCP port."""
+def listeners(port: int) -> list[tuple[str, int | None]]:
+    """The address and process of everything that listens on a TCP port; None for a process of another user."""
     if listener_owners(port) == set():
         # To find the processes takes a look at every file that is open on the machine.
         return []
     return [
-        Listener(found.laddr.ip, found.pid)
+        (found.laddr.ip, found.pid)
         for found in psutil.net_connections("tcp")
         if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port
     ]
 
 
-def _collides(host: str, listener: Listener) -> bool:
-    """Whether a server on `host` would want the listener's address."""
+def _collides(host: str, address: str) -> bool:
+    """Whether a server on `host` would want the address that another one listens on."""
     try:
         wanted = ipaddress.ip_address({"localhost": "127.0.0.1", "": "0.0.0.0"}.get(host, host.strip("[]")))  # noqa: S104
     except ValueError:
         return True
-    theirs = ipaddress.ip_address(listener.address)
+    theirs = ipaddress.ip_address(address)
     theirs = (theirs.ipv4_mapped if isinstance(theirs, ipaddress.IPv6Address) else None) or theirs
     if theirs.is_unspecified:
         return theirs.version == 6 or wanted.version == 4
@@ -300,10 +261,10 @@ def listening(plan: Plan) -> Iterator[Finding]:
     """The backend's host, port and key."""
     settings, host_key = plan.settings, plan.source("host")
     hosts = [host.strip() for host in (settings.text("host") or "127.0.0.1").split(",")]
-    if plan.readable("host", "port"):
+    if plan.dropped.isdisjoint((*BY_NAME["host"].keys, *BY_NAME["port"].keys, EXTRA_ARGS)):
         for host in hosts:
             yield from place(host, settings.port, host_key, plan.source("port"), plan.own)
-    exposed = any(host and not is_loopback(host) and not host.endswith(_SOCKET_FILE) for host in hosts)
+    exposed = any(host and not is_loopback(host) for host in hosts)
     if exposed and "api-key" not in settings.secrets and settings.text("api-key-file") is None:
         said = f"{plan.named('host')} lets other machines in, and no key is asked of them"
         yield warning("api-key", said, host_key, "set LLAMA_API_KEY, or use 127.0.0.1")
@@ -311,12 +272,6 @@ def listening(plan: Plan) -> Iterator[Finding]:
 
 def place(host: str, port: int, host_key: str, port_key: str, own: frozenset[int]) -> Iterator[Finding]:
     """Listening on `host` and `port`; 0 is a port the system chooses."""
-    if host.endswith(_SOCKET_FILE):
-        folder = Path(host).expanduser().parent
-        if not os.access(folder, os.W_OK | os.X_OK):
-            said = f"{host_key}={host}: a socket cannot be made in {folder}"
-            yield error("host", said, host_key, "name a directory that can be written")
-        return
     reason = _address_trouble(host)
     if reason is not None:
         fix = "use 127.0.0.1, or an address that `ip addr` shows"
@@ -325,11 +280,10 @@ def place(host: str, port: int, host_key: str, port_key: str, own: frozenset[int
     if port and not _may_bind(port):
         said = f"{port_key}={port}: not permitted for this user"
         yield error("privileged-port", said, port_key, f"set {port_key} above 1023")
-    for listener in listeners(port) if port else ():
-        pid = listener.pid
-        if _collides(host, listener) and (pid is None or pid not in own):
+    for address, pid in listeners(port) if port else ():
+        if _collides(host, address) and (pid is None or pid not in own):
             who = f"{name_of(pid)} (pid {pid})" if pid is not None else "a process of another user"
-            said = f"{port_key}={port}: the port is in use by {who}"
+            said = f"port {port} is in use by {who}"
             yield error("port-owner", said, port_key, f"stop it, or set another {port_key}")
             return
 
@@ -355,13 +309,9 @@ def _address_trouble(host: str) -> str | None:
 def _may_bind(port: int) -> bool:
     try:
         first_free = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(encoding="ascii"))
-        status = Path("/proc/self/status").read_text(encoding="ascii")
     except (OSError, ValueError):
-        return port > 1023 or os.geteuid() == 0
-    if port >= first_free:
-        return True
-    capabilities = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
-    return bool(int(capabilities, 16) & _BIND_CAPABILITY)
+        first_free = 1024
+    return port >= first_free or os.geteuid() == 0
 
 
-RULES = (engine_lacks, devices, memory, listening)
+RULES = (engine_lacks, devices, no_gpu, memory, listening)

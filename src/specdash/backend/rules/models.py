@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.backend.auto import slowed_down
 from specdash.backend.rules import error, info, warning
 from specdash.core.errors import Finding
 from specdash.llama.gguf import GgufFacts, Kept, file_state
 from specdash.llama.memory import snapshots_of
-from specdash.llama.model_facts import ModelFacts, Tuning, describe, draft_misfits, misfit, shape_of
-from specdash.system.text import size
+from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit, shape_of
+from specdash.system.text import billions, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from specdash.backend.plan import Plan
 
 _PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
-_NATIVE = ("LLAMA_ARG_MODELS_PRESET", "LLAMA_ARG_UI_CONFIG_FILE")
 _DRAFT = "spec-draft-model"
 # A large vocabulary takes a tenth of a second to compare, and a plan is made at every keystroke in the dashboard.
 _MISFITS: Kept[str | None] = Kept()
@@ -31,7 +29,6 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
     """Files beside the models: there, readable, and a certificate with its key."""
     settings = plan.settings
     given = [(plan.source(name), settings.text(name)) for name in _PLAIN]
-    given += [(key, settings.native.get(key)) for key in _NATIVE]
     for key, path in given:
         reason = _unreadable(path) if path else None
         if reason is not None:
@@ -71,8 +68,14 @@ def decisions(plan: Plan) -> Iterator[Finding]:
         steps = f" ({'; '.join(decision.steps)})" if decision.steps else ""
         key = keys.get(decision.name)
         yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}{steps}", key)
-    slowed = slowed_down(plan.settings, plan.model)
-    if slowed is not None:
+    if plan.model is None or plan.settings.decisions or "draft-mtp" not in plan.settings.spec_types:
+        return
+    parameters = describe(plan.model).parameters
+    if 0 < parameters < MTP_PAYS_FROM:
+        slowed = (
+            f"{plan.settings.spec_setting}: the model has {billions(parameters)} parameters, and under "
+            f"{billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
+        )
         yield warning("small-mtp", slowed, plan.spec_key, "use ngram-mod, or a draft model")
 
 

@@ -6,7 +6,6 @@ The proxy reads its env forgivingly; here nothing is forgiven that a change brin
 from __future__ import annotations
 
 import ipaddress
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -17,7 +16,7 @@ from specdash.backend.auto import cells_asked
 from specdash.backend.plan import readable_settings
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.rules.machine import listeners, place
-from specdash.backend.rules.values import empty, env_lines, misplaced, takes_effect
+from specdash.backend.rules.values import env_lines, misplaced
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
 _ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
-_NOWHERE = ("off", "none", "0", "false", "no")
 
 
 class _Proxy:
@@ -88,14 +86,11 @@ def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Fi
     proxy = _Proxy(values, around)
     found = [
         *env_lines(values, around),
-        *empty(values, BY_KEY),
         *_unknown(values, around),
         *proxy.problems,
         *_listening(proxy),
         *_upstream(proxy),
         *_relations(proxy),
-        *_files(proxy),
-        *takes_effect(Role.PROXY, around),
     ]
     return in_order(found, {**(around.other or {}), **values})
 
@@ -179,85 +174,32 @@ def _relations(proxy: _Proxy) -> Iterator[Finding]:
         ours = next((key for key in (target, threshold) if key in proxy.around.changed), None)
         fix = f"lower {target}, or raise {threshold}"
         yield (error if ours else warning)("relation", said, ours or target, fix)
-    keep, least = "PROXY_TOOL_NARROWING_KEEP", "PROXY_TOOL_NARROWING_MIN_TOOLS"
-    if proxy.values["PROXY_TOOL_NARROWING"] and proxy.number(keep) >= proxy.number(least):
-        said = f"{keep}={proxy.text(keep)} is not below {least}={proxy.text(least)}: little would be narrowed"
-        yield warning("relation", said, keep, f"lower {keep}, or raise {least}")
-    if proxy.number("PROXY_HOLD_LIMIT") == 0 and proxy.good("PROXY_HOLD_LIMIT"):
-        said = "PROXY_HOLD_LIMIT=0: while settings are applied, requests would fail at once instead of waiting"
-        yield warning("relation", said, "PROXY_HOLD_LIMIT", "use 120")
-
-
-def _files(proxy: _Proxy) -> Iterator[Finding]:
-    key = "PROXY_EVENTS_FILE"
-    path = proxy.text(key)
-    if not path or path.lower() in _NOWHERE:
-        return
-    try:
-        reason = _cannot_write(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111 - spelled as the user did
-    except (OSError, ValueError) as problem:
-        reason = str(problem)
-    if reason is not None:
-        yield error("file", f"{key}={path}: {reason}", key, "name a file that can be written")
-
-
-def _cannot_write(file: Path) -> str | None:
-    if file.is_dir():
-        return "is a directory"
-    if file.exists():
-        return None if os.access(file, os.W_OK) else "cannot be written by this user"
-    folder = file.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not folder.is_dir():
-        return f"{folder} is no directory"
-    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
 
 
 # Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this
 # one, is in front of that.
 
 
-def pair(backend: BackendSettings, proxy: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
     """What backend and proxy do not agree on; the same findings for whichever of the two `around` is about."""
-    found = _split(str(_read(proxy, UPSTREAM) or ""))
+    proxy = _Proxy(wanted, around)
+    found = _split(proxy.text(UPSTREAM))
     if found is None or not _of_this_machine(found[0].hostname or ""):
         return
-    parts, port = found
-    elsewhere = list(_address(backend, parts, port, around))
-    if elsewhere or all(name.endswith(".sock") for name in _listens(backend)):
-        yield from elsewhere
-        return
-    yield from _key(backend, str(_read(proxy, UPSTREAM_KEY) or ""))
-    window, context = int(_read(proxy, WINDOW) or 0), int(backend.value("ctx-size") or 0)
-    slot = cells_asked(backend, None)
-    if window > slot and context > 0:
+    elsewhere = list(_address(backend, *found, around))
+    yield from elsewhere or _key(backend, proxy.text(UPSTREAM_KEY))
+    window, slot = int(proxy.number(WINDOW)), cells_asked(backend, None)
+    if not elsewhere and window > slot and int(backend.value("ctx-size") or 0) > 0:
         said = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
         yield error("upstream-window", said, WINDOW, f"set {WINDOW}=0, which takes what the backend says")
 
 
-def _read(proxy: Mapping[str, str], key: str) -> Scalar | None:
-    """A value as the proxy reads it; its default where it cannot be meant, which has a finding of its own."""
-    parameter, text = BY_KEY[key], proxy.get(key, "").strip()
-    try:
-        return parameter.parse(text, key) if text else parameter.default
-    except InputError:
-        return parameter.default
-
-
-def _listens(backend: BackendSettings) -> list[str]:
-    return [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
-
-
 def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Circumstances) -> Iterator[Finding]:
     """The proxy asks an address at which the backend does not answer, or not as the backend wants to be asked."""
-    host, listens, fix = parts.hostname or "", _listens(backend), f"set {UPSTREAM}={backend.url}/v1"
+    host, fix = parts.hostname or "", f"set {UPSTREAM}={backend.url}/v1"
+    listens = [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
     https = parts.scheme == "https"
-    if all(name.endswith(".sock") for name in listens):
-        if not _another_listens(port, around):
-            said = f"{UPSTREAM} asks {host}:{port}, and the backend listens on a socket file, {listens[0]}"
-            yield error("upstream", said, UPSTREAM, "set LLAMA_HOST=127.0.0.1")
-    elif backend.port and backend.port != port:
+    if backend.port and backend.port != port:
         said = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
         if _another_listens(port, around):
             yield warning("upstream", f"{said}; another server listens on {port}", UPSTREAM, fix)
@@ -309,4 +251,4 @@ def _reaches(host: str, listening: str) -> bool:
 
 def _another_listens(port: int, around: Circumstances) -> bool:
     own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
-    return any(listener.pid not in own for listener in listeners(port))
+    return any(pid not in own for _, pid in listeners(port))

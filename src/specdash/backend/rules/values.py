@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.backend.capabilities import listed_names
+from specdash.backend.auto import longest_asked
+from specdash.backend.engines import listed_names
 from specdash.backend.rules import error, info, warning
-from specdash.backend.settings import DEFAULT
 from specdash.core import envfile
 from specdash.core.changes import Role
-from specdash.core.env_edit import close_key, key_help, parameter_of
-from specdash.core.parameter_catalogue import BY_KEY, REMOVED_KEYS
+from specdash.core.env_edit import close_key, parameter_of
+from specdash.core.parameter_catalogue import REMOVED_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
-from specdash.core.speculation import KNOBS, readers_of
+from specdash.core.speculation import KNOBS
 from specdash.llama.memory import AUTOMATIC_SLOTS, CACHE_TYPES
 from specdash.llama.model_facts import shape_of
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from specdash.backend.plan import Circumstances, Plan
     from specdash.core.errors import Finding
-    from specdash.core.parameters import Parameter
-    from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
 
 _READ_BY_ENGINE = frozenset(
@@ -53,29 +51,6 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
     for key, text in values.items():
         if (said := envfile.name_problem(key) or envfile.value_problem(key, text)) is not None:
             yield error("env-value", said.what, key, said.fix)
-
-
-def empty(values: Mapping[str, str], known: Mapping[str, Parameter]) -> Iterator[Finding]:
-    """A key without a value counts as not set, which is not what an empty field looks like."""
-    for key in [key for key, text in values.items() if not text.strip() and key in known]:
-        parameter = known[key]
-        default = "nothing" if parameter.default in (None, "") else f"its default, {parameter.text(parameter.default)},"
-        message = f"{key} is empty, which counts as not set: {default} is in force"
-        yield warning("empty", message, key, f"give it a value, or remove it (-{key})")
-
-
-def takes_effect(role: Role, around: Circumstances) -> Iterator[Finding]:
-    """How the changed keys take effect."""
-    later: list[str] = []
-    at_once: list[str] = []
-    for key in sorted(around.changed):
-        known = key_help(key)
-        needs = known.restart if known is not None else role is Role.BACKEND
-        (later if needs else at_once).append(key)
-    for keys, how in ((later, f"a restart of the {role}"), (at_once, "a reload (SIGHUP), without a restart")):
-        if keys:
-            verb = "takes" if len(keys) == 1 else "take"
-            yield info("restart", f"{', '.join(keys)} {verb} effect with {how}", keys[0] if len(keys) == 1 else None)
 
 
 def misplaced(role: Role, key: str) -> Finding:
@@ -109,11 +84,9 @@ def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[F
 
 def unused_knobs(plan: Plan) -> Iterator[Finding]:
     """`LLAMA_DRAFT_*` that no type of the chain has."""
-    if not plan.readable("llama_spec_type") or plan.settings.undecided:
-        return
-    for key in KNOBS:
+    for key in KNOBS if not plan.settings.undecided else ():
         text = plan.values.get(key, "")
-        if not text or key in plan.dropped:
+        if not text:
             continue
         if not plan.settings.spec_types:
             fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"
@@ -130,30 +103,6 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
                 one = len(knobs) == 1
                 fix = f"of the knobs, {knobs[0]} works" if one else f"{' and '.join(knobs)} work"
             yield warning("no-effect", f"{key}={text} has no effect on {kind.name}: {why}", key, fix)
-
-
-def unused_parameters(plan: Plan) -> Iterator[Finding]:
-    """Parameters of drafts that only types outside the chain read."""
-    if not plan.readable("llama_spec_type"):
-        return
-    names = {kind.name for kind in plan.spec_types}
-    for name, assigned in plan.settings.parameters.items():
-        readers = readers_of(name)
-        if assigned.source in (DEFAULT, *KNOBS) or not readers or names.intersection(readers):
-            continue
-        if name in ("spec-draft-model", "spec-draft-hf") or name.startswith("spec-synth-"):
-            continue
-        reader = readers[0] if len(readers) == 1 else "a draft model"
-        chain = ",".join(plan.settings.spec_types) or "none"
-        message = f"{assigned.source} sets --{name}, which only {reader} reads; the chain is {chain}"
-        yield warning("no-effect", message, assigned.source, _instead(name, plan.spec_types))
-
-
-def _instead(name: str, types: list[SpecType]) -> str:
-    for ending, knob in (("-max", KNOBS[0]), ("-size-m", KNOBS[0]), ("-min", KNOBS[1]), ("p-min", KNOBS[2])):
-        if name.endswith(ending) and any(kind.knob(knob) for kind in types):
-            return f"{knob} sets it for the types in force"
-    return "remove it, or add the type"
 
 
 def shared_cache(plan: Plan) -> Iterator[Finding]:
@@ -174,8 +123,6 @@ def shared_cache(plan: Plan) -> Iterator[Finding]:
 def slot_count(plan: Plan) -> Iterator[Finding]:
     """Slots that the engine refuses, or chooses itself."""
     wanted, key, named = plan.number("parallel"), plan.source("parallel"), plan.named("parallel")
-    if not plan.readable("parallel"):
-        return
     if wanted == 0:
         yield error("parallel", f"{named}: the server refuses to run without a slot", key, "use 1 or more")
     elif wanted < 0:
@@ -184,8 +131,6 @@ def slot_count(plan: Plan) -> Iterator[Finding]:
 
 def context_size(plan: Plan) -> Iterator[Finding]:
     """A context that leaves a slot too little, or more than the models were trained on."""
-    if not plan.readable("ctx-size", "parallel"):
-        return
     key, named = plan.source("ctx-size"), plan.named("ctx-size")
     slots, wanted, cells = plan.slots, plan.number("ctx-size"), plan.cells
     share = wanted if slots.unified else wanted // slots.sequences
@@ -212,9 +157,9 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
     server-context.cpp of b11549: GGML_ASSERT(add_ok && "batch must be large enough to hold the sampled and draft
     tokens"). With several slots it happens only when they draft at once, with all clients connected.
     """
-    if not plan.spec_types or not plan.readable("batch-size", "parallel", "llama_spec_type"):
+    if not plan.spec_types:
         return
-    longest = max(_longest(plan, kind) for kind in plan.spec_types)
+    longest = longest_asked(plan.settings, plan.draft)
     slots, batch = plan.slots.sequences, plan.number("batch-size")
     needed = slots * (longest + 1)
     if batch < needed:
@@ -226,19 +171,8 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-def _longest(plan: Plan, kind: SpecType) -> int:
-    """Tokens of the longest draft that a type of the chain makes."""
-    if kind.max_parameter is None:
-        return kind.fixed_draft_length or 0
-    asked = plan.number(kind.max_parameter)
-    block = plan.draft.number("block_size") if plan.draft is not None else None
-    return min(asked, block - kind.block_margin) if kind.block_margin is not None and block else asked
-
-
 def cache_types(plan: Plan) -> Iterator[Finding]:
     """Cache types that need flash attention, or do not fit the model's heads."""
-    if not plan.readable("flash-attn"):
-        return
     yield from _cache_types(plan, plan.model, "cache-type-k", "cache-type-v")
     if plan.settings.draft_model is not None:
         yield from _cache_types(plan, plan.draft, "spec-draft-type-k", "spec-draft-type-v")
@@ -264,11 +198,9 @@ def _cache_types(plan: Plan, facts: GgufFacts | None, keys: str, values: str) ->
 
 ALWAYS = (
     env_lines,
-    lambda values, _: empty(values, BY_KEY),
     unknown_keys,
-    lambda _, around: takes_effect(Role.BACKEND, around),
 )
 """Rules over the values and the circumstances alone, for settings that cannot be read, too."""
 RULES = (
-    unused_knobs, unused_parameters, shared_cache, slot_count, context_size, batch_size, cache_types,
+    unused_knobs, shared_cache, slot_count, context_size, batch_size, cache_types,
 )  # fmt: skip

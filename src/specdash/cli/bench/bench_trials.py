@@ -430,7 +430,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 def _listed(args: argparse.Namespace) -> frozenset[str]:
     """The spec types that the engine of the env file lists in its help."""
-    from specdash.backend.capabilities import listed_names
+    from specdash.backend.engines import listed_names
     from specdash.backend.launch import read_env_file
     from specdash.core.paths import backend_env_file
 

@@ -285,7 +285,7 @@ def _listed(values: Mapping[str, str]) -> Callable[[str], bool]:
     """Whether the engine that a backend env chooses has a variable or spec type, by its own help."""
 
     def is_listed(name: str) -> bool:
-        from specdash.backend.capabilities import listed_names
+        from specdash.backend.engines import listed_names
 
         return name in listed_names(values)
 

@@ -972,6 +972,19 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="The line names the feature.",
     ),
     LineClass(
+        "gpu_operation_off",
+        "an operation that the GPU or this build lacks was switched off",
+        (
+            "{:w}: layer {:d} is assigned to device {:rest}",
+            "{:w}: {:rest} not supported, set to disabled",
+        ),
+        severity=WARNING,
+        note=(
+            "The line names it, mostly Flash Attention: without it attention is slower, and the V cache cannot be "
+            "quantised. The GPU is too old for it, or llama.cpp was built without GGML_CUDA_FA."
+        ),
+    ),
+    LineClass(
         "deprecated_argument",
         "an argument is deprecated or given twice",
         ("DEPRECATED: {:rest}",),

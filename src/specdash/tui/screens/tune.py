@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from specdash.core.changes import ApplyOutcome, Role, changed_values, is_secret
+from specdash.core.changes import ApplyOutcome, Role, is_secret
 from specdash.core.env_edit import shown_text
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system.text import clean, counted
@@ -19,7 +19,7 @@ from specdash.tui.widgets.speculation.experiment import ExperimentCardView
 from specdash.tui.widgets.tuner.tune import ChecksPanel, KeyHelpPanel, KeysTable, TuneModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from textual.binding import BindingType
 
@@ -215,18 +215,10 @@ class TuneScreen(BoardScreen[TuneBoard]):
         if row is None:
             return
         setting = table.field or table.open_field(row)
-        if setting.listed and row.role is Role.BACKEND:
-            values = changed_values(model.values(row.role), model.wanted.get(row.role, {}))
-            in_background(
-                self.dashboard,
-                "engine",
-                lambda: self.console.missing_values(row.key, values),
-                lambda missing: self._show_missing(setting, missing),
-            )
 
         def accepts(text: str) -> bool:
             setting.typed(text)
-            setting.problem = model.problem_with(row.key, setting.value) or setting.refusal()
+            setting.problem = model.problem_with(row.key, setting.value) or ""
             table.redraw()
             return not setting.problem
 
@@ -252,10 +244,6 @@ class TuneScreen(BoardScreen[TuneBoard]):
             inside=self.board,
             keys=keys,
         )
-
-    def _show_missing(self, setting: SettingField, missing: Mapping[str, str]) -> None:
-        setting.missing = missing
-        self.board.keys.redraw()
 
     def _pick(self, step: int) -> None:
         self._typed()

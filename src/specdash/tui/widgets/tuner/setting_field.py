@@ -29,12 +29,10 @@ class SettingField:
     """What is known of the field. The value wanted before it was opened is the row's, and stays so until another one is
     taken.
 
-    `missing` are listed values that the engine has not, with why. A value that may be several of those listed
-    (`several`) is put together from marks.
+    A value that may be several of those listed (`several`) is put together from marks.
     """
 
     row: Change
-    missing: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     problem: str = ""
     marks: list[str] | None = None
@@ -115,11 +113,6 @@ class SettingField:
         self._at = list(self.listed).index(value)
         self.text, self.problem, self.marks = "", "", marks
 
-    def refusal(self) -> str:
-        """Why the engine cannot have the value, "" when it can."""
-        lacks = [f"{part} is {self.missing[part]}" for part in self._parts(self.value) if part in self.missing]
-        return f"{self.row.key}={self.value}: {', '.join(lacks)}" if lacks else ""
-
     def lines(self, width: int, height: int, label: str) -> list[Line]:
         """The row, which begins with `label`, and what stands below it, in at most `height` lines. The input's place is
         in the first line (`spot`)."""
@@ -159,17 +152,16 @@ class SettingField:
     def _option(self, value: str, selected: bool, width: int) -> list[Line]:
         """The line of a listed value; two for the selected one, where what it does needs them."""
         wide = max(map(len, self.listed))
-        lacks = self.missing.get(value)
         track = " track" if selected else ""
         name = f"[{'x' if value in self._marked else ' '}] {value:<{wide}} " if self.several else f"{value:<{wide}} "
         now = "now " if value in self._parts(self.row.before) else "    "
         room = width - len(_INDENT) - len(name) - len(now) - 1
         default = " (default)" if value in self._default else ""
-        first, *rest = wrap(lacks or self.listed[value] + default, room, 2 if selected else 1)
+        first, *rest = wrap(self.listed[value] + default, room, 2 if selected else 1)
         line = (
-            ((f"{_INDENT[:-2]}> " if selected else _INDENT) + name, ("dim" if lacks else "text") + track),
+            ((f"{_INDENT[:-2]}> " if selected else _INDENT) + name, "text" + track),
             (now, "accent" + track),
-            (fit(first, room + 1), ("warn" if lacks else "dim") + track),
+            (fit(first, room + 1), "dim" + track),
         )
         return [line, *(((fit(" " * (width - room - 1) + part, width), "dim" + track),) for part in rest)]
 
