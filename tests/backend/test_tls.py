@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from specdash.backend.settings import BackendSettings, settings_from_env
-from specdash.collect.discover import discover
+from specdash.collect.discover import discover, server_arguments
 from specdash.core.readings import Failure, Health, HealthStatus
 from specdash.core.records import Drafting
 from specdash.llama.blocking import BlockingClient
@@ -47,6 +47,22 @@ def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env
     found = settings(**env)
     assert found.url.partition("://")[0] == scheme
     assert (found.certificate is not None) == (scheme == "https")
+
+
+@pytest.mark.parametrize(
+    ("env", "url"),
+    [
+        ({"LLAMA_ARG_API_PREFIX": "/llm/"}, "http://127.0.0.1:8080/llm"),
+        ({"LLAMA_EXTRA_ARGS": "--api-prefix /a/b", **PAIR}, "https://127.0.0.1:8080/a/b"),
+    ],
+)
+def test_a_prefix_is_part_of_the_address(env: dict[str, str], url: str) -> None:
+    assert settings(**env).url == url
+
+
+@pytest.mark.parametrize(("words", "env"), [(["--api-prefix", "/llm/"], {}), ([], {"LLAMA_ARG_API_PREFIX": "/llm"})])
+def test_a_server_that_others_started_is_found_below_its_prefix(words: list[str], env: dict[str, str]) -> None:
+    assert server_arguments(["llama-server", *words], env, "/srv").url() == "http://127.0.0.1:8080/llm"
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_a_server_that_tells_nothing_of_itself_is_measured_all_the_same() -> Non
         (says(503, '{"error":{"message":"Loading model"}}'), UnreachableError, "still loading"),
         (says(404, "{}"), SpecdashError, "HTTP 404; is this llama-server"),
         (says(200, "<html>"), SpecdashError, "not JSON"),
-        (writes(b"junk\r\n\r\n"), UnreachableError, "no HTTP answer"),
+        (writes(b"junk\r\n\r\n"), UnreachableError, "the answer is not HTTP"),
     ],
 )
 def test_what_is_no_server_to_measure_is_said(behaviour: Behaviour, error: type[SpecdashError], said: str) -> None:

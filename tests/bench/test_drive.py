@@ -215,7 +215,7 @@ def test_failures_are_told_apart(answer: Script, fault: ChatFault, said: str) ->
     ("behaviour", "fault"),
     [
         (writes(b""), ChatFault.BROKEN),
-        (writes(b"nonsense\r\n\r\n"), ChatFault.BROKEN),
+        (writes(b"nonsense\r\n\r\n"), ChatFault.GARBAGE),
         (resets(HEAD + TOKEN), ChatFault.BROKEN),
         (writes(HEAD + TOKEN), ChatFault.BROKEN),
         (writes(HEAD + TOKEN + b"data: {not json\n\n"), ChatFault.BROKEN),
@@ -249,7 +249,7 @@ def test_a_server_that_does_not_stream_is_measured_without_a_first_token() -> No
 
 
 def test_nobody_there_is_said_before_anything_is_measured() -> None:
-    with pytest.raises(UnreachableError, match="Connection refused; start the server"):
+    with pytest.raises(UnreachableError, match="nothing listens there; start the server"):
         measure(EngineAddress(f"http://127.0.0.1:{free_port()}"), PROMPTS)
 
 

@@ -115,6 +115,18 @@ def test_each_field_is_asked_no_more_often_than_it_can_change(bench: Bench, nvml
     assert asked["nvmlInit"] == 1
 
 
+def test_a_power_limit_that_is_set_by_hand_is_seen_within_a_minute(bench: Bench, nvml: FaultyNvml) -> None:
+    nvml.faults["nvmlDeviceGetEnforcedPowerLimit"] = pynvml.NVML_ERROR_NO_DATA
+    bench.step()
+    seen = [bench.gpu.power_limit_watts]
+    nvml.faults.clear()
+    bench.step(60.0)
+    seen.append(bench.gpu.power_limit_watts)
+    nvml.values["nvmlDeviceGetEnforcedPowerLimit"] = 250_000
+    bench.step(60.0)
+    assert [*seen, bench.gpu.power_limit_watts] == [None, 700.0, 250.0]
+
+
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.fields[0])
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
 def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(probe: Any, error: int) -> None:

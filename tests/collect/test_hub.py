@@ -71,11 +71,10 @@ def test_every_source_is_observed(server: FaultServer, tmp_path: Path) -> None:
         assert seen.of(source)[-1].status is ReadingStatus.KNOWN, seen.of(source)[-1].failure
 
 
-def test_a_server_that_goes_is_asked_for_at_once_and_so_is_its_process(server: FaultServer) -> None:
+def test_where_a_server_goes_its_process_is_looked_at_at_once(server: FaultServer) -> None:
     seen = Seen()
-    # At the pace of this hub's clock, nothing would be asked again for an hour.
-    with Hub(Target(server.url), [seen.take], interval_s=3600.0, gpu=False) as hub:
-        hub._http._interval_s = 3600.0
+    # At the pace of this hub's clock, its process would not be looked at again for an hour.
+    with Hub(Target(server.url), [seen.take], interval_s=3600.0, gpu=False):
         seen.wait_for(Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS)
         until(lambda: len(seen.of(Source.PROCESS)) >= 2, PATIENCE_S)
         looks = len(seen.of(Source.PROCESS))
@@ -88,7 +87,7 @@ def test_a_server_that_goes_is_asked_for_at_once_and_so_is_its_process(server: F
 def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_files, "TRIAL_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(own_files, "PERIOD_S", PATIENCE_S)
     me, seen = psutil.Process(), Seen()
     note = {"pid": me.pid, "pid_started": me.create_time(), "at": 5.0, "what": "tune", "url": server.url}
     with Hub(Target(server.url), [seen.take]):
@@ -369,20 +368,12 @@ def test_a_log_that_the_first_run_record_names_after_the_start_is_read(server: F
         until(lambda: told_lines(seen) == ["late: one"])
 
 
-def test_a_log_that_a_run_record_names_while_the_hub_still_starts_is_read_by_one_thread(
-    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_log_that_a_run_record_names_while_the_hub_still_starts_is_read_once(
+    server: FaultServer, tmp_path: Path
 ) -> None:
     backend, seen = Restarted(tmp_path, server.url), Seen()
     backend.start("early", "one")
-    start = proxy_watch.Worker.start
-
-    def start_and_linger(worker: proxy_watch.Worker) -> None:
-        start(worker)
-        until(lambda: told_lines(seen) == ["early: one"])
-
-    monkeypatch.setattr(proxy_watch.Worker, "start", start_and_linger)
     with Hub(Target(server.url, proxy_url=server.url), [seen.take], gpu=False, host=False, env=backend.env):
-        monkeypatch.undo()
         until(lambda: told_lines(seen) == ["early: one"])
 
 

@@ -19,7 +19,6 @@ from specdash.collect.hub import Hub
 from specdash.collect.own_files import (
     KEPT,
     MAX_LINE_BYTES,
-    PERIOD_S,
     ApplyCollector,
     BaselineCollector,
     RecordWatch,
@@ -124,7 +123,8 @@ def test_all_applies_are_told_at_the_start_and_with_every_new_apply(own: OwnFile
     assert own.said[0].value == (record(1), record(2))
     own.add(record(3))
     assert own.numbers() == [1, 2, 3]
-    assert {own.apply_collector.step() for _ in range(5)} == {PERIOD_S}
+    for _ in range(5):
+        own.apply_collector.step()
     assert len(own.said) == 2, "nothing new is not told again"
 
 

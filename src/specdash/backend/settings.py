@@ -257,10 +257,11 @@ class BackendSettings(BaseModel):
     @property
     def url(self) -> str:
         """Base address for a client on this machine."""
+        prefix = (self.text("api-prefix") or "").rstrip("/")
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared, not bound
         if ":" in host and not host.startswith("["):
             host = f"[{host}]"
-        return f"http{'s' if self.certificate else ''}://{host}:{self.port}"
+        return f"http{'s' if self.certificate else ''}://{host}:{self.port}{prefix}"
 
     @property
     def api_key_file(self) -> str | None:

@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from specdash.llama.client import HttpAnswer, Transport
+from specdash.llama.client import Transport
 from specdash.llama.server_answers import ParseError, load_object
 from specdash.system.data import dataclass
+from specdash.system.http import HttpReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,7 +139,7 @@ class DemoTraffic:
         }
         try:
             answer = await client.post("/v1/chat/completions", body, REQUEST_DEADLINE_S)
-            timings = load_object(answer.body)["timings"] if isinstance(answer, HttpAnswer) else None
+            timings = load_object(answer.body)["timings"] if isinstance(answer, HttpReply) else None
         except (ParseError, KeyError):
             return False
         if timings is None:
@@ -204,7 +205,7 @@ async def work_as_agents(url: str) -> None:
     async with contextlib.aclosing(Transport(url, None)) as client:
         async with asyncio.timeout(START_DEADLINE_S):
             while True:
-                if isinstance(await client.get("/health", REQUEST_DEADLINE_S), HttpAnswer):
+                if isinstance(await client.get("/health", REQUEST_DEADLINE_S), HttpReply):
                     break
                 await asyncio.sleep(0.2)
         names = ("refactor", "review", "stuck")

@@ -483,7 +483,7 @@ class Smoke:
     def __post_init__(self) -> None:
         limit_s = self.effort.limit_s
         self._client = BlockingClient(self.url, self.key, self.model)
-        self._chat = ChatClient(self.url, self.key, silence_s=limit_s, limit_s=limit_s, keep_text=True)
+        self._chat = ChatClient(self.url, self.key, limit_s=limit_s, keep_text=True)
 
     def run(self) -> None:
         """Send everything. Raises `UnreachableError` when no one answers at the beginning, `InputError` for a model or

@@ -204,7 +204,6 @@ class BackendPoller:
         self._slept_since = slept_since
         self._known = _Known()
         self._props_told = asyncio.Event()
-        self._looked_now = float("-inf")
         self._settled = False
         """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
@@ -227,13 +226,6 @@ class BackendPoller:
         """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
-
-    def look_now(self) -> None:
-        """The server closed a connection, and may be gone: ask whether it is, at most once in an interval."""
-        now = time.monotonic()
-        if now - self._looked_now >= self._interval:
-            self._looked_now = now
-            self._wake(Source.HEALTH)
 
     def _look_at(self, model: str | None) -> None:
         self._client.look_at(model)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import socket
-import time
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -52,6 +50,8 @@ class ServerArguments:
     log: str | None = None
     certificate: str | None = None
     """The file that it serves TLS with."""
+    prefix: str = ""
+    """The path that it serves from."""
     needs_key: bool = False
     speculation: tuple[tuple[str, str], ...] = ()
     """(flag without dashes, value) of every speculation flag; a switch has an empty value."""
@@ -63,7 +63,7 @@ class ServerArguments:
             return None
         host = _ANY_ADDRESS.get(host, host)
         shown = f"[{host}]" if ":" in host else host
-        return f"http{'s' if self.certificate else ''}://{shown}:{port or self.port or DEFAULT_PORT}"
+        return f"http{'s' if self.certificate else ''}://{shown}:{port or self.port or DEFAULT_PORT}{self.prefix}"
 
 
 def is_llama_server(command: Sequence[str]) -> bool:
@@ -90,6 +90,7 @@ def server_arguments(
         port=_port(values.get("--port")),
         log=str(PurePath(cwd or "/", log)) if log else None,
         certificate=str(PurePath(cwd or "/", certificate)) if certificate and tls else None,
+        prefix=values.get("--api-prefix", "").rstrip("/"),
         needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
         speculation=speculation(given),
     )
@@ -172,30 +173,18 @@ def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> Ru
 
 def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
     """Whether GET /health on a local port is answered as llama-server does, loading or not."""
-    deadline = time.monotonic() + timeout_s
-    answer = bytearray()
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-            while len(answer) < 16384 and (left := deadline - time.monotonic()) > 0:
-                connection.settimeout(left)
-                data = connection.recv(4096)
-                answer += data
-                if not data:
-                    break
-    except OSError:
-        # What came before a timeout may be the whole answer of a server that keeps the connection.
-        pass
-    head, _, body = bytes(answer).partition(b"\r\n\r\n")
-    status = head.split(b" ", 2)[1:2]
-    if not head.startswith(b"HTTP/1.") or not status or status[0] not in (b"200", b"503"):
+    if listener_owners(port) == set():
         return False
+    from specdash.system.http import ask
+
     try:
-        parse_health(int(status[0]), body)
-    except ParseError:
+        answer = ask(f"http://127.0.0.1:{port}", "/health", timeout=timeout_s, most_bytes=16384)
+        parse_health(answer.status, answer.body)
+    except (OSError, ParseError):
         return False
     # Others answer {"status":"ok"} as well; llama-server names itself, and while loading its error is its own.
-    return b"llama.cpp" in head or (status[0] == b"503" and b"oading" in body)
+    names_itself = "llama.cpp" in answer.headers.get("server", "")
+    return (answer.status in (200, 503) and names_itself) or (answer.status == 503 and b"oading" in answer.body)
 
 
 def _recorded(env: Mapping[str, str]) -> Iterator[Target]:

@@ -4,23 +4,20 @@ machine."""
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.collect.backend import BackendPoller
-from specdash.collect.hub import STOP_S, SchedulingWatch, Worker
+from specdash.collect.hub import STOP_S, SchedulingWatch, keep_stepping
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
+from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from specdash.collect.logs import LogCollector
     from specdash.core.readings import Reading
     from specdash.core.target import Target
 
@@ -47,8 +44,6 @@ class FleetHub:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="specdash-fleet", daemon=True)
-        self._workers: list[Worker] = []
-        self._logs: _Logs | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -61,31 +56,15 @@ class FleetHub:
         """Begin, without waiting."""
         _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
         self._thread.start()
-        here = [sink for target, sink in self._watched if local_port(target.url) is not None]
-        logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
-        if logs:
-            self._logs = _Logs(logs)
-            self._workers.append(Worker("fleet-logs", self._logs.step, lambda _: None))
-        if here:
-            self._workers.append(Worker("fleet-gpu", _Gpus(here).step, lambda _: None))
-        for worker in self._workers:
-            worker.start()
 
     def stop(self) -> None:
         """End within a second, whatever hangs."""
         self._stopping.set()
-        deadline = time.monotonic() + STOP_S
-        for worker in self._workers:
-            worker.stop()
         if self._loop is not None and self._root is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._root.cancel)
         if self._thread.ident is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-        for worker in self._workers:
-            worker.join(deadline - time.monotonic())
-        if self._logs is not None:
-            self._logs.close()
+            self._thread.join(STOP_S)
 
     def _run(self) -> None:
         async def watch() -> None:
@@ -93,13 +72,23 @@ class FleetHub:
             if not self._stopping.is_set():
                 await self._watch()
 
-        with suppress(asyncio.CancelledError):
-            asyncio.run(watch())
+        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(watch())
 
     async def _watch(self) -> None:
-        scheduling = SchedulingWatch(self._publish_all)
+        scheduling = SchedulingWatch(partial(_publish, [sink for _, sink in self._watched]))
         async with asyncio.TaskGroup() as group:
             group.create_task(scheduling.run())
+            logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
+            if logs:
+                group.create_task(_watch_logs(logs))
+            here = [sink for target, sink in self._watched if local_port(target.url) is not None]
+            if here:
+                from specdash.collect.gpu import GpuCollector
+
+                # Once for all servers on this machine.
+                gpus = GpuCollector(partial(_publish, here))
+                group.create_task(keep_stepping(lambda: gpus.step(1.0)))
             for number, (target, sink) in enumerate(self._watched):
                 # Spread over the interval, that no moment has the work of all.
                 begins = self._interval_s * number / len(self._watched)
@@ -108,76 +97,36 @@ class FleetHub:
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:
         await asyncio.sleep(begins)
         client = LlamaClient(target)
-        publish = partial(_publish, sink)
         try:
             poller = BackendPoller(
                 client,
-                publish,
+                partial(_publish, [sink]),
                 interval_s=self._interval_s,
                 model=target.model,
                 slept_since=scheduling.slept_since,
             )
-            client.on_closed = poller.look_now
             await poller.run()
         finally:
             await client.aclose()
 
-    def _publish_all(self, reading: Reading[Any]) -> None:
-        for _, sink in self._watched:
-            _publish(sink, reading)
+
+def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:
+    for sink in sinks:
+        with suppress(Exception):
+            sink(reading)
 
 
-def _publish(sink: Sink, reading: Reading[Any]) -> None:
-    with suppress(Exception):
-        sink(reading)
+async def _watch_logs(logs: Sequence[tuple[str, Sink]]) -> None:
+    """Read all of them in turn, as often as the one that has most to read asks for."""
+    from specdash.collect.logs import LogCollector
 
+    collectors = [LogCollector(path, partial(_publish, [sink])) for path, sink in logs]
 
-class _Logs:
-    """Reads the logs of many servers in turn, each when it is due."""
-
-    def __init__(self, logs: Sequence[tuple[str, Sink]]) -> None:
-        self._logs = logs
-        self._order = itertools.count()
-        self._due: list[tuple[float, int, LogCollector]] = []
-
-    def close(self) -> None:
-        """Let go of them all."""
-        for _, _, collector in self._due:
+    def close() -> None:
+        for collector in collectors:
             collector.close()
 
-    def step(self) -> float:
-        """Read the one that is due first; seconds until the next."""
-        from specdash.collect.logs import LogCollector
-
-        if self._logs:
-            for path, sink in self._logs:
-                heapq.heappush(self._due, (0.0, next(self._order), LogCollector(path, partial(_publish, sink))))
-            self._logs = ()
-        _, _, collector = self._due[0]
-        due = time.monotonic() + collector.step()
-        heapq.heapreplace(self._due, (due, next(self._order), collector))
-        return max(0.0, self._due[0][0] - time.monotonic())
-
-
-class _Gpus:
-    """Reads the GPUs of this machine once for all servers on it."""
-
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
-        self._step: Callable[[float], float] | None = None
-
-    def step(self) -> float:
-        """Read them; seconds until the next look."""
-        if self._step is None:
-            from specdash.collect.gpu import GpuCollector
-
-            self._step = GpuCollector(self.publish, frozenset).step
-        return self._step(1.0)
-
-    def publish(self, reading: Reading[Any]) -> None:
-        """Hand a reading to all of them."""
-        for sink in self._sinks:
-            _publish(sink, reading)
+    await keep_stepping(lambda: min([collector.step() for collector in collectors]), close=close)
 
 
 def _allow_files(wanted: int) -> None:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +30,8 @@ FIRST_RETRY_S = 2.0
 LAST_RETRY_S = 60.0
 """Back-off after driver errors."""
 
-FOREVER_S = float("inf")
+STATIC_S = 60.0
+"""What changes by hand alone, if at all, is good for this long: `nvidia-smi -pl` sets the power limit."""
 
 LIBRARY = "libnvidia-ml.so.1"
 """NVML itself: a part of the driver, which `pynvml` opens."""
@@ -48,10 +51,7 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One NVML question: the fields that it fills, in order, and how long its answer is good for.
-
-    Fields that `Gpu` does not have are told by `GpuCollector.told`.
-    """
+    """One NVML question: the fields of `Gpu` that it fills, in order, and how long its answer is good for."""
 
     fields: tuple[str, ...]
     ttl_s: float
@@ -109,12 +109,10 @@ PROBES: tuple[Probe, ...] = (
     Probe(("throttle_reasons",), 2.0, _throttle_reasons),
     Probe(("temperature_celsius",), 5.0, _temperature),
     Probe(("processes",), 5.0, _processes),
-    Probe(("power_limit_watts",), FOREVER_S, lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
-    Probe(("name",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
-    Probe(("uuid",), FOREVER_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
+    Probe(("power_limit_watts",), STATIC_S, lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
+    Probe(("name",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
+    Probe(("uuid",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
 )
-
-_OF_GPU = frozenset(dataclass_field.name for dataclass_field in fields(Gpu))
 
 FIELD_ERRORS = (
     "NVMLError_NotSupported",
@@ -140,6 +138,22 @@ def reasons_in_words(bits: int) -> tuple[str, ...]:
     if unknown := bits & ~known:
         words.append(f"unknown reason {unknown:#x}")
     return tuple(words)
+
+
+def read(nvml: Any, gpu: Any, probes: Iterable[Probe] = PROBES) -> dict[str, Any]:
+    """What one GPU says to these questions, by the fields that they fill; None where it does not support one.
+
+    Raises NVMLError when the driver session is no good any more.
+    """
+    found: dict[str, Any] = {}
+    for probe in probes:
+        try:
+            found |= zip(probe.fields, probe.ask(nvml, gpu), strict=True)
+        except nvml.NVMLError as error:
+            if not _is(nvml, error, *FIELD_ERRORS):
+                raise
+            found |= dict.fromkeys(probe.fields)
+    return found
 
 
 @dataclass(slots=True)
@@ -174,7 +188,7 @@ class GpuCollector:
         self._devices: list[_Device] | None = None
         self._driver: str | None = None
         self._errors = 0
-        self._revive_at = FOREVER_S
+        self._revive_at = math.inf
 
     def step(self, interval_s: float) -> float:
         """Publish what NVML says, or why it says nothing."""
@@ -215,7 +229,7 @@ class GpuCollector:
     def _start(self, nvml: Any) -> list[_Device]:
         nvml.nvmlInit()
         self._devices = []
-        self._revive_at = FOREVER_S
+        self._revive_at = math.inf
         try:
             self._driver = _text(nvml.nvmlSystemGetDriverVersion())
         except nvml.NVMLError:
@@ -256,25 +270,14 @@ class GpuCollector:
         if device.handle is None:
             return Gpu(device.index)
         now = self._clock()
-        for probe in self._probes:
-            key = probe.fields[0]
-            if now >= device.due.get(key, now):
-                self._ask(nvml, device, probe)
-                # A little less than the time to live, or a look that comes early would skip a whole round.
-                device.due[key] = now + 0.9 * probe.ttl_s
-        known = {name: value for name, value in device.fields.items() if name in _OF_GPU}
+        due = [probe for probe in self._probes if now >= device.due.get(probe.fields[0], now)]
+        device.fields |= read(nvml, device.handle, due)
+        # A little less than the time to live, or a look that comes early would skip a whole round.
+        device.due |= {probe.fields[0]: now + 0.9 * probe.ttl_s for probe in due}
+        known = dict(device.fields)
         if (processes := known.get("processes")) is not None:
             known["processes"] = self._named(processes)
         return Gpu(index=device.index, **known)
-
-    def _ask(self, nvml: Any, device: _Device, probe: Probe) -> None:
-        try:
-            device.fields.update(zip(probe.fields, probe.ask(nvml, device.handle), strict=True))
-        except nvml.NVMLError as error:
-            if not _is(nvml, error, *FIELD_ERRORS):
-                raise
-            for name in probe.fields:
-                device.fields.pop(name, None)
 
     def _named(self, processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
         ours = self._backend_pids()
@@ -327,11 +330,7 @@ def _text(value: Any) -> str:
 
 
 Number = TypeVar("Number", int, float)
-_PROBES = tuple(
-    probe if probe.ttl_s == FOREVER_S else replace(probe, ttl_s=0.0)
-    for probe in PROBES
-    if probe.fields != ("processes",)
-)
+_PROBES = tuple(replace(probe, ttl_s=0.0) for probe in PROBES if probe.fields != ("processes",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,6 +464,17 @@ class Driver:
     """Why there is no GPU, in words with what to do; empty where there is one."""
 
 
+def _compute(nvml: Any, gpu: Any) -> tuple[Any, ...]:
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
+    return ((int(major), int(minor)),)
+
+
+_IDENTITY = (
+    *(probe for name in ("name", "memory_total_bytes") for probe in PROBES if name in probe.fields),
+    Probe(("compute",), STATIC_S, _compute),
+)
+
+
 def look(nvml: Any = None, pci: Path = PCI) -> Driver:
     """What the driver says now; never raises."""
     try:
@@ -498,10 +508,9 @@ def _gpu(nvml: Any, index: int) -> DriverGpu:
     handle = _asked(nvml, lambda: nvml.nvmlDeviceGetHandleByIndex(index))
     if handle is None:
         return DriverGpu(index)
-    memory = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).total)
-    compute = _asked(nvml, lambda: tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle))))
-    name = _asked(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
-    return DriverGpu(index, name, memory, compute if compute is not None and len(compute) == 2 else None)
+    # One at a time: what a broken driver does not say to one of them, it may say to the next.
+    name, memory, compute = (_asked(nvml, partial(read, nvml, handle, [probe])) or {} for probe in _IDENTITY)
+    return DriverGpu(index, name.get("name"), memory.get("memory_total_bytes"), compute.get("compute"))
 
 
 def _asked(nvml: Any, ask: Callable[[], Any]) -> Any:

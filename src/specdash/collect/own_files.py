@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PERIOD_S = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two looks. A trial is noted before its first restart, and that is to be known before it is seen: who
+sees a server that does not answer looks again first (`hub.Hub`)."""
 
 KEPT = 200
 """The newest records are told, so many."""
@@ -43,7 +44,7 @@ _SLICE_BYTES = 256 * 1024
 class JsonLines(Generic[T]):
     """Publishes all records of a file, as one tuple, whenever there is one more.
 
-    `step` is to be called again after the seconds it returns. While nothing changes it costs a look at the file's size.
+    While nothing changes, a `step` costs a look at the file's size.
     """
 
     def __init__(
@@ -71,8 +72,8 @@ class JsonLines(Generic[T]):
         self._failure: Failure | None = None
         self._told = False
 
-    def step(self) -> float:
-        """Publish what is new; seconds until the next look."""
+    def step(self) -> None:
+        """Publish what is new."""
         is_new = False
         while True:
             chunk = self._tail.read(_SLICE_BYTES)
@@ -83,7 +84,6 @@ class JsonLines(Generic[T]):
             if not chunk.more:
                 break
         self._tell(chunk.failure, is_new=is_new)
-        return PERIOD_S
 
     def close(self) -> None:
         """Let go of the file."""
@@ -181,9 +181,6 @@ class BaselineCollector(JsonLines[Baseline]):
         )
 
 
-TRIAL_LOOK_S = 1.0
-"""Between two looks. A trial is noted before its first restart, and that is to be known before it is seen: whoever sees
-a server that does not answer looks again first (`hub.Hub`)."""
 MAX_BYTES = 4 << 20
 
 
@@ -209,8 +206,8 @@ class TrialCollector:
         self._told: tuple[TrialNote, ...] | str | None = None
         self._looking = threading.Lock()
 
-    def step(self) -> float:
-        """One look, on any thread; the seconds until the next."""
+    def step(self) -> None:
+        """One look, on any thread."""
         with self._looking:
             found = self._look()
             if found != self._told:
@@ -220,7 +217,6 @@ class TrialCollector:
                     if isinstance(found, str)
                     else Reading.known(Source.TRIAL, self._clock(), found)
                 )
-        return TRIAL_LOOK_S
 
     def _look(self) -> tuple[TrialNote, ...] | str:
         try:
@@ -244,10 +240,6 @@ class TrialCollector:
         return (replace(written.note, alive=same_process(written.pid, written.pid_started)),)
 
 
-RECORD_LOOK_S = 1.0
-"""Seconds between two looks at the directory of the run records."""
-
-
 class RecordWatch:
     """Tells `on_target` of the target as its newest run record has it. A look costs one stat while nothing changes."""
 
@@ -258,20 +250,20 @@ class RecordWatch:
         self._directory: Path = paths.run_records_dir(env)
         self._seen: int | None = None
 
-    def step(self) -> float:
-        """One look; the seconds until the next."""
+    def step(self) -> None:
+        """One look."""
         try:
             changed = self._directory.stat().st_mtime_ns
         except OSError:
-            return RECORD_LOOK_S
+            return
         check = self._target.start_check
         if changed == self._seen and not (check is not None and check.pending) and not self._target.refused:
-            return RECORD_LOOK_S
+            return
         self._seen = changed
         found = discover.recorded_target(self._target.url, self._env)
         if found is None:
             # Between two engines there is none; the next one's comes with another change.
-            return RECORD_LOOK_S
+            return
         known = replace(
             self._target,
             pid=found.pid,
@@ -284,4 +276,3 @@ class RecordWatch:
         if known != self._target:
             self._target = known
             self._on_target(known)
-        return RECORD_LOOK_S

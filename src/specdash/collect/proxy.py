@@ -10,13 +10,14 @@ from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace
 from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.core.target import normalise_url
-from specdash.llama.client import KIND_OF_STATUS, HttpAnswer, Transport
+from specdash.llama.client import KIND_OF_STATUS, Transport
 from specdash.llama.server_answers import ParseError, error_message, flag, load_object, mapping, natural, one_line, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.core.target import Target
+    from specdash.system.http import HttpReply
 
 DEADLINE_S = 2.0
 _OK = 200
@@ -97,7 +98,7 @@ class ProxyPoller:
             return self._pace.settled
         return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
 
-    def _refusal(self, answer: HttpAnswer) -> Failure:
+    def _refusal(self, answer: HttpReply) -> Failure:
         message = error_message(answer.body)
         message = one_line(message.replace(self._key, "***") if self._key else message)
         kind = KIND_OF_STATUS.get(answer.status, FailureKind.ERROR)

@@ -33,7 +33,7 @@ def bearer(key: str | None) -> dict[str, str]:
 class BlockingClient:
     """Asks the server at `url`; `key` is its API key, `model` the one that is meant behind a router.
 
-    Used by several threads at once. `timeout` is in seconds and bounds each silence.
+    Used by several threads at once. `timeout` is in seconds and bounds an answer.
     """
 
     url: str

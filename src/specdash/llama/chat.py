@@ -6,7 +6,6 @@ parsing every token would take time that decode might have had.
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import time
@@ -22,6 +21,8 @@ from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from specdash.system.http import Response
 
 PATH = "/v1/chat/completions"
 SILENCE_S = 600.0
@@ -130,55 +131,59 @@ class ChatClient:
         """Send the request, which should ask for a stream, and hear the answer out."""
         heard = ChatAnswer(time.monotonic())
         try:
-            with http.opened(
-                self._url, PATH, body=body, headers=self._headers, timeout=self._silence_s, cancel=self.cancel
-            ) as answer:
-                self._exchange(answer, heard)
+            http.hear(
+                self._url,
+                PATH,
+                lambda answer: self._exchange(answer, heard),
+                body=body,
+                headers=self._headers,
+                silence_s=self._silence_s,
+                limit_s=self._limit_s,
+                cancel=self.cancel,
+            )
         except http.NoConnectionError as error:
-            self._failed(heard, ChatFault.UNREACHABLE, f"no connection: {one_line(http.words(error))}")
-        except http.LateError:
-            self._failed(heard, ChatFault.TIMEOUT, f"not complete within {self._limit_s:.0f} s")
-        except TimeoutError:
-            self._failed(heard, ChatFault.TIMEOUT, f"nothing came for {self._silence_s:.0f} s")
+            self._failed(heard, ChatFault.UNREACHABLE, f"no connection: {error}")
+        except http.LateError as error:
+            self._failed(heard, ChatFault.TIMEOUT, str(error))
+        except http.HttpError as error:
+            kind = ChatFault.GARBAGE if error.kind in (http.GARBAGE, http.TOO_LARGE) else ChatFault.BROKEN
+            self._failed(heard, kind, str(error))
         except OSError as error:
-            if error.errno == errno.EMSGSIZE:
-                self._failed(heard, ChatFault.GARBAGE, http.words(error))
-            else:
-                self._failed(heard, ChatFault.BROKEN, f"the connection broke: {one_line(http.words(error))}")
+            self._failed(heard, ChatFault.BROKEN, http.words(error))
         if heard.fault is not None and self.cancelled:
             heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
         return heard
 
-    def _exchange(self, answer: http.Response, heard: ChatAnswer) -> None:
-        heard.status = answer.status
-        if answer.status != 200:
-            self._refused(heard, answer.status, http.whole(answer))
+    async def _exchange(self, answer: Response, heard: ChatAnswer) -> None:
+        heard.status = answer.status_code
+        if heard.status != 200:
+            self._refused(heard, heard.status, await http.whole(answer))
             return
-        if "text/event-stream" not in answer.headers.get("Content-Type", ""):
-            self._whole(heard, http.whole(answer))
+        if "text/event-stream" not in answer.headers.get("content-type", ""):
+            self._whole(heard, await http.whole(answer))
             return
-        self._stream(heard, answer)
+        async for event in http.events(answer):
+            if not self._hears_on(heard, event):
+                break
         heard.done_s = time.monotonic()
         if heard.fault is None and not heard.ended and heard.finish is None:
             self._failed(heard, ChatFault.BROKEN, "the answer stopped before its end")
 
-    def _stream(self, heard: ChatAnswer, answer: http.Response) -> None:
-        """Hear it to its end, or to what is wrong with it. Raises OSError."""
-        for event in http.events(http.blocks(answer, heard.sent_s + self._limit_s)):
-            if event == b"[DONE]":
-                heard.ended = True
-                return
-            if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
-                heard.chunks += 1
-                continue
-            try:
-                told = json.loads(event)
-            except ValueError:
-                self._failed(heard, ChatFault.GARBAGE, f"an event that is not JSON: {one_line(repr(event[:60]))}")
-                return
-            self._take(heard, mapping(told))
-            if heard.fault is not None:
-                return
+    def _hears_on(self, heard: ChatAnswer, event: bytes) -> bool:
+        """Take one event; False at the end, and where something is wrong with it."""
+        heard.ended = event == b"[DONE]"
+        if heard.ended:
+            return False
+        if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
+            heard.chunks += 1
+            return True
+        try:
+            told = json.loads(event)
+        except ValueError:
+            self._failed(heard, ChatFault.GARBAGE, f"an event that is not JSON: {one_line(repr(event[:60]))}")
+            return False
+        self._take(heard, mapping(told))
+        return heard.fault is None
 
     def _take(self, heard: ChatAnswer, told: Mapping[str, Any]) -> None:
         if "error" in told:

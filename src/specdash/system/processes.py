@@ -6,6 +6,7 @@ who writes one down writes the start beside it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -22,7 +23,7 @@ _SAME_START_S = 2.0
 """Start times of one process as read by two programs differ by rounding: the boot time is known to a second."""
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _UNKNOWN = (psutil.Error, OSError, ValueError, OverflowError)
-_STATE, _PARENT, _USER_TIME, _SYSTEM_TIME, _THREADS, _START_TIME, _RESIDENT = 0, 1, 11, 12, 17, 19, 21
+_STATE, _START_TIME = 0, 19
 """Places in /proc/PID/stat after the name, see proc(5)."""
 
 
@@ -35,35 +36,27 @@ class ProcessUsage:
     threads: int
     stopped: bool
     started: float
-    """In ticks or seconds: the same as long as it is the same process."""
+    """Unix time in seconds: the same as long as it is the same process."""
 
 
 def usage_of(pid: int) -> ProcessUsage | None:
     """What a process has used; None when it has ended."""
-    fields = _stat(pid)
     try:
-        if not fields:
-            return _usage_elsewhere(psutil.Process(pid))
-        if fields[_STATE] in "ZX":
-            return None
-        return ProcessUsage(
-            (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME])) / os.sysconf("SC_CLK_TCK"),
-            int(fields[_RESIDENT]) * os.sysconf("SC_PAGE_SIZE"),
-            int(fields[_THREADS]),
-            fields[_STATE] == "T",
-            int(fields[_START_TIME]),
-        )
-    except (*_UNKNOWN, IndexError):
+        process = psutil.Process(pid)
+        with process.oneshot():
+            state = process.status()
+            if state in _ENDED:
+                return None
+            times, stopped = process.cpu_times(), state == psutil.STATUS_STOPPED
+            return ProcessUsage(
+                times.user + times.system,
+                process.memory_info().rss,
+                process.num_threads(),
+                stopped,
+                process.create_time(),
+            )
+    except _UNKNOWN:
         return None
-
-
-def _usage_elsewhere(process: psutil.Process) -> ProcessUsage | None:
-    """Of systems without /proc."""
-    times, memory, state = process.cpu_times(), process.memory_info(), process.status()
-    stopped = state == psutil.STATUS_STOPPED
-    if state in _ENDED:
-        return None
-    return ProcessUsage(times.user + times.system, memory.rss, process.num_threads(), stopped, process.create_time())
 
 
 def is_alive(pid: int) -> bool:
@@ -98,10 +91,10 @@ def same_process(pid: int, started: float) -> bool:
 def start_ticks(pid: int) -> int | None:
     """When a process that lives was started, in ticks since the machine was: exact where Unix time is not. None when it
     has ended, or the system does not tell."""
-    fields = _stat(pid)
     try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         return None if fields[_STATE] in "ZX" else int(fields[_START_TIME])
-    except (ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return None
 
 
@@ -114,8 +107,8 @@ def age_s(pid: int) -> float | None:
 def parent(pid: int) -> int | None:
     """The process that it belongs to; None where the system does not tell."""
     try:
-        return int(_stat(pid)[_PARENT])
-    except (ValueError, IndexError):
+        return psutil.Process(pid).ppid()
+    except _UNKNOWN:
         return None
 
 
@@ -131,13 +124,10 @@ def family(pid: int) -> list[psutil.Process]:
 def resident_bytes(pids: Iterable[int]) -> int:
     """Memory that the processes hold and no file backs, in bytes."""
     total = 0
-    page = os.sysconf("SC_PAGE_SIZE")
     for pid in pids:
-        try:
-            words = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
-            total += (int(words[1]) - int(words[2])) * page
-        except (OSError, ValueError, IndexError):
-            continue
+        with contextlib.suppress(*_UNKNOWN):
+            memory = psutil.Process(pid).memory_info()
+            total += memory.rss - memory.shared
     return total
 
 
@@ -186,11 +176,3 @@ def is_own_listener(port: int) -> bool:
 
 _LISTENING = "0A"
 """The state LISTEN of /proc/net/tcp. Source: include/net/tcp_states.h."""
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):
-        return []
-    return text.rpartition(")")[2].split()

@@ -12,7 +12,12 @@ from specdash.system import http
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from specdash.system.http import Response
+
+LIMIT_S = 1800.0
+"""Of a whole turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +39,23 @@ class TurnSeen:
 def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: float) -> TurnSeen:
     """Stream one turn to its end; `silence_s` bounds each wait for data. Whatever goes wrong is reported in `error`."""
     started = time.perf_counter()
+
+    async def take(answer: Response) -> TurnSeen:
+        if answer.status_code != 200:
+            refusal = _refusal(answer.status_code, await http.whole(answer))
+            return TurnSeen(time.perf_counter() - started, error=refusal)
+        return await _read(http.events(answer), started)
+
     try:
-        with http.opened(
-            url, "/v1/messages", body={**body, "stream": True}, headers=headers, timeout=silence_s
-        ) as answer:
-            if answer.status != 200:
-                return TurnSeen(time.perf_counter() - started, error=_refusal(answer.status, http.whole(answer)))
-            return _read(http.events(http.blocks(answer)), started)
+        return http.hear(
+            url,
+            "/v1/messages",
+            take,
+            body={**body, "stream": True},
+            headers=headers,
+            silence_s=silence_s,
+            limit_s=LIMIT_S,
+        )
     except OSError as problem:
         return TurnSeen(time.perf_counter() - started, error=f"{type(problem).__name__}: {http.words(problem)}")
 
@@ -49,14 +64,15 @@ def _refusal(status: int, body: bytes) -> str:
     return f"HTTP {status}: {error_message(body) or body[:200].decode('utf-8', 'replace')}"
 
 
-def _read(events: Iterable[bytes], started: float) -> TurnSeen:
+async def _read(events: AsyncIterator[bytes], started: float) -> TurnSeen:
     text: list[str] = []
     calls: list[list[str]] = []
     ttft: float | None = None
     stop_reason: str | None = None
     output_tokens: int | None = None
     error: str | None = "the stream ended without message_stop"
-    for event in map(json.loads, events):
+    async for data in events:
+        event = json.loads(data)
         kind = event["type"]
         if kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
             calls.append([event["content_block"]["name"], ""])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import threading
 import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection  # noqa: TID251 - see `_ask`
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
 
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.core import paths
@@ -18,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from specdash.core.target import Target
-    from specdash.llama.blocking import BlockingClient
 
 ASK_S = 0.1
 """How long an unwatched server has to answer."""
+MOST_BYTES = 4 * 1024 * 1024
 AWAY = {"down": ExitCode.UNREACHABLE, "unknown": ExitCode.UNREACHABLE, "unauthorized": ExitCode.BAD_INPUT}
 """States in which the line says nothing else, and the exit code, as `specdash snapshot` has it."""
 NEEDS_WATCHING = "CAN'T TELL YET (needs a dashboard or `specdash record`)"
@@ -97,15 +99,13 @@ def _notes() -> Iterator[StatusNote]:
 def asked(target: Target) -> dict[str, str]:
     """The fields as far as one quick ask tells; the server is not woken, and no model is loaded, by it."""
     from specdash.core.readings import HealthStatus
-    from specdash.llama.blocking import BlockingClient
     from specdash.llama.server_answers import parse_health, parse_metrics, parse_props
     from specdash.system.text import UNKNOWN, clean, percent, rate
 
     ends = time.monotonic() + ASK_S
-    client = BlockingClient(target.url, target.api_key, target.model, timeout=ASK_S)
     fields = {**dict.fromkeys(STATUS_FIELDS, UNKNOWN), "url": target.url, "verdict": NEEDS_WATCHING}
     fields |= {"alerts": "", "alert": "", "why": "", "better": ""}
-    answers = _ask(client, ("/health", "/props"), ends)
+    answers = _ask(target, ("/health", "/props"), ends)
     status, body = answers.get("/health", (0, b""))
     if not status:
         return {**fields, "state": "busy" if "/health" in answers else "down"}
@@ -126,7 +126,7 @@ def asked(target: Target) -> dict[str, str]:
     fields["model"] = clean(target.model or props.model_alias or (props.model_path or UNKNOWN).rsplit("/", 1)[-1], 60)
     if props.is_sleeping or (props.role == "router" and target.model is None):
         return fields
-    status, body = _ask(client, ("/metrics",), ends).get("/metrics", (0, b""))
+    status, body = _ask(target, ("/metrics",), ends).get("/metrics", (0, b""))
     if status != 200:
         return fields
     try:
@@ -142,20 +142,26 @@ def asked(target: Target) -> dict[str, str]:
     return fields
 
 
-def _ask(client: BlockingClient, places: tuple[str, ...], ends: float) -> dict[str, tuple[int, bytes]]:
+def _ask(target: Target, places: tuple[str, ...], ends: float) -> dict[str, tuple[int, bytes]]:
     """Status and body of each; status 0 for one that has not answered in time, none for one without a listener."""
     answers: dict[str, tuple[int, bytes]] = {}
 
     def look(place: str) -> None:
+        # A status line is printed every few seconds, and httpx takes longer to import than all of this may take.
+        connection = _connection(target.url)
         try:
-            reply = client.get(place)
+            connection.request("GET", urlsplit(target.url).path + place + query, headers=headers)
+            reply = connection.getresponse()
+            answers[place] = (reply.status, reply.read(MOST_BYTES))
         except TimeoutError:
             answers[place] = (0, b"")
-        except OSError:
+        except (OSError, HTTPException, ValueError):
             return
-        else:
-            answers[place] = (reply.status, reply.body)
+        finally:
+            connection.close()
 
+    query = "?" + urlencode({"model": target.model, "autoload": "false"}) if target.model else ""
+    headers = {"Authorization": f"Bearer {target.api_key.strip()}"} if target.api_key else {}
     threads = {place: threading.Thread(target=look, args=(place,), daemon=True) for place in places}
     for thread in threads.values():
         thread.start()
@@ -164,3 +170,12 @@ def _ask(client: BlockingClient, places: tuple[str, ...], ends: float) -> dict[s
         if thread.is_alive():
             answers.setdefault(place, (0, b""))
     return dict(answers)
+
+
+def _connection(url: str) -> HTTPConnection:
+    place = urlsplit(url)
+    if place.scheme != "https":
+        return HTTPConnection(place.hostname or "", place.port, timeout=ASK_S)
+    from specdash.system.http import tls_context
+
+    return HTTPSConnection(place.hostname or "", place.port, timeout=ASK_S, context=tls_context(url))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -240,25 +241,23 @@ class PrometheusFleet:
     """The rows of all servers that a Prometheus knows of. Raises as `collect.prometheus.newest` does when entered."""
 
     def __init__(self, url: str, key: str | None, interval_s: float) -> None:
-        from specdash.collect.hub import Worker
-
         self.url = url
         self._key = key
         self._interval_s = interval_s
         self._rows: dict[str, FleetRow] = {}
         """By name, also those that Prometheus has no more."""
-        self._looked_at = 0.0
-        self._worker = Worker("prometheus", self._step, lambda _: None)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_looking, name="specdash-prometheus", daemon=True)
 
     def __enter__(self) -> Self:
         self.look()
         if not self._rows:
             raise UnreachableError(f"Prometheus at {self.url} has no data from `specdash export` (docs/export.md)")
-        self._worker.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._worker.stop()
+        self._ended.set()
 
     def rows(self, _: object = None) -> list[FleetRow]:
         """The newest rows."""
@@ -270,23 +269,18 @@ class PrometheusFleet:
 
         return Target(row.url, origin=f"Prometheus at {self.url}")
 
-    def _step(self) -> float:
-        # Whoever entered has looked just now.
-        left_s = self._looked_at + self._interval_s - time.monotonic()
-        if left_s > 0:
-            return left_s
-        try:
-            self.look()
-        except SpecdashError as error:
-            self._rows = _away(self._rows, str(error))
-        return self._interval_s
+    def _keep_looking(self) -> None:
+        while not self._ended.wait(self._interval_s):
+            try:
+                self.look()
+            except SpecdashError as error:
+                self._rows = _away(self._rows, str(error))
 
     def look(self) -> None:
         """Ask for the rows of now. Raises as entering does, but not where there is none."""
         from specdash.collect.prometheus import newest
         from specdash.export.from_prometheus import QUERY, rows_of_samples
 
-        self._looked_at = time.monotonic()
         rows = {row.name: row for row in rows_of_samples(newest(self.url, QUERY, self._key))}
         gone = {name: row for name, row in self._rows.items() if name not in rows}
         self._rows = rows | _away(gone, "Prometheus no longer gets data about it; is its exporter running?")
