@@ -334,25 +334,6 @@ def test_a_real_engine_speculates_by_the_new_values_after_a_swap(
         assert not psutil.pid_exists(record.pid)
 
 
-@pytest.mark.parametrize("engine", ENGINES[:1])
-def test_a_socket_file_that_the_old_engine_left_is_no_hindrance(
-    models: dict[str, Path], tmp_path: Path, engine: str
-) -> None:
-    path = tmp_path / "x.sock"
-    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_CTX_SIZE": "512", "LLAMA_HOST": str(path), **engine_env(engine)}
-    backend = RunningBackend(env, tmp_path)
-    try:
-        first = backend.wait_record()
-        backend.process.send_signal(signal.SIGUSR1)
-        until(lambda: backend.records() not in ([], [first]))
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-        assert backend.stop() == ExitCode.OK
-    finally:
-        backend.process.kill()
-        backend.process.wait(5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES[:1])
 def test_a_real_engine_with_a_client_that_stays_is_swapped_in_bounded_time(

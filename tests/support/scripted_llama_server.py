@@ -12,7 +12,7 @@ stops-drafting  does not speculate once the file `--sign` is there
 dies-on-probe   aborts at its first completion
 no-tokens       says 500 to completions
 no-turns        says 500 to chats
-slow            takes half a second for a completion
+slow            takes two seconds for a completion
 """
 
 import http.server
@@ -91,7 +91,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.refuse(500, "speculative batch index 7")
         else:
             if WAY == "slow":
-                time.sleep(0.5)
+                time.sleep(2.0)
             count = int(body.get("n_predict") or 1)
             timings = {"prompt_n": 8, "predicted_n": count, "predicted_ms": 1.0, "draft_n": 9, "draft_n_accepted": 3}
             self.answer({"content": " ok" * count, "tokens_predicted": count, "stop": True, "timings": timings})
