@@ -74,7 +74,7 @@ def test_what_cannot_be_meant_is_named_before_anything_is_started(
 class TestBesideTheService:
     def test_a_real_difference_is_found_and_equals_are_not_told_apart(self, tmp_path: Path) -> None:
         """On one thread, drafts of 16 tokens cost several times what they save: none is far faster."""
-        many = (*QUICK, "--rounds", "4", "--out", str(tmp_path / "out"))
+        many = (*QUICK, "--rounds", "6", "--out", str(tmp_path / "out"))
         words = ("current", "none", "current", "--env-file", env_file(tmp_path, LLAMA_DRAFT_MAX="16"), *many)
         report = ran("ab", *words)
         by_name = {comparison["name"]: comparison for comparison in report["comparisons"]}
