@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import threading
 from contextlib import contextmanager
@@ -134,3 +135,34 @@ def test_a_real_server_with_tls_is_checked_recorded_and_watched(
     finally:
         backend.process.terminate()
         backend.process.wait(20)
+
+
+async def test_a_question_without_a_connection_leaves_that_of_another_question_to_be_closed(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "own")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    accepted, goes_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        plain, _ = listener.accept()
+        # The next one is refused.
+        listener.close()
+        accepted.set()
+        goes_on.wait(20)
+        with context.wrap_socket(plain, server_side=True) as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            if not connection.recv(1):
+                closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        client = http.Http(f"https://127.0.0.1:{listener.getsockname()[1]}", verified=False)
+        first = asyncio.create_task(client.ask("/a", 20.0))
+        assert await asyncio.to_thread(accepted.wait, 20)
+        with pytest.raises(http.NoConnectionError):
+            await client.ask("/b", 20.0)
+        goes_on.set()
+        assert (await first).body == b"{}"
+        await client.aclose()
+        assert await asyncio.to_thread(closed.wait, 20)

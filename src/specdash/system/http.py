@@ -115,6 +115,9 @@ class Http:
             self._host = urlsplit(base).hostname or ""
         self._to_own_user_only, self._verified = to_own_user_only, verified
         self._transport: AsyncHTTPTransport | None = None
+        self._open = 0
+        self._renews = False
+        """The server's certificate may be another by now."""
 
     _host = ""
 
@@ -162,6 +165,11 @@ class Http:
         address = _place(self._base)
         is_new = is_connected = is_begun = False
         key = self._key
+        if self._renews and not self._open:
+            # Not beside another question: a connection that is being made would be lost, and never closed.
+            self._renews = False
+            await self.aclose()
+        self._open += 1
 
         async def trace(event: str, told: Mapping[str, Any]) -> None:
             nonlocal is_new, is_connected, is_begun
@@ -214,10 +222,10 @@ class Http:
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
             fault = self._fault(error, silence_s, is_begun=is_begun)
             fault.is_stale = fault.kind == RESET and not is_new and not is_begun
-            if isinstance(fault, NoConnectionError):
-                # The server's certificate may have been renewed.
-                await self.aclose()
+            self._renews = isinstance(fault, NoConnectionError) and self._base.startswith("https:")
             raise fault from error
+        finally:
+            self._open -= 1
 
     async def aclose(self) -> None:
         """Close all connections."""
