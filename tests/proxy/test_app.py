@@ -41,6 +41,16 @@ class TestRoutes:
 
 
 class TestErrors:
+    @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+    async def test_a_body_that_is_too_large_is_refused_by_its_length(self, path: str) -> None:
+        async with proxied(ANSWERS, ROUTES, PROXY_MAX_BODY_MIB="1") as (proxy, server):
+            head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {10 << 30}\r\n\r\n"
+            reader, writer = await proxy.send(head.encode())
+            status = await reader.readline()
+            writer.close()
+            assert b"413" in status
+            assert server.calls == []
+
     async def test_a_body_that_grows_too_large_is_refused(self) -> None:
         async def pieces() -> AsyncIterator[bytes]:
             for _ in range(40):
@@ -105,6 +115,23 @@ class TestHealth:
 
 
 class TestKey:
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"x-api-key": "wrong"},
+            {"authorization": "Bearer wrong"},
+            {"authorization": "Basic right"},
+            {"authorization": "right"},
+            {"x-api-key": ""},
+        ],
+    )
+    @pytest.mark.parametrize("path", ["/v1/models", "/v1/context", "/metrics", "/admin/state", "/", "/nope"])
+    async def test_without_the_key_nothing_is_told(self, headers: dict[str, str], path: str) -> None:
+        async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, server):
+            assert_envelope(await proxy.get(path, headers=headers), 401, "authentication_error")
+            assert server.calls == []
+
     @pytest.mark.parametrize(
         "headers",
         [

@@ -39,6 +39,12 @@ class TestLoad:
         assert (found.settings.port, found.settings.upstream) == (4200, "http://127.0.0.1:9")
         assert (found.env_file, found.source_of("PROXY_PORT")) == (None, "environment")
 
+    def test_the_command_line_wins(self, tmp_path: Path) -> None:
+        file = tmp_path / "proxy.env"
+        file.write_text("PROXY_PORT=4100\n")
+        found = load(str(file), overrides={"PROXY_PORT": "4400"})
+        assert (found.settings.port, found.source_of("PROXY_PORT")) == (4400, "command line")
+
     @pytest.mark.parametrize("data", [b"PROXY_PORT=\xff\n", b"what is this\n", b"PROXY_PORT='4\n"])
     def test_an_unreadable_file_is_named(self, tmp_path: Path, data: bytes) -> None:
         file = tmp_path / "proxy.env"
@@ -46,12 +52,33 @@ class TestLoad:
         with pytest.raises(InputError, match=r"proxy\.env:1"):
             load(str(file))
 
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"none\.env: No such file"):
+            load(str(tmp_path / "none.env"))
+
 
 class TestReload:
+    def test_a_changed_value_is_in_force_and_told(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_LOG_LEVEL="INFO", PROXY_READ_TIMEOUT="60")
+        result = reloaded(before, {"PROXY_LOG_LEVEL": "DEBUG", "PROXY_READ_TIMEOUT": "60"})
+        assert result.configuration.settings.log_level == "DEBUG"
+        assert result.changed == ("PROXY_LOG_LEVEL: INFO -> DEBUG",)
+        assert result.needs_restart == ()
+
     def test_a_removed_value_is_the_default_again(self, tmp_path: Path) -> None:
         result = reloaded(configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60"), {})
         assert result.configuration.settings.read_timeout == 600
         assert result.changed == ("PROXY_READ_TIMEOUT: 60 -> 600",)
+
+    def test_a_bad_value_keeps_the_old_one(self, tmp_path: Path) -> None:
+        before = configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60")
+        result = reloaded(before, {"PROXY_READ_TIMEOUT": "soon"})
+        after = result.configuration.settings
+        assert after.read_timeout == 60
+        assert len(after.problems) == 1
+        assert "PROXY_READ_TIMEOUT=soon" in after.problems[0]
+        assert after.problems[0].endswith("keeping 60")
+        assert result.changed == ()
 
     def test_it_is_kept_over_any_number_of_reloads_until_mended(self, tmp_path: Path) -> None:
         now = configuration(tmp_path / "f", PROXY_READ_TIMEOUT="60")

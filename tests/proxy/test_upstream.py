@@ -80,6 +80,12 @@ class TestPool:
                         pass
             assert server.connections == 3
 
+    async def test_a_fresh_connection_that_dies_unanswered_is_replaced_once(self) -> None:
+        async with connected(writes(b"")) as (upstream, server):
+            with pytest.raises(UpstreamBrokenError, match="without an answer"):
+                await upstream.open(b"{}")
+            assert (len(server.calls), server.connections) == (2, 2)
+
     async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
         async def half_a_head(call: Call) -> None:
             if call.ordinal == 0:
@@ -152,6 +158,12 @@ class TestFailures:
                 await upstream.open(b"{}")
             await upstream.close()
         assert caught.value.status == 529
+
+    async def test_silence_before_the_answer_is_a_timeout(self) -> None:
+        async with connected(Call.hang, PROXY_READ_TIMEOUT="0.1") as (upstream, _):
+            with pytest.raises(ApiError, match=r"silent for 0\.1 s") as caught:
+                await upstream.open(b"{}")
+            assert (caught.value.status, caught.value.type) == (504, "timeout_error")
 
     async def test_silence_inside_the_answer_is_a_timeout_and_closes_the_connection(self) -> None:
         async def stalls(call: Call) -> None:

@@ -138,6 +138,17 @@ def test_truth_table(
     assert state.no_progress == repeats - period
 
 
+def test_a_change_at_the_end_ends_the_loop() -> None:
+    state = loop_state([*TASK, *turns(20, same), *tool_turn(20, "Read", {"path": "/b"}, "other")], SETTINGS)
+    assert (state.repeats, state.is_looping, state.turns) == (1, False, 21)
+
+
+def test_a_loop_after_healthy_work_is_found() -> None:
+    history = TASK + turns(30, other_arguments) + [m for t in range(30, 38) for m in same(t)]
+    state = loop_state(history, SETTINGS)
+    assert (state.repeats, state.no_progress, state.is_looping, state.turns) == (8, 7, True, 38)
+
+
 def test_a_new_instruction_starts_over() -> None:
     history = [*TASK, *turns(9, same), assistant("I am stuck"), user("then try this"), *same(9)]
     assert loop_state(history, SETTINGS) == LoopState(1, 1, 0, False, ("Read",), 1)
@@ -190,6 +201,15 @@ def test_patterns_name_the_tools_of_each_turn_of_the_cycle() -> None:
     assert state.patterns == ("Grep", "Read")
     assert state.tools == ("Grep", "Read")
     assert loop_state(TASK + turns(8, parallel), SETTINGS).patterns == ("Grep+Read",)
+
+
+@given(growing(most=8))
+def test_the_state_is_a_function_of_the_history(history: list[list[Message]]) -> None:
+    states = [loop_state(row, SETTINGS) for row in history]
+    assert states == [loop_state(row, SETTINGS) for row in history]
+    for state in states:
+        assert 0 <= state.no_progress <= state.repeats <= state.turns
+        assert len(state.patterns) == state.period <= 3
 
 
 def broken(
@@ -334,6 +354,11 @@ def test_nothing_forced_is_nothing_released(kind: str) -> None:
     given_request, made, notes = broken(FOUR_STALLS, kind, forced=50, utilisation=0.99)
     assert made is given_request
     assert notes == ()
+
+
+def test_a_request_that_may_not_call_is_left_alone() -> None:
+    given_request, made, _ = broken(turns(40, same), "none")
+    assert made is given_request
 
 
 def test_switched_off_it_still_sees_but_does_nothing() -> None:

@@ -51,6 +51,11 @@ def test_the_cap_only_lowers(cap: int, current: int | None, sent: int) -> None:
     assert malformed_retry(chat, settings, 1)["max_tokens"] == sent
 
 
+def test_no_cap_adds_no_limit() -> None:
+    settings = settings_from_env({"PROXY_MALFORMED_TOOL_RETRY_MAX_TOKENS": "0"})
+    assert "max_tokens" not in malformed_retry({"tools": TOOLS}, settings, 1)
+
+
 def test_a_required_retry_changes_only_the_choice() -> None:
     assert changed(CHAT, required_retry(CHAT)) == {"tool_choice": "required"}
     assert required_retry({"tools": TOOLS})["tool_choice"] == "required"
@@ -61,6 +66,10 @@ def test_a_choice_of_the_client_that_says_more_stands(choice: Any) -> None:
     chat = {**CHAT, "tool_choice": choice}
     assert required_retry(chat) == chat
     assert malformed_retry(chat, SETTINGS, 1)["tool_choice"] == choice
+
+
+def test_without_tools_none_is_required() -> None:
+    assert "tool_choice" not in required_retry({"messages": []})
 
 
 def test_a_turn_of_nothing_but_reasoning_is_tried_without() -> None:
