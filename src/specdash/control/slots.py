@@ -8,7 +8,6 @@ of another model, which cannot be seen from here: a restore says so.
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 from enum import StrEnum
@@ -189,9 +188,9 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
     from specdash.llama.gguf import GgufError, cached_facts
     from specdash.llama.model_facts import shape_of
 
-    build = re.match(r"b(\d+)", props.build or "")
+    build = props.build_number
     # A build that does not know its number counts as current, and a file that is not here as an ordinary model.
-    if build is None or int(build[1]) == 0 or int(build[1]) >= FIRST_WITH_CHECKPOINTS:
+    if not build or build >= FIRST_WITH_CHECKPOINTS:
         return
     path = props.model_path or ""
     try:
@@ -200,7 +199,7 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
         return
     if shape is not None and shape.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID):
         raise RefusedError(
-            f"{target.url} is b{build[1]}, whose slot files carry no context checkpoints, and its model has "
+            f"{target.url} is b{build}, whose slot files carry no context checkpoints, and its model has "
             f"{shape.memory} memory: a restored state cannot be cut back to where the next prompt differs, and "
             f"llama-server may end on the file; use b{FIRST_WITH_CHECKPOINTS} or later, or "
             f"`specdash slots restore {slot} {file} --url {target.url} --unchecked`"

@@ -6,6 +6,7 @@ and is no longer fresh is STALE and keeps its value. Times are seconds of the mo
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import PurePath
@@ -285,6 +286,12 @@ class Props:
     def build(self) -> str | None:
         """The build of llama.cpp; None where it does not know its own, as one that was built outside git."""
         return None if self.build_info == "b0-unknown" else self.build_info
+
+    @property
+    def build_number(self) -> int | None:
+        """The number of its build, 0 where it does not know its own; None where it names none."""
+        found = re.match(r"b(\d+)", self.build_info or "")
+        return int(found[1]) if found else None
 
     @property
     def name(self) -> str | None:

@@ -35,7 +35,7 @@ from specdash.insight.picture import (
     SpeculationViews,
     WarningPicture,
 )
-from specdash.insight.progress import STARVED_SHARE, ServerSigns, build_number, is_wedged, never_waits
+from specdash.insight.progress import STARVED_SHARE, ServerSigns, is_wedged, never_waits
 from specdash.insight.proxy import prefix_cache
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.speculation import checkpoints, drafter, drafting, speculation
@@ -311,7 +311,7 @@ def _signs(state: TargetState, now: float) -> ServerSigns:
         stopped=_lives(state) and process is not None and bool(process.stopped),
         late_s=late_s,
         hang_s=hang_s,
-        build=build_number(state.value(Source.PROPS)),
+        build=props.build_number if (props := state.value(Source.PROPS)) is not None else None,
         log_silent_s=now - written if written is not None and log is not None and log.failure is None else None,
         cpu_starved=process is not None and (process.cpu_wait or 0.0) >= STARVED_SHARE,
         starved=delay is not None and delay.is_starved,

@@ -6,7 +6,6 @@ again (a step that repeats, a wedge, a kernel that hangs, a dead process). What 
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from specdash.system.data import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from specdash.core.readings import Props, Reading, Slot, Slots
+    from specdash.core.readings import Reading, Slot, Slots
     from specdash.insight.log.log_view import SlotSteps
 
 NEVER_BLOCKS = 10420
@@ -29,7 +28,6 @@ ALONE_S = 10.0
 """A slot that moved within so long decodes too, and the decode calls may be its own."""
 STARVED_SHARE = 0.5
 """A server that waited for a CPU for so much of the time is slow, and not stuck."""
-_BUILD = re.compile(r"b(\d+)")
 
 
 class Standstill(StrEnum):
@@ -212,11 +210,3 @@ class LateWatch:
         if not late:
             return None, None
         return now - min(late), None if self._answering else now - max(late)
-
-
-def build_number(props: Props | None) -> int | None:
-    """The number of its build, 0 where it does not know its own."""
-    if props is None or props.build_info is None:
-        return None
-    found = _BUILD.match(props.build_info)
-    return int(found[1]) if found else None

@@ -32,7 +32,7 @@ class Fingerprint:
     digests: tuple[bytes, ...]
     sizes: tuple[int, ...]
     messages: frozenset[bytes]
-    """Digests of its messages, whatever their order."""
+    """Digests of its messages, in any order."""
 
 
 class PromptBook:
@@ -57,9 +57,9 @@ class PromptBook:
 
     def _fingerprint(self, body: Mapping[str, Any]) -> Fingerprint:
         messages, tools = body.get("messages"), body.get("tools")
-        said = messages[:MOST_PIECES] if isinstance(messages, list) else []
-        system = [message for message in said if isinstance(message, dict) and message.get("role") == "system"][:1]
-        rest = [message for message in said if not system or message is not system[0]]
+        listed = messages[:MOST_PIECES] if isinstance(messages, list) else []
+        system = [message for message in listed if isinstance(message, dict) and message.get("role") == "system"][:1]
+        rest = [message for message in listed if not system or message is not system[0]]
         pieces = [("system", system), ("tools", tools), *((f"message {i}", m) for i, m in enumerate(rest, 1))]
         texts = [orjson.dumps(piece, default=str) for _, piece in pieces]
         digests = tuple(blake2b(text, digest_size=8, key=self._salt).digest() for text in texts)
@@ -78,7 +78,7 @@ def _change(before: Fingerprint, now: Fingerprint) -> PromptChange:
     what = "" if same >= len(before.digests) else now.kinds[same] if same < len(now.kinds) else "messages left out"
     known = 0
     for digest, size in zip(now.digests, now.sizes, strict=True):
-        # A text that is said twice was read twice.
+        # A text that stands there twice was read twice.
         known += size if left[digest] > 0 else 0
         left[digest] -= 1
     return PromptChange(what, round(sum(now.sizes[:same]) / total, 4), round(known / total, 4))
