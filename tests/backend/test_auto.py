@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend import auto
 from specdash.backend.auto import MemoryRoom, choose, loads, read_settings

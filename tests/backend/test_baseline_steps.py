@@ -7,10 +7,10 @@ import os
 import threading
 import time
 import urllib.request
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.baseline import (
     BaselineEffort,

@@ -4,12 +4,12 @@ CommonParams; the names that it knows, nothing that it does not list, and a word
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import resource
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.backend.journal import Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
 from specdash.core.changes import ApplyKind, ApplyStep, Change, Role, differences

@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend import journal, trial
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records

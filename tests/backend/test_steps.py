@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend import start_check, steps
 from specdash.backend.start_check import ServerPromise

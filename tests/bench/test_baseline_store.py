@@ -2,10 +2,10 @@
 
 import stat
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from insight.speedup_data import baseline
 from specdash.backend.baseline import add_baseline, forget_baselines, read_baselines

@@ -3,11 +3,11 @@
 import math
 import random
 import statistics
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.bench.load.figures import (
     acceptance_parts,

@@ -1,10 +1,9 @@
 """Whether answers become empty once their prompt comes from the cache: what the calls show together."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.bench.repro_empty import (
     NONCE_LENGTH,

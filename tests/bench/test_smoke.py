@@ -1,10 +1,9 @@
 """What a few completions show of speculation."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.bench import smoke
 from specdash.bench.smoke import CompletionKind, Instance, InstanceLook, SmokeCompletion, SmokeStatus, Speculation

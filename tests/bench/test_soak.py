@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.bench.load.messages import TurnSeen, call_fault, visible_fault
 from specdash.bench.soak import (

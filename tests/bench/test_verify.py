@@ -1,12 +1,13 @@
 """Whether answers are the same, and whether where they are not rounding decided."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.bench.verify import (
     BUILT_IN,

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.demo import TARGET_MODEL, bundled_model
 from specdash.backend.journal import append_record

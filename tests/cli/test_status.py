@@ -3,11 +3,11 @@
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.cli.picture import snapshot, status
 from specdash.core import paths

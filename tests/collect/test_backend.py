@@ -7,10 +7,10 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, BackendPoller, PollPace
 from specdash.core.readings import Counters, FailureKind, HealthStatus, Reading, ReadingStatus, Slots, Source

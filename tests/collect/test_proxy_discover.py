@@ -4,12 +4,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from specdash.collect import discover
 from specdash.collect.discover import ProxySearch, with_proxy

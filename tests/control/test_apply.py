@@ -7,10 +7,10 @@ import hashlib
 import shutil
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.journal import journal_file
 from specdash.backend.launch import free_port

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, EnvSnapshot
 from specdash.backend.journal import ApplyLock, append_record, next_number, read_records

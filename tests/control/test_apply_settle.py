@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.cli.main import main
 from specdash.control.change import Apply

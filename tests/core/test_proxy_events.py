@@ -1,12 +1,12 @@
 """What a proxy tells of itself is read with its types, or not at all."""
 
 import json
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import (
     ActiveView,
@@ -65,7 +65,7 @@ def test_what_is_not_known_costs_no_room_in_a_line() -> None:
 
 @given(event=st.sampled_from([REQUEST, GUARDRAIL]), value=JSON, data=st.data())
 def test_an_event_whose_field_has_another_type_is_none(event: ProxyEvent, value: Any, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from([dataclass_field.name for dataclass_field in fields(event)]))
+    name = data.draw(st.sampled_from(event.__struct_fields__))
     read = from_json(json.dumps({**json.loads(to_json(event)), name: value}))
     assert read is None or (from_json(to_json(read)) == read and replace(read, **{name: getattr(event, name)}) == event)
 

@@ -1,10 +1,10 @@
 """Availability alerts on the real llama-server, broken as it breaks at night; each is over once all is well again."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import Rule, shipped, with_user_limits

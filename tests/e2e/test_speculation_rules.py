@@ -1,10 +1,10 @@
 """The rules of speculation on real servers: drafters that are never right, never draft, are not there, or get worse."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.records import AlertSeverity
 from specdash.insight.rules.catalogue import shipped

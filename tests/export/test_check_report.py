@@ -1,11 +1,11 @@
 """`specdash check`: documented, clean, one line where one is due."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from insight.rules.judging import IDLE, OK, WALL, Watch, counters, process
 from specdash.core.readings import FailureKind, Source

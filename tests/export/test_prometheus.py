@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 

@@ -1,8 +1,7 @@
 """The rows of a fleet, read from a Prometheus, are those that were exported to it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 

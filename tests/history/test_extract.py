@@ -1,9 +1,10 @@
 """A span of the record as a file of its own: the same readings, changed on their way, and nothing else."""
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from specdash.core.readings import Health, HealthStatus, Props, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent

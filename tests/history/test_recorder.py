@@ -1,11 +1,11 @@
 """The recorder: what goes in comes out, whatever becomes of the file, of the clock, and of other recorders."""
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import specdash.history.recorder as module
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord

@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.errors import InputError
 from specdash.core.log_facts import LogBatch, Series, WarningTally

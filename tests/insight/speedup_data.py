@@ -1,7 +1,8 @@
 """Requests, baselines and a state for the tests of the speed-up."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from specdash.core.readings import Props, Reading, Slot, Slots, Source
 from specdash.core.records import Baseline

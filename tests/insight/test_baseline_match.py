@@ -1,10 +1,9 @@
 """Which baselines hold for a server, and what they say between and beyond what was recorded."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.experiment_data import record
 from insight.speedup_data import MODEL, WALL, baseline

@@ -1,8 +1,7 @@
 """A machine that others keep busy is no fault of speculation: nothing is said, raised or advised while it lasts."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.readings import Gpu, Gpus, Host, ProcessTree, Reading, Source

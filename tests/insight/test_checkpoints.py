@@ -1,10 +1,9 @@
 """What taking rejected tokens back costs is told from what the server did, and says from what."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, count, counted, idle_since, read_log, state_of
 from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps

@@ -1,10 +1,9 @@
 """The drafter is judged position by position, against what was published and what it costs."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.speedup_data import baseline, row_of
 from insight.speedup_data import state as measured_state

@@ -1,8 +1,7 @@
 """Whether a server really speculates: from its slots, its drafts, its runner's check, its log and its parameters."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.readings import ProcessTree, Reading, Source
 from specdash.core.records import Drafting, StartCheck

@@ -1,11 +1,11 @@
 """Before and after an apply: which requests count, and what may be said of them."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.experiment_data import CHANGE, T, record, requests, sides
 from specdash.core.changes import ApplyKind, ApplyOutcome, Change, Role

@@ -1,9 +1,9 @@
 """The row of a server among many has the figures of its dashboard."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from insight.speedup_data import NOW, WALL, baseline, row_of, state
 from specdash.core.readings import Health, HealthStatus, Reading, Source

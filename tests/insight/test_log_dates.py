@@ -193,7 +193,7 @@ def test_a_router_child_that_began_later_is_dated_by_its_own_clock() -> None:
     lines = b"500.00.000.000 I srv  x: y\n" + b"".join(b"[8090] " + line + b"\n" for line in request(5, 1).splitlines())
     state = TargetState(Target("http://127.0.0.1:8080"))
     batch = LogParser().feed(lines)
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     state.apply(Reading.known(Source.LOG, 100.0, replace(batch, age_s=2.0)))
     state.picture(100.0, T)

@@ -1,6 +1,6 @@
 """A state that begins with a record: what happened before counts as past, and nothing false follows from it."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from specdash.core.readings import Counters, Health, HealthStatus, Reading, Source
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent

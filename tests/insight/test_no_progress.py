@@ -150,7 +150,7 @@ def test_the_trace_shows_a_repeating_step_before_the_slots_do() -> None:
 
 def numbered(watch: Watch, slot: int) -> Any:
     """The slots that were seen last, as the slot that the log's lines are about."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     slots = watch.state.value(Source.SLOTS)
     return replace(slots, slots=(replace(slots.slots[0], id=slot),))

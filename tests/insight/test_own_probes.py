@@ -1,8 +1,7 @@
 """The requests with which specdash checks a start and measures a baseline are in none of the counts."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DecodeTiming,

@@ -1,10 +1,9 @@
 """How much of the prompts came from the cache, from whatever tells it, and the sentence on it."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     CheckpointEvent,

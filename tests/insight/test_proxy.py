@@ -1,10 +1,9 @@
 """The proxy in the picture: true for whatever the proxy and its events tell, bounded, and never a made-up zero."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import (
     ActiveView,

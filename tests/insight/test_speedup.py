@@ -1,12 +1,12 @@
 """Is speculation paying? What the picture says, and what it does not dare to say."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.experiment_data import record
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state

@@ -1,10 +1,9 @@
 """The arithmetic of the speed-up holds whatever the requests did."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.speedup_data import request
 from specdash.insight.request import ServedRequest

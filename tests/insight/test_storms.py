@@ -1,9 +1,8 @@
 """Warning classes are counted, rated per minute and dated, however many lines come."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.log_facts import TOUCHED_KEPT, Touched, WarningTally
 from specdash.insight.log.log_view import StormBook

@@ -1,11 +1,11 @@
 """Whether speculation pays, in words."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.speedup_data import NOW, WALL
 from specdash.core.readings import FailureKind, Health, HealthStatus, Reading, ReadingStatus, Slot, Slots, Source

@@ -1,7 +1,8 @@
 """A state that has read a recorded log, or counters, for the tests of the views of speculation."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from specdash.core.readings import Counters, ModelOutline, Props, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind

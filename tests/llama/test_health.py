@@ -1,10 +1,9 @@
 """GET /health becomes ok, loading or error; a success that is not llama-server's is none."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.readings import Health, HealthStatus
 from specdash.llama.server_answers import ParseError, is_loading, parse_health

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.log_facts import LogBatch, TaskReleased
 from specdash.llama.log import GRAMMAR, LINE_CLASSES, TABLE, WARNING_CLASSES, warning_class

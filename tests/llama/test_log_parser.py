@@ -1,13 +1,13 @@
 """Bytes in, facts out: behind any prefix, in any pieces, with any junk between the lines."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,

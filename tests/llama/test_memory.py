@@ -1,11 +1,11 @@
 """The memory estimate as arithmetic: what moves to the GPU, what grows with what. test_memory_real has the truth."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.llama.gguf import GgufFacts, Tensor, read_facts
 from specdash.llama.memory import (

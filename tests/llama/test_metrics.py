@@ -2,12 +2,12 @@
 
 import contextlib
 import random
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from specdash.core.readings import Counters
 from specdash.llama.server_answers import FIELD_OF_METRIC, MAX_POSITIONS, PREFIX, ParseError, parse_metrics
@@ -19,7 +19,7 @@ def test_a_real_scrape_is_understood_whole() -> None:
     counters = parse_metrics((DATA / "metrics_after_1.txt").read_bytes())
     positions = counters.accepted_per_position or ()
     assert (len(positions), sum(positions)) == (64, counters.accepted_tokens)
-    told = {name: value for name, value in asdict(counters).items() if value}
+    told = {name: value for name, value in to_builtins(counters).items() if value}
     assert told.items() >= {
         "prompt_tokens": 482, "prompt_seconds": 0.025794, "predicted_tokens": 1500, "predicted_seconds": 1.47132,
         "decode_calls": 35, "tokens_max": 1981, "draft_tokens": 1492, "accepted_tokens": 1465,

@@ -1,12 +1,12 @@
 """What a GGUF file is: against the gguf package, and as an operator would ask."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.llama.gguf import FILE_TYPES, GgufError, read_facts

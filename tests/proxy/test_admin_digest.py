@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec.structs
 import pytest
 
 from specdash.core.records import ProxyRecord
@@ -58,7 +58,7 @@ def test_a_refused_reload_leaves_the_digest_and_names_the_refused_version(proxy:
     until(lambda: record(proxy).refused_digest == digest(proxy))
     after = record(proxy)
     assert "no '=' in 'no assignment'" in (after.refused or "")
-    assert dataclasses.replace(after, refused=None, refused_digest=None) == before
+    assert msgspec.structs.replace(after, refused=None, refused_digest=None) == before
     assert "nothing was changed" in proxy.stderr
     assert proxy.request("GET", "/health").status == 200
 

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from specdash.core.log_facts import LogBatch
 from specdash.core.proxy_events import SESSIONS_SHOWN, ActiveView, ProxyEvents, ProxyStatus, RequestEvent, SessionView

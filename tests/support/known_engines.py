@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from specdash.backend.binary import Capabilities, from_help, parse_help
 from specdash.backend.engines import PACKAGE, Engine

@@ -1,9 +1,9 @@
 """A dashboard driven by keys, its time standing still, and what it shows and says."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from specdash.tui.app import Dashboard

@@ -1,6 +1,6 @@
 """Alerts, events and speed-ups for screens: what is wrong, what was, and whether speculation pays."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent

@@ -1,6 +1,6 @@
 """Proxies for screens: one at work, one that is held, one that is gone, a UAP proxy, and a hostile one."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import (
     ActiveView,

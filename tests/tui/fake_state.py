@@ -4,7 +4,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from specdash.core.log_facts import LogLine
 from specdash.core.readings import Gpu, Host, ProcessTree, ReadingStatus, Source

@@ -3,8 +3,10 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from specdash.core.errors import SpecdashError
 from specdash.tune.model.problem import (

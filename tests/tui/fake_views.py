@@ -1,6 +1,6 @@
 """Views of the speculation screen for tests: every way to speculate, and the ways in which it does not."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import Drafting

@@ -1,9 +1,8 @@
 """The action registry and everything that is made from it."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.binding import Binding
 from textual.fuzzy import Matcher
 

@@ -2,13 +2,13 @@
 
 import re
 import time
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from specdash.core.records import AlertSeverity, EventKind, TimelineEvent

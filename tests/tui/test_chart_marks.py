@@ -1,10 +1,9 @@
 """Applies on charts: at the right column, told apart, and never over a value."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.log_facts import Series

@@ -1,10 +1,9 @@
 """The before/after card: everything that matters fits from 76 columns on, and nothing is said by colour alone."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord

@@ -86,7 +86,7 @@ class Changing(FakeState):
 
 
 async def test_who_reads_an_alert_stays_with_it_when_a_graver_one_comes() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from tui.fake_alerts import hung_slot
 

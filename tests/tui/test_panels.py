@@ -1,10 +1,9 @@
 """What single panels say."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from specdash.core.readings import Gpu, Host, ReadingStatus, Source

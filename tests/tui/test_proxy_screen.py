@@ -1,10 +1,9 @@
 """The proxy screen, driven by keys, and what its parts say."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from specdash.collect.uap_journal import parse_line

@@ -1,11 +1,12 @@
 """The speculation screen, driven by keys: does it speculate, with what, how well; and slots changed only when armed."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from specdash.control.slots import SlotAction, SlotChange, SlotPlan

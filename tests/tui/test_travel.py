@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from history.test_replay import WALL, Live, outage, serve
 from specdash.control.console import SlotConsole

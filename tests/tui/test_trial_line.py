@@ -1,10 +1,9 @@
 """While settings are tried on the server, every screen says so in one line, and nothing of it looks like an outage."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from specdash.core.records import TrialNote

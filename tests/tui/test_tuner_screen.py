@@ -1,12 +1,12 @@
 """The tuner's screen, driven by keys: it watches any run, and starts and stops one only while armed."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.core.changes import Role
 from specdash.tui.action_table import FooterScreen

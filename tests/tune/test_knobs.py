@@ -1,10 +1,9 @@
 """Points as settings of an env file, and settings as points."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.backend import demo
 from specdash.backend.settings import settings_from_env

@@ -3,12 +3,12 @@
 import contextlib
 import itertools
 import time
-from dataclasses import replace
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.bench.load.drive import Interrupted, MeasuredRun
 from specdash.core.errors import (

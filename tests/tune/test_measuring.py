@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend import demo
 from specdash.bench.load.samples import EngineAddress, MeasureOptions, WorkloadPrompt

@@ -1,10 +1,11 @@
 """What a run writes about itself, and when it may be taken up again."""
 
 import json
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from specdash.bench.load.samples import WorkloadPrompt
 from specdash.core.errors import InputError
@@ -48,7 +49,7 @@ def test_a_model_that_was_replaced_is_noticed(tmp_path: Path) -> None:
 def test_the_setup_comes_back_and_a_damaged_one_is_said(tmp_path: Path) -> None:
     record = TuneRunRecord(tmp_path / "run")
     options = replace(TuneOptions(), restarts=7, minutes=1.5)
-    record.write_setup(Setup(asdict(options), {"engine": "b1"}))
+    record.write_setup(Setup(to_builtins(options), {"engine": "b1"}))
     found = read_setup(tmp_path / "run")
     assert options_of(found.options) == options
     assert found.fingerprint == {"engine": "b1"}

@@ -3,9 +3,9 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.errors import UsageError
 from specdash.tune.model.problem import BootResult, Budget, Point, PromptResult, Stage, Task, WorkloadShares, points_of

@@ -7,8 +7,10 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend.settings import BackendSettings, Decision, SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
@@ -28,7 +30,6 @@ from specdash.llama.memory import (
     together,
 )
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
-from specdash.system.data import dataclass
 from specdash.system.text import MIB, billions, counted, size
 
 if TYPE_CHECKING:
@@ -203,8 +204,7 @@ _NAME = "ctx-size"
 _LESS = "use a smaller model, smaller cache types, or fewer slots"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRoom:
+class MemoryRoom(Struct, frozen=True):
     """The memory a server may have: bytes that are free, or will be when the one that runs now ends.
 
     `gpus` is on how many GPUs they are, 0: the computer's own memory. `words` say where they are.

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import field
 from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
 
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, RefusedError, SpecdashError
 from specdash.core.paths import baselines_file, trial_file
@@ -23,7 +24,6 @@ from specdash.core.speculation import spec_type
 from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.http import Cancel
 from specdash.system.stats import Z_95, Interval, interval, mean, mean_reach, median, median_of
 
@@ -50,8 +50,7 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineCell:
+class BaselineCell(Struct, frozen=True):
     """What one baseline stands for: tokens in the context, and requests at the same time."""
 
     context: int
@@ -62,8 +61,7 @@ class BaselineCell:
         return f"context {self.context}, {self.concurrency} at once"
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineEffort:
+class BaselineEffort(Struct, frozen=True):
     """How much to measure. `limit_s` bounds the whole run in seconds: cells for which no time is left are left out."""
 
     contexts: tuple[int, ...] = CONTEXTS
@@ -81,8 +79,7 @@ class BaselineEffort:
     others have in it shall stay."""
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineStep:
+class BaselineStep(Struct, frozen=True):
     """One report: the cell that is being measured, the share of the work that is done, seconds left where known."""
 
     cell: BaselineCell
@@ -94,8 +91,7 @@ class BaselineStep:
     """Set once the cell is measured."""
 
 
-@dataclass(slots=True)
-class BaselineReport:
+class BaselineReport(Struct):
     """What became of a run."""
 
     measured: list[Baseline] = field(default_factory=list)
@@ -362,8 +358,7 @@ def measure_unasked(
         return measure_steps(server, BY_ITSELF, lambda baseline: add_baseline(baseline, env), on_tasks=on_tasks)
 
 
-@dataclass(slots=True)
-class StepTimes:
+class StepTimes(Struct):
     """What the rounds of one cell took, in milliseconds."""
 
     plain: list[float] = field(default_factory=list)

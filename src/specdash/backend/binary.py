@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.backend.rules import error, warning
 from specdash.backend.settings import DEFAULT, canonical, setting
@@ -13,7 +14,6 @@ from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, ENGINE, PASSED_ON, SPECULATION
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import NO_SPECULATION, spec_type
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -33,8 +33,7 @@ _OF_TODAY = (SPEC_TYPE_FLAG, "--spec-draft-n-max")
 """Flags that llama-server has had since May 2026."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
+class Capabilities(Struct, frozen=True):
     """What one build of an engine knows.
 
     `flags` are the flags llama-server takes, or the attribute paths of `xllamacpp.CommonParams`; `removed` are flags
@@ -85,8 +84,7 @@ class Capabilities:
         return found.group(1) if found is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class HelpEntry:
+class HelpEntry(Struct, frozen=True):
     """One argument of `--help`: its names, the words it shows for its values, and the text beside it in one line."""
 
     names: tuple[str, ...]
@@ -152,8 +150,7 @@ _NUMBER = re.compile(r"-[\d.]")
 _NEWER = "use a newer llama.cpp"
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryFit:
+class BinaryFit(Struct, frozen=True):
     """The arguments for one build, and what of the settings is not among them."""
 
     arguments: list[str] = field(default_factory=list)

@@ -17,9 +17,10 @@ import select
 import socket
 import struct
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, describe, read_records
@@ -282,7 +283,7 @@ class _Client:
             # A client that is gone, or that does not read, must not hold the change up.
             if not gone.is_set():
                 try:
-                    self._send({"progress": asdict(progress)})
+                    self._send({"progress": to_builtins(progress)})
                 except OSError:
                     gone.set()
 
@@ -367,7 +368,7 @@ def _as_json(outcome: Outcome | None) -> dict[str, Any]:
         return {"record": None, "changed": False, "slower": False, "problem": None}
     error = outcome.error
     return {
-        "record": asdict(outcome.record),
+        "record": to_builtins(outcome.record),
         "changed": outcome.changed,
         "slower": outcome.slower,
         "problem": None if error is None else {"code": int(error.exit_code), "reason": str(error)},

@@ -5,8 +5,9 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from msgspec import Struct
+
 from specdash.core.errors import UsageError
-from specdash.system.data import dataclass
 
 TARGET_MODEL = "demo-target.gguf"
 DRAFT_MODEL = "demo-draft.gguf"
@@ -29,8 +30,7 @@ def bundled_model(name: str) -> Path:
     return Path(str(resources.files("specdash.backend") / "models" / name))
 
 
-@dataclass(frozen=True, slots=True)
-class DemoTarget:
+class DemoTarget(Struct, frozen=True):
     """The model that the demo serves, and the draft length that suits it."""
 
     path: Path

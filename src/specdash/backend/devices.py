@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.backend.engines import (
     PACKAGE,
     Build,
@@ -26,7 +28,6 @@ from specdash.backend.settings import BackendSettings, engine_settings
 from specdash.core.envfile import read_values
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import backend_env_file
-from specdash.system.data import dataclass
 from specdash.system.text import MIB
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ _TITLE = "Available devices:"
 _DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """One device as the engine names it, and its memory in bytes."""
 
     name: str
@@ -95,8 +95,7 @@ def visible_environment(settings: BackendSettings, base: Mapping[str, str]) -> d
 # device of the engine is matched to one of NVML's by its UUID.
 
 
-@dataclass(frozen=True, slots=True)
-class UsedGpu:
+class UsedGpu(Struct, frozen=True):
     """A device that the engine uses: its name there, what it is, NVML's view of it where NVML knows it, and what the
     engine says is free where it was asked."""
 
@@ -184,8 +183,7 @@ def used_gpus(
 # Whether the engine at hand can use the NVIDIA GPU, and why not: for `specdash doctor`.
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCheck:
+class EngineCheck(Struct, frozen=True):
     """The chosen engine: `verdict` says in one line whether it uses the GPU, and why not. `usable` None: unknown."""
 
     kind: str

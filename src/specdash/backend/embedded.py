@@ -13,14 +13,14 @@ import select
 import signal
 import sys
 import time
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from specdash.backend.binary import LACKS, Capabilities, key_of, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +44,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """`params.<path> = value`, where `name` is the catalogue's parameter; `value` is what JSON can hold."""
 
     name: str
@@ -58,8 +57,7 @@ class Assignment:
         return f"{self.path} = {json.dumps(self.value)}"
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedFit:
+class EmbeddedFit(Struct, frozen=True):
     """The assignments for one version of the package, and what of the settings is not among them."""
 
     assignments: list[Assignment] = field(default_factory=list)

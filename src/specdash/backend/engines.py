@@ -22,6 +22,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities, from_help, parse_help
 from specdash.backend.settings import engine_settings, negated
@@ -29,7 +31,6 @@ from specdash.core.errors import EngineMissingError, SpecdashError
 from specdash.core.paths import cache_dir
 from specdash.core.speculation import NO_SPECULATION
 from specdash.system import files
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,8 +52,7 @@ _HOW_TO_GET_ONE = "run `pip install '.[backend]'` in a checkout of specdash, or 
 _MEND = "set LLAMA_BIN to a working llama-server"
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramOutput:
+class ProgramOutput(Struct, frozen=True):
     """What a program printed. `problem` says in words why there is no whole answer, None when there is one."""
 
     text: str
@@ -90,8 +90,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float = _TIMEOUT
     return ProgramOutput(data.decode("utf-8", "replace"), process.returncode, late)
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """An engine that can be started: what it can do, its path, and why it was taken."""
 
     can: Capabilities
@@ -263,8 +262,7 @@ def _remember(file: Path | None, facts: Mapping[str, Any]) -> None:
 # in a library of its own (`libggml-cuda.so`), or everything in one file, which then names the driver's libraries.
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(Struct, frozen=True):
     """What an engine was built for. `cuda` None: its files do not tell. `evidence` says where that was seen."""
 
     cuda: bool | None

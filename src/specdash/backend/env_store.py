@@ -10,14 +10,15 @@ import json
 import os
 import stat
 import time
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.files import FileAttributes, group_name, user_name
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ _SLACK = 4096
 """Room for a few more lines, in bytes, when a write is rehearsed."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvSnapshot:
+class EnvSnapshot(Masked, Struct, frozen=True):
     """An env file at one moment. `target` is the file that `path` leads to, through its symlinks."""
+
+    hidden = ("data",)
 
     path: Path
     target: Path
-    data: bytes = field(repr=False)
+    data: bytes
     exists: bool
     mode: int
     uid: int
@@ -163,8 +165,7 @@ def _check_owner(snapshot: EnvSnapshot) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Struct, frozen=True):
     """One kept version of an env file, in the file `path`. `at` is when it was saved, in Unix time.
 
     `original` is the env file, None where that is not known any more; `existed` False stands for no file at all.

@@ -12,9 +12,11 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend.env_store import read_env, replace_env
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to, is_secret
@@ -22,8 +24,8 @@ from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.paths import apply_journal_file, apply_lock_file
 from specdash.core.records import JsonRecord, read
+from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.processes import same_process
 from specdash.system.text import clock, timestamp
 
@@ -35,8 +37,7 @@ _WRITE_TRIES, _TRIES_APART_S = 5, 0.3
 _SHORTEST_SECRET = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceBefore:
+class ServiceBefore(Struct, frozen=True):
     """A service as it was before the apply. `speculative` is None where that is unknown."""
 
     running: bool = False
@@ -44,15 +45,16 @@ class ServiceBefore:
     speculative: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Masked, Struct, frozen=True):
     """One env file: whose it is, what it held, and what it shall hold. Planned, then noted in the journal with the
     number of the `backup` and how the service was `before`. Holds secrets."""
 
+    hidden = ("old", "new")
+
     role: Role
     env_file: str
-    old: bytes = field(repr=False)
-    new: bytes = field(repr=False)
+    old: bytes
+    new: bytes
     existed: bool
     changes: tuple[Change, ...]
     needs_restart: bool
@@ -125,8 +127,7 @@ class Edit:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class HeldProxy:
+class HeldProxy(Struct, frozen=True):
     """A proxy that is, or is about to be, held."""
 
     pid: int
@@ -134,8 +135,7 @@ class HeldProxy:
     url: str
 
 
-@dataclass(frozen=True, slots=True)
-class Journal(JsonRecord):
+class Journal(JsonRecord, Struct, frozen=True):
     """One apply that has not ended. `pid` is the process that works on it."""
 
     number: int

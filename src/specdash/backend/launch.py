@@ -9,10 +9,12 @@ import re
 import socket
 import sys
 import time
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.backend import auto, binary, embedded
 from specdash.backend.devices import used_gpus
@@ -28,8 +30,8 @@ from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.paths import backend_env_file, ended_records_dir, run_records_dir, state_dir
 from specdash.core.records import RunRecord
 from specdash.core.speculation import spec_type
+from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.processes import began
 
 if TYPE_CHECKING:
@@ -59,9 +61,10 @@ NO_BACKTRACE = "GGML_NO_BACKTRACE"
 _NOT_INHERITED = re.compile(r"LLAMA_|SPECDASH_XLLAMACPP_")
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Masked, Struct, frozen=True):
     """A server that is ready to be started."""
+
+    hidden = ("values",)
 
     settings: BackendSettings
     engine: Engine
@@ -75,7 +78,7 @@ class LaunchPlan:
     """SHA-256 of the bytes of the env file that the plan was made from; None without a file."""
     refused: str = ""
     """Why it is not the plan of the env file as that is now, where the last good version runs instead."""
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    values: Mapping[str, str] = field(default_factory=dict)
     """The env that was planned, key to value. Holds secrets."""
 
     @property

@@ -6,9 +6,11 @@ The one judgement of settings: `backend run` raises its first error, `apply`, `p
 from __future__ import annotations
 
 import os
-from dataclasses import field, replace
 from pathlib import Path  # noqa: TC003 - a field type
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.backend import auto
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
@@ -21,9 +23,9 @@ from specdash.core.changes import Role
 from specdash.core.errors import InputError, Problem, ProblemKind, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import SpecType, spec_type
+from specdash.core.structs import Masked
 from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
 from specdash.llama.model_facts import refusal_of
-from specdash.system.data import dataclass
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
@@ -39,8 +41,7 @@ _PLACEHOLDER = "model.gguf"
 _RULE_OF = {ProblemKind.REMOVED: "removed-key"}
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(Masked, Struct, frozen=True):
     """What a plan depends on beside the settings.
 
     `env_file` is where the settings are, or will be, written, if anywhere. `changed` are the keys that a change sets or
@@ -48,11 +49,13 @@ class Circumstances:
     what they hold (the port, memory) will be free again. `base` is the environment of specdash itself.
     """
 
+    hidden = ("base", "other")
+
     env_file: Path | None
     changed: frozenset[str] = frozenset()
     own_pids: frozenset[int] = frozenset()
-    base: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-    other: Mapping[str, str] | None = field(default=None, repr=False)
+    base: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    other: Mapping[str, str] | None = None
     """The wanted settings of the other service, where they are known."""
     other_pids: frozenset[int] = frozenset()
     """The processes of the other service now."""
@@ -83,12 +86,13 @@ class Circumstances:
         return pids | {process.pid for pid in pids for process in family(pid)}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Masked, Struct, frozen=True):
     """One backend. `model` and `draft` are None where there is no such file, or it has a finding already; `engine` is
     None where it was not asked or has a finding."""
 
-    values: Mapping[str, str] = field(repr=False)
+    hidden = ("values",)
+
+    values: Mapping[str, str]
     circumstances: Circumstances
     settings: BackendSettings
     unread: bool = False

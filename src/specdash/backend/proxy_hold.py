@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from specdash.backend.journal import HeldProxy
 from specdash.collect.discover import admin_token, place, recorded_key
 from specdash.collect.run_records import live_proxies
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 from specdash.system.http import HttpReply, ask
 from specdash.system.processes import same_process
 
@@ -32,13 +33,14 @@ _RESUME_TRIES = 3
 _TRIES_APART_S = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyFront:
+class ProxyFront(Masked, Struct, frozen=True):
     """One proxy in front of the backend, with the secrets for asking it."""
 
+    hidden = ("key", "token")
+
     record: ProxyRecord
-    key: str | None = field(repr=False)
-    token: str | None = field(default=None, repr=False)
+    key: str | None
+    token: str | None = None
     """For its admin endpoints."""
 
     @property

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, unfinished
@@ -18,7 +19,7 @@ from specdash.backend.start_check import healthy
 from specdash.backend.transaction import undo_dead
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, SpecdashError
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,14 +30,15 @@ _HOLD_S = 600.0
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Masked, Struct, frozen=True):
     """What was found and put back. `lines` are sentences for the log."""
+
+    hidden = ("env",)
 
     lines: tuple[str, ...] = ()
     held: tuple[HeldProxy, ...] = ()
     """Proxies that the dead runner held."""
-    env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def resume(self, url: str) -> None:
         """Keep the proxies held until the backend at `url` answers, then let their clients through."""

@@ -8,7 +8,6 @@ do but to start it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import queue
@@ -20,6 +19,8 @@ import time
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec.structs
 
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
@@ -643,7 +644,7 @@ def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) ->
     settings = plan.settings.with_value("port", current.settings.port, "the port it has")
     # The default log is named after the port, and so goes on too.
     kept = plan.log if log or settings.log_file else current.log
-    return dataclasses.replace(plan, settings=settings, log=kept)
+    return msgspec.structs.replace(plan, settings=settings, log=kept)
 
 
 def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
@@ -674,4 +675,4 @@ def last_good(env_file: str | None, digest: str | None) -> bytes | None:
 
 def refused(plan: LaunchPlan, error: SpecdashError) -> LaunchPlan:
     """The plan that runs although the env file holds another version, with what speaks against that one."""
-    return dataclasses.replace(plan, refused=without_secrets(str(error)))
+    return msgspec.structs.replace(plan, refused=without_secrets(str(error)))

@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from specdash.core.errors import InputError, Problem, ProblemKind
@@ -26,7 +27,6 @@ from specdash.core.parameter_catalogue import (
 )
 from specdash.core.parameters import Parameter, Scalar, ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
-from specdash.system.data import dataclass
 
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
@@ -53,8 +53,7 @@ def _text(parameter: Parameter, value: Scalar | None) -> str:
     return "" if value is None else parameter.text(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraArgs:
+class ExtraArgs(Struct, frozen=True):
     """`known` maps a parameter's name to its text (the last one wins; chains of spec types are joined).
 
     `rest` are the arguments no catalogue entry covers, with their values, in their order.
@@ -120,8 +119,7 @@ def canonical(word: str) -> str:
     return word.replace("_", "-") if word.startswith("--") else word
 
 
-@dataclass(frozen=True, slots=True)
-class SpecTypeChoice:
+class SpecTypeChoice(Struct, frozen=True):
     """The spec types that `LLAMA_SPEC_TYPE=auto` stands for, and why. `uses_draft`: a draft model given is loaded."""
 
     types: tuple[str, ...]
@@ -129,8 +127,7 @@ class SpecTypeChoice:
     uses_draft: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """One value that `auto` became: the parameter, the value in words, why, and the arithmetic line by line."""
 
     name: str

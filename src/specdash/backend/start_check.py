@@ -11,9 +11,11 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend.settings import ROUTER_KEYS
 from specdash.collect.api_key import first_key, first_key_of
@@ -22,6 +24,7 @@ from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
 from specdash.core.records import SEE_LOG, CompletionEnd, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
+from specdash.core.structs import Masked
 from specdash.llama.server_answers import (
     ParseError,
     error_message,
@@ -31,7 +34,6 @@ from specdash.llama.server_answers import (
     parse_metrics,
     parse_slots,
 )
-from specdash.system.data import dataclass
 from specdash.system.http import Cancel, ask
 
 if TYPE_CHECKING:
@@ -50,12 +52,13 @@ ANSWER_S = 5.0
 # What a backend env promises of the server it makes: where it answers, with which key, and whether it drafts.
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPromise:
+class ServerPromise(Masked, Struct, frozen=True):
     """What a backend env says of the server it makes. `speculates` is None where that cannot be told."""
 
+    hidden = ("key",)
+
     url: str
-    key: str | None = field(repr=False, default=None)
+    key: str | None = None
     speculates: bool | None = None
     log: str | None = None
     no_probe: str | None = None
@@ -121,8 +124,7 @@ _HARD = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
 """What no draft can guess: some settings abort the server only at a rejected token."""
 
 
-@dataclass(frozen=True, slots=True)
-class FirstCompletion:
+class FirstCompletion(Struct, frozen=True):
     """What a first completion gave. `problem` says in words why there is no proper answer, "" when there is one."""
 
     tokens: int = 0
@@ -287,8 +289,7 @@ FAILED_COMPLETION = "completion_failed"
 _REPEATS = "n-gram types draft only where text repeats"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotsLook:
+class SlotsLook(Struct, frozen=True):
     """What the slots showed. `problem` says in words why nothing could be seen, "" when something was."""
 
     slots: int | None = None

@@ -8,13 +8,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.backend import start_check
 from specdash.backend.start_check import healthy
 from specdash.core.changes import ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.flag import Flag
 from specdash.core.masking import without_secrets
-from specdash.system.data import dataclass
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
@@ -136,8 +137,7 @@ _RUNNER_S = 12.0
 """The longest wait for the runner's own probe, which bounds itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """How a check went. `warning` is for the operator; `detail` is what the step shows."""
 
     detail: str

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend.engine_change import EngineChange
 from specdash.backend.env_store import Backups, check_writable, read_env
@@ -32,7 +34,6 @@ from specdash.backend.steps import CancelledApplyError, StepFailedError, Steps
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role
 from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
 from specdash.core.paths import applies_file, backups_dir
-from specdash.system.data import dataclass
 from specdash.system.processes import own_start
 from specdash.system.text import counted
 
@@ -52,8 +53,7 @@ _ROOM_S = 15.0
 """How long requests may go on upstream before the engine is swapped back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The end of a change. `error` is what stood in the way; `changed` says whether anything was touched meanwhile."""
 
     record: ApplyRecord

@@ -10,10 +10,12 @@ import contextlib
 import json
 import os
 import time
-from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, Journal, read_note
@@ -22,8 +24,8 @@ from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import backups_dir, trial_file
 from specdash.core.records import JsonRecord, read
+from specdash.core.structs import Masked
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.processes import own_start, same_process
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ if TYPE_CHECKING:
     from specdash.backend.launch import LaunchPlan
 
 
-@dataclass(frozen=True, slots=True)
-class TrialJournal(JsonRecord):
+class TrialJournal(Masked, JsonRecord, Struct, frozen=True):
     """Trials that are under way, or were when the runner died. `pid` is the runner, `client_pid` the command."""
+
+    hidden = ("original",)
 
     pid: int
     pid_started: float
@@ -42,7 +45,7 @@ class TrialJournal(JsonRecord):
     what: str
     """The command: `bench ab`, `tune`."""
     env_file: str
-    original: bytes = field(repr=False)
+    original: bytes
     """The env file as it was, secrets included."""
     backup: int
     service: str = "backend"

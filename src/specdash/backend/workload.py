@@ -18,9 +18,10 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.llama.client import Transport
 from specdash.llama.server_answers import ParseError, load_object
-from specdash.system.data import dataclass
 from specdash.system.http import HttpReply
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ _NAMES = (
 _VERBS = ("read", "write", "parse", "get", "set", "find")
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPrompt:
+class DemoPrompt(Struct, frozen=True):
     """One request: the user's turn, how many tokens may be generated, and the sampling temperature."""
 
     text: str
@@ -43,8 +43,7 @@ class DemoPrompt:
     temperature: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficPhase:
+class TrafficPhase(Struct, frozen=True):
     """A kind of traffic: what is asked, by how many clients at once, for how long (seconds)."""
 
     name: str

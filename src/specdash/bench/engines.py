@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import RefusedError, SpecdashError

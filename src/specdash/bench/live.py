@@ -3,9 +3,9 @@ came of it. docs/measuring.md says what each figure means."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
-from dataclasses import field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from specdash.bench.load.figures import (
 )
 from specdash.bench.load.samples import NO_TIMINGS, SHORT
 from specdash.bench.report import BenchReport, bullets, figure_row, page, sample_json, section
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import Rows, draw_rows
 from specdash.system import stats
-from specdash.system.data import dataclass, json_of
 from specdash.system.stats import spread
 from specdash.system.text import (
     UNKNOWN,
@@ -59,7 +59,7 @@ _BUSY_GPU = 0.2
 _MANY_KINDS = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class LiveReport:
     """What is known once it is over."""
 
@@ -74,8 +74,8 @@ class LiveReport:
     settings: tuple[tuple[str, str], ...] = ()
     """Speculation parameters of the server, where its runner recorded them."""
     engine_words: str | None = None
-    classes: dict[str, Figures] = field(init=False)
-    overall: Figures = field(init=False)
+    classes: dict[str, Figures] = dataclasses.field(init=False)
+    overall: Figures = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", by_class(self.run.samples))

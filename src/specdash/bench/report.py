@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
 import sys
 import time
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
+
+from msgspec import Struct, field, to_builtins
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.paths import state_dir
 from specdash.export.charts_svg import FigureRow
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, duration, file_timestamp, markdown_table, percent, significant
 
 if TYPE_CHECKING:
@@ -121,15 +122,14 @@ class Results:
 
 def sample_json(sample: BenchSample, origin_s: float, **more: Any) -> dict[str, Any]:
     """A sample as JSON, its times in seconds since `origin_s` of the monotonic clock. It holds no text of anybody."""
-    row = asdict(sample)
+    row = to_builtins(sample)
     for name in ("intended_s", "sent_s", "first_s", "done_s"):
         value = row[name]
         row[name] = None if value is None else round(value - origin_s, 6)
     return {**more, **row}
 
 
-@dataclass(frozen=True, slots=True)
-class BenchReport:
+class BenchReport(Struct, frozen=True):
     """`document` is report.json, `lines` are what a terminal shows, `page` is report.md; `charts` are SVG by name."""
 
     document: dict[str, Any]
@@ -222,7 +222,7 @@ class RunningLine:
             self._open = False
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class StepProgress:
     """Shows `done` of `total` steps of about the same length, and how long the rest will take.
 
@@ -232,11 +232,11 @@ class StepProgress:
 
     total: float
     quiet: bool = False
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    stream: TextIO = dataclasses.field(default_factory=lambda: sys.stderr)
     clock: Callable[[], float] = time.monotonic
-    _began: float = field(init=False)
-    _said: float = field(init=False)
-    _line: RunningLine = field(init=False)
+    _began: float = dataclasses.field(init=False)
+    _said: float = dataclasses.field(init=False)
+    _line: RunningLine = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self._began = self._said = self.clock()

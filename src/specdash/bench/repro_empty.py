@@ -6,14 +6,17 @@ no tool call. It counts as reproduced only where the control's answer to the sam
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import secrets
 import time
-from dataclasses import field, replace
 from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.bench.load.samples import request_body
 from specdash.bench.replay.replay_run import ServerQuestions
@@ -22,7 +25,6 @@ from specdash.core.errors import ExitCode, InputError, RefusedError
 from specdash.llama.blocking import ANSWER_S
 from specdash.llama.chat import ChatClient, ChatFault
 from specdash.llama.server_answers import ParseError, error_message, parse_props
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,8 +58,7 @@ EXIT_CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReproReply:
+class ReproReply(Struct, frozen=True):
     """One answer, or why there is none. Counts that the server does not tell are None."""
 
     content_chars: int = 0
@@ -92,8 +93,7 @@ class ReproReply:
         return f"{words}, within {self.wall_s * 1000:.0f} ms" if self.wall_s < INSTANT_S else words
 
 
-@dataclass(frozen=True, slots=True)
-class CallPair:
+class CallPair(Struct, frozen=True):
     """One call on both sides; a side that was not asked is None."""
 
     number: int
@@ -110,8 +110,7 @@ class CallPair:
         return whole and self.on is not None and self.on.is_empty
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What a run shows. `sentence` begins with the outcome in capitals."""
 
     outcome: ReproOutcome
@@ -212,8 +211,7 @@ TOOLS: tuple[dict[str, Any], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixCall:
+class PrefixCall(Struct, frozen=True):
     """One call: its number from 1, the turns before it, and the length of all its texts."""
 
     number: int
@@ -269,8 +267,7 @@ _CHARS_PER_TOKEN = 3.0
 _MARGIN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class ReproPlan:
+class ReproPlan(Struct, frozen=True):
     """What to ask. `left_out` are the calls that do not fit, and why."""
 
     calls: tuple[PrefixCall, ...]
@@ -280,7 +277,7 @@ class ReproPlan:
     """Tool calls and results go as text: the model's template knows no tools."""
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class ReproRun:
     """The calls of one run on the server at `place`; `limit_s` bounds each silence."""
 
@@ -289,7 +286,7 @@ class ReproRun:
     tool_chars: int
     max_tokens: int
     limit_s: float = LIMIT_S
-    _chat: ChatClient = field(init=False, repr=False)
+    _chat: ChatClient = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         place, limit = self.place, self.limit_s

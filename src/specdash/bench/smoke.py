@@ -8,19 +8,23 @@ prompt longer than one physical batch; a child that had died and was another one
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import re
 import time
 from collections import Counter
-from dataclasses import asdict, field, replace
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from specdash.bench.load.contact import slots_told
 from specdash.bench.load.samples import request_body
 from specdash.core.errors import InputError, UnreachableError
 from specdash.core.readings import Slots, most_recent_resident
+from specdash.core.structs import Masked
 from specdash.llama.blocking import ANSWER_S, BlockingClient, bearer
 from specdash.llama.chat import ChatClient
 from specdash.llama.server_answers import (
@@ -34,7 +38,6 @@ from specdash.llama.server_answers import (
     text,
 )
 from specdash.system import http
-from specdash.system.data import dataclass
 from specdash.system.text import counted, percent
 
 if TYPE_CHECKING:
@@ -75,15 +78,16 @@ class SmokeStatus(StrEnum):
 PASS, FAIL, WARN, SKIP = SmokeStatus
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeCompletion:
+class SmokeCompletion(Masked, Struct, frozen=True):
     """One chat completion. `error` says why there is no whole answer; the figures are the server's own."""
+
+    hidden = ("text", "reasoning")
 
     kind: CompletionKind
     streamed: bool
     error: str | None = None
-    text: str = field(default="", repr=False)
-    reasoning: str = field(default="", repr=False)
+    text: str = ""
+    reasoning: str = ""
     tool_calls: int = 0
     finish: str | None = None
     prompt_tokens: int = 0
@@ -102,8 +106,7 @@ class SmokeCompletion:
         return min(self.drafted, max(0, self.tokens - self.accepted))
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """What tells one running server from another. None where it does not tell."""
 
     build: str | None = None
@@ -118,8 +121,7 @@ class Instance:
     """The highest number of a request in its slots."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceLook:
+class InstanceLook(Struct, frozen=True):
     """An instance as it was seen before a completion, or after the last: `own` tokens were generated for this run since
     the look before."""
 
@@ -127,8 +129,7 @@ class InstanceLook:
     own: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Speculation:
+class Speculation(Struct, frozen=True):
     """What the server says of its slots, and what is expected of it. None is unknown."""
 
     slots: int = 0
@@ -149,8 +150,7 @@ class Speculation:
         return bool(self.types) and all(name.startswith("ngram") for name in self.types)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One line of the result."""
 
     name: str
@@ -340,7 +340,7 @@ def _all_changes(looks: Sequence[InstanceLook]) -> list[str]:
     for look in looks:
         own += look.own
         found.update(dict.fromkeys(_changes(known, look.instance, own)))
-        known_now = {name: value for name, value in asdict(look.instance).items() if value is not None}
+        known_now = {name: value for name, value in to_builtins(look.instance).items() if value is not None}
         own = own if look.instance.predicted is None else 0
         known = replace(known, **known_now)
     return list(found)
@@ -444,8 +444,7 @@ _EXTRA = 8
 _FEW_LINES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeEffort:
+class SmokeEffort(Struct, frozen=True):
     """What to send. `batch` is the server's physical batch in tokens, `limit_s` bounds one answer."""
 
     identical: int = IDENTICAL
@@ -455,7 +454,7 @@ class SmokeEffort:
     different: int = DIFFERENT
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Smoke:
     """One smoke test of the server at `url`. `key` is its API key, the secret itself.
 
@@ -466,19 +465,19 @@ class Smoke:
     effort: SmokeEffort
     expected: bool | None = None
     because: str = ""
-    key: str | None = field(default=None, repr=False)
+    key: str | None = dataclasses.field(default=None, repr=False)
     model: str | None = None
     process: Callable[[], tuple[int, float] | None] = lambda: None
     """Pid and start of the server's process now."""
     on_step: Callable[[str, int, int], None] = lambda _words, _done, _all: None
-    completions: list[SmokeCompletion] = field(default_factory=list)
-    looks: list[InstanceLook] = field(default_factory=list)
-    drafts: Speculation = field(default_factory=Speculation)
+    completions: list[SmokeCompletion] = dataclasses.field(default_factory=list)
+    looks: list[InstanceLook] = dataclasses.field(default_factory=list)
+    drafts: Speculation = dataclasses.field(default_factory=Speculation)
     skipped: str = ""
     """Why there is no long prompt."""
-    _room: int | None = field(init=False, default=None)
-    _client: BlockingClient = field(init=False, repr=False)
-    _chat: ChatClient = field(init=False, repr=False)
+    _room: int | None = dataclasses.field(init=False, default=None)
+    _client: BlockingClient = dataclasses.field(init=False, repr=False)
+    _chat: ChatClient = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         limit_s = self.effort.limit_s

@@ -10,17 +10,18 @@ import threading
 import time
 import uuid
 from collections import Counter
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.bench.load.messages import TurnSeen, ask, call_fault, visible_fault
 from specdash.bench.report import page, section
 from specdash.collect.discover import place, recorded_target, running_proxies
 from specdash.core.errors import SpecdashError
+from specdash.core.structs import json_of
 from specdash.core.target import local_port
-from specdash.system.data import dataclass, json_of
 from specdash.system.processes import began, listening_pid, same_process
 from specdash.system.stats import mean, nearest_rank, quantiles, ratio
 from specdash.system.text import MIB, UNKNOWN, duration, number, percent, seconds, timestamp
@@ -64,8 +65,7 @@ CONTAMINATED: tuple[dict[str, Any], ...] = (
 """Turns before some stress turns: what a session looks like after a malformed call."""
 
 
-@dataclass(frozen=True, slots=True)
-class SoakTurn:
+class SoakTurn(Struct, frozen=True):
     """One turn and its judgement; `fault` is one line, or None when the turn was as it should be."""
 
     number: int
@@ -88,8 +88,7 @@ class SoakTurn:
         return None if self.kind == "stress" or self.calls_ok else "no usable tool call"
 
 
-@dataclass(frozen=True, slots=True)
-class SoakReport:
+class SoakReport(Struct, frozen=True):
     """Rates are shares of 1, durations seconds; a rate of no turns is None."""
 
     turns: tuple[SoakTurn, ...]
@@ -150,8 +149,7 @@ class SoakReport:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class SoakWindow:
+class SoakWindow(Struct, frozen=True):
     """A part of the soak. Times are seconds; a percentile of nothing is None."""
 
     begin_s: float
@@ -357,8 +355,7 @@ _MOST_LOOKS = 8000
 PROXY, BACKEND = "proxy", "backend"
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLook:
+class ProcessLook(Struct, frozen=True):
     """One look. Times are Unix seconds, memory is resident bytes; descriptors are None where they may not be seen."""
 
     at: float
@@ -367,8 +364,7 @@ class ProcessLook:
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """A quantity over the soak."""
 
     looks: int
@@ -377,8 +373,7 @@ class Range:
     most: float
 
 
-@dataclass(slots=True)
-class WatchedProcess:
+class WatchedProcess(Struct):
     """One process and what was seen of it. After a restart only the new process counts."""
 
     role: str

@@ -10,13 +10,15 @@ baseline is asked again from the candidate's own text on, until the end or the f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from specdash.bench.load.workloads import PromptEntry, entries, name_of
 from specdash.core.errors import InputError
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 EPSILON = 0.1
 """Nats by which the baseline may prefer its own token where rounding explains the other one."""
@@ -57,8 +59,7 @@ SEVERITY = tuple(Agreement)
 _SHAKEN = (Agreement.BATCH_SHAPE, Agreement.UNDECIDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """Log probabilities (nats) of two tokens at one place; None: not among the many most likely ones. `first` is the
     token the server takes there when it reads the text again."""
 
@@ -72,8 +73,7 @@ class Weights:
         return None if self.expected is None or self.got is None else self.expected - self.got
 
 
-@dataclass(frozen=True, slots=True)
-class GreedyAnswer:
+class GreedyAnswer(Struct, frozen=True):
     """One greedy answer: token ids, and what the server reports of drafts and the cache."""
 
     tokens: tuple[int, ...]
@@ -82,8 +82,7 @@ class GreedyAnswer:
     cached: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TokenDifference:
+class TokenDifference(Struct, frozen=True):
     """One place where the candidate's token is not the baseline's. None as a token: the answer had ended."""
 
     at: int
@@ -99,8 +98,7 @@ class TokenDifference:
     near_tie: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedAnswer:
+class VerifiedAnswer(Struct, frozen=True):
     """One answer against the baseline's first."""
 
     side: VerifySide
@@ -130,8 +128,7 @@ class VerifiedAnswer:
         return self.differences[0].at if self.differences else self.length
 
 
-@dataclass(slots=True)
-class VerifyReport:
+class VerifyReport(Struct):
     """What a verification found; filled as it goes, so that a run that is cut short has what there is."""
 
     runs: list[VerifiedAnswer] = field(default_factory=list)
@@ -317,13 +314,14 @@ _MOST = 64
 _LARGEST = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyPrompt:
+class VerifyPrompt(Masked, Struct, frozen=True):
     """One prompt: a text as it is, or messages for the model's chat template."""
 
+    hidden = ("text", "messages")
+
     name: str
-    text: str = field(default="", repr=False)
-    messages: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    text: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
 
 
 def _quicksort(language: str) -> str:

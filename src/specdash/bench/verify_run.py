@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.bench.engines import (
     OFF,
@@ -34,10 +37,10 @@ from specdash.bench.verify import (
     judge,
 )
 from specdash.core.errors import InputError, RefusedError, SpecdashError
+from specdash.core.structs import Masked
 from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import integer, mapping, natural
 from specdash.llama.server_answers import text as as_text
-from specdash.system.data import dataclass
 from specdash.system.http import Cancel
 
 if TYPE_CHECKING:
@@ -67,19 +70,19 @@ GREEDY: Mapping[str, Any] = {
 """The same for everybody; without the end of text, so that all answers are as long as was asked."""
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class VerifyServer:
     """One running server. Use as a context manager; `close` makes a waiting request fail."""
 
     url: str
-    key: str | None = field(default=None, repr=False)
+    key: str | None = dataclasses.field(default=None, repr=False)
     name: str = "the server"
     limit_s: float = SILENCE_S
-    slots: Slots = field(init=False)
-    model: str = field(init=False)
-    build: str = field(init=False)
-    _client: BlockingClient = field(init=False, repr=False)
-    _cancel: Cancel = field(init=False, repr=False, default_factory=Cancel)
+    slots: Slots = dataclasses.field(init=False)
+    model: str = dataclasses.field(init=False)
+    build: str = dataclasses.field(init=False)
+    _client: BlockingClient = dataclasses.field(init=False, repr=False)
+    _cancel: Cancel = dataclasses.field(init=False, repr=False, default_factory=Cancel)
 
     def __post_init__(self) -> None:
         """Raises `UnreachableError` when no one answers, `SpecdashError` when it is no llama-server of today."""
@@ -191,12 +194,13 @@ def together(server: VerifyServer, prompts: Sequence[Sequence[int]], tokens: int
 _OUR_OWN = ("host", "port", "slots", "metrics", "parallel")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineInPlace:
+class EngineInPlace(Masked, Struct, frozen=True):
     """A server that runs already, and is left as it is. `key` is its API key, the secret itself."""
 
+    hidden = ("key",)
+
     url: str
-    key: str | None = field(default=None, repr=False)
+    key: str | None = None
     name: str = "the server"
 
     @property
@@ -214,12 +218,13 @@ class EngineInPlace:
             yield server
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedEngine:
+class OwnedEngine(Masked, Struct, frozen=True):
     """An engine that is started for the verification alone. `values` are the env that it comes of, secrets included."""
 
+    hidden = ("values",)
+
     plan: LaunchPlan
-    values: Mapping[str, str] = field(repr=False)
+    values: Mapping[str, str]
     name: str = "the server"
 
     @property
@@ -299,8 +304,7 @@ TOKENS = 256
 SPARE_TOKENS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyEffort:
+class VerifyEffort(Struct, frozen=True):
     """How much to compare. `parallel` None: as many requests at once as both servers have slots."""
 
     tokens: int = TOKENS
@@ -309,8 +313,7 @@ class VerifyEffort:
     epsilon: float = EPSILON
 
 
-@dataclass(slots=True)
-class ServerFacts:
+class ServerFacts(Struct):
     """What is known of one server once it answered."""
 
     url: str = ""
@@ -320,8 +323,7 @@ class ServerFacts:
     speculates: bool | None = None
 
 
-@dataclass(slots=True)
-class Verification:
+class Verification(Struct):
     """One verification. `report` fills as it goes; the tokens stay here, for showing what is around a difference."""
 
     prompts: tuple[VerifyPrompt, ...]

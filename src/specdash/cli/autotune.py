@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdash.cli.options import within
 from specdash.core.errors import ExitCode, UsageError
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.tune.model.heuristic import DEFAULT_ACCEPTANCE, DEFAULT_ROLLBACK, FormulaProfile, Knobs, tune
 
 if TYPE_CHECKING:

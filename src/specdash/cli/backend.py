@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_actions, print_answer
 from specdash.core.errors import ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     import argparse

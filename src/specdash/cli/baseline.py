@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.cli.options import add_actions, add_settings, print_json, resolved_settings, say, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, about, counted, number, percent, table, timestamp
 
 if TYPE_CHECKING:

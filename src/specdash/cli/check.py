@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from specdash.cli.options import add_settings, alert_rules, one_target, print_answer, resolved_settings
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS

@@ -6,11 +6,10 @@ is imported only when the command is used, so that `specdash snapshot` never pay
 
 from __future__ import annotations
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One subcommand: its name, where in this package it is implemented, and one line of help."""
 
     name: str

@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.backend import demo
 from specdash.cli.options import add_settings, resolved_settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings
 from specdash.core.config import TARGET_SETTINGS
 from specdash.core.errors import EngineMissingError, ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import size
 
 if TYPE_CHECKING:

@@ -213,7 +213,7 @@ def find_targets(settings: Mapping[str, Resolved]) -> list[Target]:
 
 def every_target(settings: Mapping[str, Resolved], env: Mapping[str, str] = os.environ) -> list[Target]:
     """The servers found on this machine, best first, and those of config.toml: each with what is known of it alone."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from specdash.collect import discover
 
@@ -290,7 +290,7 @@ def no_server() -> UnreachableError:
 
 def _with(found: Target, named: Target) -> Target:
     """What was found, overruled by what the user named, with the proxy found where none is named."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from specdash.collect.discover import with_proxy
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specdash.cli.options import add_own_server, add_settings, chosen_server, say, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, plain, seconds
 
 if TYPE_CHECKING:

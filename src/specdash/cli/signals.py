@@ -11,11 +11,11 @@ import select
 import signal
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct, field
+
 from specdash.core.flag import Flag
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,8 +51,7 @@ class Cancellable(Protocol):
         """Roll back and end; returns at once: False when it is too late."""
 
 
-@dataclass(slots=True)
-class Stoppable:
+class Stoppable(Struct):
     """A command, or a part of it, that signals stop. `asked` is set once and for all by the first of them: whoever
     would start something else looks there before."""
 

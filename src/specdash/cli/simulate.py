@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specdash.cli.autotune import add_knobs, knobs_of
 from specdash.cli.options import within
 from specdash.core.errors import ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import change
 from specdash.tune.model.heuristic import MOST_STEPS, FormulaProfile, FormulaTrace, simulate
 

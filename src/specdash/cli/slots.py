@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
@@ -81,13 +82,13 @@ def _change(args: argparse.Namespace, target: Target) -> int:
         print("nothing was changed", file=sys.stderr)
         return ExitCode.OK
     done = slots.carry_out(plan)
-    print_answer(asdict(done), done.sentence, as_json=args.json)
+    print_answer(to_builtins(done), done.sentence, as_json=args.json)
     return ExitCode.OK
 
 
 def to_json(found: SlotList) -> dict[str, Any]:
     """The list as JSON; unknown values are null."""
-    return {"schema": 1, **asdict(found)}
+    return {"schema": 1, **to_builtins(found)}
 
 
 def to_text(found: SlotList) -> str:

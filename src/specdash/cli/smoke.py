@@ -11,7 +11,7 @@ from specdash.cli.options import add_settings, one_target, resolved_settings, wi
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.records import Drafting
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +120,7 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
 
 
 def _with_batch(args: argparse.Namespace, effort: SmokeEffort, target: Target) -> SmokeEffort:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from specdash.backend.settings import settings_from_env
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.core.readings import (
     ROUTER,
@@ -26,7 +28,6 @@ from specdash.core.readings import (
     Source,
     most_recent_resident,
 )
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -124,8 +125,7 @@ DEADLINES_S: dict[Source, float] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PollPace:
+class PollPace(Struct, frozen=True):
     """How often to ask when it is not the nominal interval. Seconds."""
 
     props: float = 30.0
@@ -152,8 +152,7 @@ NOT_IN_TIME = frozenset({FailureKind.TIMEOUT, FailureKind.UNREACHABLE})
 _TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
 
 
-@dataclass(slots=True)
-class _Known:
+class _Known(Struct):
     """What the endpoints tell each other."""
 
     healthy: bool | None = None
@@ -165,8 +164,7 @@ class _Known:
     slots: Slots | None = None
 
 
-@dataclass(slots=True)
-class _Endpoint:
+class _Endpoint(Struct):
     source: Source
     observe: Callable[[], Awaitable[Any]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)

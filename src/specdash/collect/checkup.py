@@ -6,21 +6,21 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.collect.gpu import Driver, look
 from specdash.collect.log_source import past
 from specdash.collect.proxy import ProxyPoller
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
 from specdash.core.readings import Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
 from specdash.llama.client import LlamaClient
-from specdash.system.data import dataclass
 from specdash.system.processes import is_alive
 
 if TYPE_CHECKING:
     from specdash.core.target import Target
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Struct, frozen=True):
     """What is missing, what switches it on, and which panels show more then."""
 
     missing: str
@@ -86,8 +86,7 @@ REMEDIES: dict[str, Remedy] = {
 """Everything that may be missing, by what the checkup calls it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointCheck:
+class EndpointCheck(Struct, frozen=True):
     """One endpoint: `state` in one word or a few, `latency_s` of an answer, `detail` for people."""
 
     path: str
@@ -98,8 +97,7 @@ class EndpointCheck:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogCheck:
+class LogCheck(Struct, frozen=True):
     """The log file: whether it can be read, and what it shows that the server was told to log."""
 
     path: str | None
@@ -111,8 +109,7 @@ class LogCheck:
     traced_steps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Checkup:
+class Checkup(Struct, frozen=True):
     """All findings of one look."""
 
     target: Target
@@ -278,8 +275,7 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyCheck:
+class ProxyCheck(Struct, frozen=True):
     """The proxy: `state` is `ok` or why it does not answer; `events` where they are read, and why they are not."""
 
     url: str | None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psutil
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.collect.api_key import SERVER_KEYS, first_key, first_key_of
 from specdash.collect.log_source import place_of_process
@@ -22,7 +23,6 @@ from specdash.core.parameter_catalogue import BY_KEY
 from specdash.core.records import RunRecord
 from specdash.core.target import Target, is_local, local_port, normalise_url
 from specdash.llama.server_answers import ParseError, parse_health
-from specdash.system.data import dataclass
 from specdash.system.processes import began, listener_owners
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ DEFAULT_PORT = 8080
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - named, not bound
 
 
-@dataclass(frozen=True, slots=True)
-class ServerArguments:
+class ServerArguments(Struct, frozen=True):
     """How a server was started, as far as arguments and `LLAMA_ARG_*` variables tell; None where they do not."""
 
     host: str | None = None

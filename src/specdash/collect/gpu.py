@@ -8,14 +8,15 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-from dataclasses import field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, Source
-from specdash.system.data import dataclass
 from specdash.system.processes import name_of as process_name
 from specdash.system.text import size
 
@@ -49,8 +50,7 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 """Bits of nvmlClocksEventReasons in words. Bit 0, idle, limits nothing that anybody misses."""
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """One NVML question: the fields of `Gpu` that it fills, in order, and how long its answer is good for."""
 
     fields: tuple[str, ...]
@@ -156,8 +156,7 @@ def read(nvml: Any, gpu: Any, probes: Iterable[Probe] = PROBES) -> dict[str, Any
     return found
 
 
-@dataclass(slots=True)
-class _Device:
+class _Device(Struct):
     index: int
     handle: Any
     """None for a GPU that the driver has lost."""
@@ -333,8 +332,7 @@ Number = TypeVar("Number", int, float)
 _PROBES = tuple(replace(probe, ttl_s=0.0) for probe in PROBES if probe.fields != ("processes",))
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLook:
+class GpuLook(Struct, frozen=True):
     """All GPUs at one moment, without their processes. What no driver tells is None."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -434,8 +432,7 @@ class Absence(StrEnum):
     ERROR = "driver error"
 
 
-@dataclass(frozen=True, slots=True)
-class DriverGpu:
+class DriverGpu(Struct, frozen=True):
     """One GPU. Fields that the driver does not tell are None; `compute` is the CUDA compute capability."""
 
     index: int
@@ -452,8 +449,7 @@ class DriverGpu:
         return f"{self.name or f'GPU {self.index}'}{f' ({more})' if more else ''}"
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Struct, frozen=True):
     """What the driver says. `cuda` is the newest CUDA version that it runs, as (12, 8)."""
 
     version: str | None = None

@@ -9,9 +9,10 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
+
+from msgspec.structs import replace
 
 from specdash.collect.discover import ProxySearch, discover
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from specdash.collect.log_source import LogLines, lines_of
 from specdash.core.log_facts import DETAIL, TOLD, ChildFacts, LogBatch, WarningTally

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import ModelOutline

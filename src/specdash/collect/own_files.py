@@ -6,8 +6,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from specdash.collect import discover
 from specdash.collect.discover import concerns, place

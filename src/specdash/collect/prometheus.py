@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError, UnreachableError
-from specdash.system.data import dataclass
 from specdash.system.http import ask, words
 from specdash.system.text import MIB, clean
 
@@ -30,8 +31,7 @@ _REFUSALS = {
 """By the API's `errorType`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusSample:
+class PrometheusSample(Struct, frozen=True):
     """The newest value of one series: its labels, its name as `__name__`."""
 
     labels: Mapping[str, str]

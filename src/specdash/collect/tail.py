@@ -11,8 +11,9 @@ import errno
 import os
 import stat
 
+from msgspec import Struct
+
 from specdash.core.readings import Failure, FailureKind
-from specdash.system.data import dataclass
 
 WHOLE_BELOW_BYTES = 8 * 1024 * 1024
 """A file smaller than this is read from its start, so that totals are those of the whole run."""
@@ -26,8 +27,7 @@ _OVERLAP = 64
 """Bytes before the read position that must still be there; else somebody rewrote the file in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class TailChunk:
+class TailChunk(Struct, frozen=True):
     """What one read yielded: `data` is new, `more` tells that there is more to read at once.
 
     `replaced` marks the first data of another file, or of the same one begun anew; what came before belongs to the old.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.readings import Failure, FailureKind, HealthStatus
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,8 +18,7 @@ LOOK_S = 1.0
 """How long a server may take over each of the two answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class TargetLook:
+class TargetLook(Struct, frozen=True):
     """What one look showed; None where the server does not tell."""
 
     target: Target

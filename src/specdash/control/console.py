@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceView:
+class ServiceView(Masked, Struct, frozen=True):
     """One service now. `values` is its env file, `last_good` the env before the last apply that is in force: what
     a rollback goes back to; None when nothing was applied yet. Both hold secrets."""
+
+    hidden = ("values", "last_good")
 
     role: Role
     manager: str
     status: ServiceStatus
-    values: dict[str, str] = field(repr=False)
-    last_good: dict[str, str] | None = field(default=None, repr=False)
+    values: dict[str, str]
+    last_good: dict[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ServicesView:
+class ServicesView(Struct, frozen=True):
     """All services. `problems` say why one is missing."""
 
     services: tuple[ServiceView, ...] = ()
@@ -199,12 +200,13 @@ class Console:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotConsole:
+class SlotConsole(Masked, Struct, frozen=True):
     """Changes to the slots of `target()`, as `Console` makes them to services. All methods raise `SpecdashError`."""
 
+    hidden = ("env",)
+
     target: Callable[[], Target]
-    env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def plan(self, action: str, slot: int, filename: str | None) -> SlotPlan:
         """See `control.slots.plan`; `action` is `save`, `restore` or `erase`."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from msgspec import Struct, field
 
 from specdash.collect.run_records import live_backends, live_proxies, refusal, started_last
 from specdash.core import paths
 from specdash.core.changes import Role
+from specdash.core.structs import Masked
 from specdash.core.target import local_port
-from specdash.system.data import dataclass
 from specdash.system.processes import listener_owners
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ class ServiceState(StrEnum):
     """It ended, and will not be started again by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStatus:
+class ServiceStatus(Struct, frozen=True):
     """A service at one moment. `pid` is its main process, `restarts` how often it was started again by itself; `detail`
     says why it is not running."""
 
@@ -62,13 +61,14 @@ class ServiceStatus:
         return self.state in (ServiceState.RUNNING, ServiceState.STARTING, ServiceState.WAITING)
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Masked, Struct, frozen=True):
     """A backend or a proxy that can be changed, by the env file that it reads."""
+
+    hidden = ("env",)
 
     role: Role
     env_file: Path
-    env: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """The environment that says where its run record is."""
 
     @property
@@ -105,8 +105,7 @@ class Service:
         return manager_of(pid) if pid is not None else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(Struct, frozen=True):
     """The services of this machine that specdash may change, and why one is not there."""
 
     backend: Service | None = None

@@ -13,11 +13,12 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Self
 
+from msgspec import Struct
+
 from specdash.backend.child import Child, describe_exit
 from specdash.control.services import units
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, SpecdashError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     import socket
@@ -34,8 +35,7 @@ _SLACK_S = 8.0
 """On top of a service's own patience: its second signal, its SIGKILL, and the reaping."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """What to run. `env` is its whole environment; `output` is a file that its output is appended to, None passes it
     through; `sockets` are listening sockets of ours that it finds as sd_listen_fds(3) has it."""
 

@@ -7,6 +7,8 @@ import difflib
 import os
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan, settings_of
@@ -26,7 +28,7 @@ from specdash.core.errors import Finding, InputError, ServiceError, Severity, Sp
 from specdash.core.masking import without_secrets
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.proxy_parameters import NEEDS_RESTART
-from specdash.system.data import dataclass, json_of
+from specdash.core.structs import json_of
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
@@ -39,8 +41,7 @@ if TYPE_CHECKING:
 # What an apply is about to do: which env files it will change, how, and what preflight says of that.
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyOptions:
+class ApplyOptions(Struct, frozen=True):
     """How patient an apply is. `settle_s` is how long what was changed must stand, with its clients served, before it
     counts; `force` restarts although requests are still running when the drain's time is up."""
 
@@ -50,8 +51,7 @@ class ApplyOptions:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyPlan:
+class ApplyPlan(Struct, frozen=True):
     """Everything an apply will do, and what speaks against it."""
 
     deployment: Deployment
@@ -292,8 +292,7 @@ def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backup
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class EditPreview:
+class EditPreview(Struct, frozen=True):
     """One service's part of a plan. All texts are without secrets.
 
     `arguments` are the engine's arguments that go (`-`) and come (`+`), or why there are none (`!`); `readers` say per

@@ -10,9 +10,11 @@ import difflib
 import os
 import re
 import sys
-from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.changes import Role, is_secret, role_of
 from specdash.core.envfile import decode, parse, quote
@@ -24,7 +26,6 @@ from specdash.core.paths import user_profiles_dir
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.removed import REMOVED_SETTINGS
 from specdash.system import files
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,8 +42,7 @@ _LARGEST = 1 << 20
 _KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True):
     """One profile. `values` are env texts by service and key, none of them secret; `source` says where they come from.
 
     `origin` is the user's file, or `built in`; `replaces` says that a file of the user stands in for a built-in one.
@@ -62,8 +62,7 @@ class Profile:
         return self.origin != BUILT_IN
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenProfile:
+class BrokenProfile(Struct, frozen=True):
     """A user's file that cannot be read as a profile, and why: the reason names file and key."""
 
     name: str

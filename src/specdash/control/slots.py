@@ -13,11 +13,12 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
 from specdash.core.speculation import MemoryKind
 from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import error_message, mapping, natural
-from specdash.system.data import dataclass
 from specdash.system.http import words
 from specdash.system.text import size
 
@@ -44,8 +45,7 @@ class SlotAction(StrEnum):
     ERASE = "erase"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotHolding:
+class SlotHolding(Struct, frozen=True):
     """One slot. `tokens` is what it holds, None where the server does not say (a slot that has not served yet)."""
 
     id: int
@@ -56,8 +56,7 @@ class SlotHolding:
     speculative: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotList:
+class SlotList(Struct, frozen=True):
     """What `list_slots` found."""
 
     url: str
@@ -66,8 +65,7 @@ class SlotList:
     slots: tuple[SlotHolding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlan:
+class SlotPlan(Struct, frozen=True):
     """A change that nothing speaks against. `carry_out` does it; `question` asks for it in one line."""
 
     target: Target
@@ -78,8 +76,7 @@ class SlotPlan:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SlotChange:
+class SlotChange(Struct, frozen=True):
     """A change that was made. `tokens` were saved, restored or erased; `bytes` is the size of the file."""
 
     action: SlotAction

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.core.errors import UsageError
 from specdash.core.masking import MASK, without_secrets
@@ -12,7 +13,7 @@ from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
 from specdash.core.parameter_catalogue import PASSED_ON
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.records import JsonRecord
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,15 +39,16 @@ class Role(StrEnum):
     """The Anthropic proxy in front of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Masked, Struct, frozen=True):
     """One key of one service. None stands for a key that is not set. Plans hold the values as they are, which are never
     printed; records hold them `masked`."""
 
+    hidden = ("before", "after")
+
     role: Role
     key: str
-    before: str | None = field(repr=False)
-    after: str | None = field(repr=False)
+    before: str | None
+    after: str | None
 
     @property
     def pending(self) -> bool:
@@ -165,8 +167,7 @@ class StepState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyProgress:
+class ApplyProgress(Struct, frozen=True):
     """One report of a running apply. `fraction` is 0 to 1 where it is known (loading); `seconds` the step's time so
     far, or in all once it is no longer running."""
 
@@ -197,8 +198,7 @@ class ApplyKind(StrEnum):
     RECOVER = "recover"
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyRecord(JsonRecord):
+class ApplyRecord(JsonRecord, Struct, frozen=True):
     """One finished apply. Times are Unix times in seconds, durations seconds."""
 
     number: int

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError, UsageError
 from specdash.core.log_places import PLACES
 from specdash.core.removed import REMOVED_SETTINGS, removed_setting
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -24,8 +25,7 @@ NAMES_OF_TARGET = ("name", "group")
 """What a table [[target]] calls its server, and the group that it is in: names, no settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One setting: its name in config.toml, default and help; `core.config_model` makes the model of these rows.
 
     The command line option is `--NAME` and the environment variable `SPECDASH_NAME`, with dashes or underscores.
@@ -124,8 +124,7 @@ COMMAND_LINE = "command line"
 """How the origin of a value begins that was given there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """A setting's value and where it came from, in words."""
 
     value: Any

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core import parameter_catalogue as backend
 from specdash.core import proxy_parameters as proxy
 from specdash.core.changes import Role, is_secret, shown_value
@@ -22,7 +24,6 @@ from specdash.core.speculation import (
     parse_chain,
     readers_of,
 )
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -333,8 +334,7 @@ def _chain(values: Mapping[str, str]) -> tuple[str, ...] | None:
 PASSED_ON_GROUP = "Passed on to llama-server"
 
 
-@dataclass(frozen=True, slots=True)
-class KeyHelp:
+class KeyHelp(Struct, frozen=True):
     """One env key. `default` None: the engine decides, or nothing is set. Texts are single lines."""
 
     key: str

@@ -16,11 +16,12 @@ must not silently lose a setting.
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError, Problem
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,26 +49,26 @@ class EnvFileError(InputError):
     """A line that systemd would drop or misread; the message names the file, the line and the way out."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvEntry:
+class EnvEntry(Masked, Struct, frozen=True):
     """A stretch of the file. `raw` is its exact text, so that joining all `raw` gives the file back.
 
     An assignment has `key` and `value`; a comment, a blank or an unreadable line has neither. `line` counts from 1.
     `span` is where in `raw` the value is written, `newline` the line end that closes the entry, "" where the file ends.
     """
 
-    raw: str = field(repr=False)
+    hidden = ("raw", "value")
+
+    raw: str
     line: int
     key: str | None = None
-    value: str | None = field(default=None, repr=False)
+    value: str | None = None
     span: tuple[int, int] = (0, 0)
     newline: str = ""
     problem: Problem | None = None
     """What is wrong with the entry, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvFile:
+class EnvFile(Struct, frozen=True):
     """All entries, in the order of the file."""
 
     entries: tuple[EnvEntry, ...]

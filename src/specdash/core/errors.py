@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import TYPE_CHECKING, Any
 
-from specdash.system.data import dataclass, json_of
+from msgspec import Struct
+
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +57,7 @@ class ProblemKind(Enum):
     """A key that llama.cpp reads no longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """What is wrong, and the way out. Whoever has to decide reads the fields; its text is for people alone."""
 
     what: str
@@ -156,8 +157,7 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One result of a check. Texts are single lines and hold no secrets.
 
     `rule` names the check in a stable word, as `port-owner`. `key` is the env key to change, None when none is to blame

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import field, replace
 from typing import Final
 
-from specdash.system.data import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
+from specdash.core.structs import Masked
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLaunched:
+class TaskLaunched(Struct, frozen=True):
     """A slot began a task (`processing task`)."""
 
     slot: int
@@ -25,8 +26,7 @@ class TaskLaunched:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReleased:
+class TaskReleased(Struct, frozen=True):
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
     slot: int
@@ -36,16 +36,14 @@ class TaskReleased:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCancelled:
+class TaskCancelled(Struct, frozen=True):
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
     task: int
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
 
     task: int
@@ -53,8 +51,7 @@ class TaskFailed:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptStarted:
+class PromptStarted(Struct, frozen=True):
     """`new prompt`: length of the request's prompt in tokens."""
 
     slot: int
@@ -64,8 +61,7 @@ class PromptStarted:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptReused:
+class PromptReused(Struct, frozen=True):
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
     slot: int
@@ -74,8 +70,7 @@ class PromptReused:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefillProgress:
+class PrefillProgress(Struct, frozen=True):
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
     slot: int
@@ -87,8 +82,7 @@ class PrefillProgress:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeProgress:
+class DecodeProgress(Struct, frozen=True):
     """Decode under way: tokens generated so far and their mean tokens per second."""
 
     slot: int
@@ -98,8 +92,7 @@ class DecodeProgress:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTiming:
+class PromptTiming(Struct, frozen=True):
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
     slot: int | None
@@ -109,8 +102,7 @@ class PromptTiming:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeTiming:
+class DecodeTiming(Struct, frozen=True):
     """`eval time`: milliseconds and tokens generated."""
 
     slot: int | None
@@ -120,8 +112,7 @@ class DecodeTiming:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TotalTiming:
+class TotalTiming(Struct, frozen=True):
     """`total time`."""
 
     slot: int | None
@@ -131,8 +122,7 @@ class TotalTiming:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestAcceptance:
+class RequestAcceptance(Struct, frozen=True):
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
     slot: int | None
@@ -144,8 +134,7 @@ class RequestAcceptance:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptancePerPosition:
+class AcceptancePerPosition(Struct, frozen=True):
     """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
     slot: int | None
@@ -154,8 +143,7 @@ class AcceptancePerPosition:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationSteps:
+class VerificationSteps(Struct, frozen=True):
     """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
     The steps come one after the other, with no fact about anything but steps between them, and within a second where
@@ -178,8 +166,7 @@ class VerificationSteps:
     replay_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculativeStatistics:
+class SpeculativeStatistics(Struct, frozen=True):
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
     `type` is the current name of the implementation (`draft-simple`), `printed_type` the name as printed by the build
@@ -201,8 +188,7 @@ class SpeculativeStatistics:
     printed_type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointEvent:
+class CheckpointEvent(Struct, frozen=True):
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
     action: str
@@ -216,8 +202,7 @@ class CheckpointEvent:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptCacheState:
+class PromptCacheState(Struct, frozen=True):
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
     prompts: int
@@ -227,8 +212,7 @@ class PromptCacheState:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSelected:
+class SlotSelected(Struct, frozen=True):
     """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
     slot: int
@@ -239,8 +223,7 @@ class SlotSelected:
     at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
+class ServerEvent(Struct, frozen=True):
     """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
 
     The name `restarted` stands for no line: it marks the place where a new server begins to write to the same log.
@@ -258,8 +241,7 @@ class ServerEvent:
 TOUCHED_KEPT: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Touched:
+class Touched(Struct, frozen=True):
     """Which slots, or tasks, lines of one class name: distinct numbers, those named last at the end, `TOUCHED_KEPT` at
     most. `more` says that there are or may be others, so that their count is a least one."""
 
@@ -278,8 +260,7 @@ class Touched:
 UNTOUCHED: Final = Touched()
 
 
-@dataclass(frozen=True, slots=True)
-class WarningTally:
+class WarningTally(Struct, frozen=True):
     """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
     and last, the first line, and the slots and tasks that they name.
 
@@ -339,35 +320,35 @@ LogLine = tuple[str, bool]
 """A raw line for people, and whether it is detail."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildFacts:
+class ChildFacts(Struct, frozen=True):
     """What lines of a router's child say; its slots, tasks and time stamps are its own."""
 
     port: int
     facts: tuple[LogFact, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogBatch:
+class LogBatch(Masked, Struct, frozen=True):
     """What one read of the log yielded."""
+
+    hidden = ("tail", "unrecognised_samples", "tail_kinds")
 
     lines: int = 0
     unrecognised: int = 0
     """Lines with the level of a warning or an error that are of no class."""
     facts: tuple[LogFact, ...] = ()
     warnings: tuple[WarningTally, ...] = ()
-    tail: tuple[str, ...] = field(default=(), repr=False)
+    tail: tuple[str, ...] = ()
     """The last raw lines of the batch, and of those before them the last that are no detail, in order and cleaned of
     colour codes, for the log pane; bounded."""
     restarted: bool = False
     """The file was truncated or replaced, or its time stamps went back: a new server writes it now."""
-    unrecognised_samples: tuple[str, ...] = field(default=(), repr=False)
+    unrecognised_samples: tuple[str, ...] = ()
     """A few of the warnings and errors of no class, cleaned and cut like `tail`."""
     age_s: float | None = None
     """How old the newest of these lines was when it was read, in seconds by the file's own time; None if unknown."""
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
-    tail_kinds: str = field(default="", repr=False)
+    tail_kinds: str = ""
     """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where nobody knows."""
     children: tuple[ChildFacts, ...] = ()
     """Of a router's children."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from specdash.core.errors import InputError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +37,7 @@ FALSE_WORDS = ("0", "false", "off", "no", "disabled")
 """What stands for on and off, in any case."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """One parameter.
 
     `name` is its llama-server flag without dashes, or, for what only specdash reads, the env key in lower case.
@@ -59,9 +58,9 @@ class Parameter:
     minimum: float | None = None
     maximum: float | None = None
     unit: str = ""
-    choices: Mapping[str, str] = field(default_factory=dict, compare=False)
+    choices: Mapping[str, str] = field(default_factory=dict)
     """All values that a text may have, with what each does."""
-    levels: Mapping[str, str] = field(default_factory=dict, compare=False)
+    levels: Mapping[str, str] = field(default_factory=dict)
     """What single values of a number stand for."""
     words: tuple[tuple[str, int], ...] = ()
     """Words that stand for a number, as (`all`, -2), whatever the range."""

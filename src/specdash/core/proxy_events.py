@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+from msgspec import Struct, field
+
 from specdash.core.records import read
-from specdash.system.data import dataclass
 
 # When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
 #
@@ -22,8 +23,7 @@ from specdash.system.data import dataclass
 # processed again after a cache hit as a prefill of less than one.
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedLimits:
+class SpeedLimits(Struct, frozen=True):
     """What makes tokens over seconds a speed."""
 
     least_tokens: int
@@ -125,8 +125,7 @@ class RequestOutcome(StrEnum):
     CLIENT_LEFT = "client_left"
 
 
-@dataclass(frozen=True, slots=True)
-class GuardrailEvent:
+class GuardrailEvent(Struct, frozen=True):
     """One guardrail action. `facts` are numbers and names (tools, sizes, streaks), never text of a prompt."""
 
     at: float
@@ -137,8 +136,7 @@ class GuardrailEvent:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptChange:
+class PromptChange(Struct, frozen=True):
     """What a prompt changed of the one that it goes on from."""
 
     what: str
@@ -149,8 +147,7 @@ class PromptChange:
     """Share of it that the former prompt had too, wherever it stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestEvent:
+class RequestEvent(Struct, frozen=True):
     """One finished request. Token counts are summed over retries; a value that is not known is None, a text empty.
 
     What the proxy writes is complete; what a reader makes of a line of a human log knows no more than the line says.
@@ -277,8 +274,7 @@ class UpstreamStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionView(Struct, frozen=True):
     """One session. `context_tokens` is what its last turn used of the window, prompt and answer."""
 
     id: str
@@ -311,8 +307,7 @@ class SessionView:
         return self.context_tokens / self.context_window
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveView:
+class ActiveView(Struct, frozen=True):
     """One request that is running now. `prompt_done` counts prompt tokens processed or taken from the cache."""
 
     request_id: str
@@ -337,8 +332,7 @@ class ActiveView:
     guardrails: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyStatus:
+class ProxyStatus(Struct, frozen=True):
     """The whole proxy. `counters` counts guardrail actions since its start, by `guardrail:action`."""
 
     version: str = ""
@@ -366,8 +360,7 @@ class ProxyStatus:
 SESSIONS_SHOWN = 100
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyEvents:
+class ProxyEvents(Struct, frozen=True):
     """Events in the order they were written. `dropped` lines were lost between two reads, `unread` not understood."""
 
     events: tuple[ProxyEvent, ...] = ()
@@ -377,7 +370,7 @@ class ProxyEvents:
 
 def status_to_json(status: ProxyStatus) -> dict[str, Any]:
     """A JSON object; None stays null."""
-    return dataclasses.asdict(status)
+    return msgspec.to_builtins(status)
 
 
 def status_from_json(values: Any) -> ProxyStatus | None:

@@ -6,8 +6,9 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.proxy_events import Guardrail, GuardrailAction
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,8 +110,7 @@ _I, _W, _E = logging.INFO, logging.WARNING, logging.ERROR
 _G, _A = Guardrail, GuardrailAction
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One wording. `guardrail` and `action` are None for a line that is about no guardrail; `name` says which then.
 
     In `template`, `{fact:type}` is a value: int, float (one decimal), percent and percent0 (a share, written times
@@ -255,8 +255,7 @@ _BY_NAME = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ContextLine:
+class ContextLine(Struct, frozen=True):
     """A CONTEXT line: what the last turn of a session used of the window, in tokens. `at` is Unix time.
 
     `level` is None below ELEVATED, `turns_remaining` None when unknown; `session` is empty when the line has none.

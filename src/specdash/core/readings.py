@@ -7,13 +7,15 @@ and is no longer fresh is STALE and keeps its value. Times are seconds of the mo
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from specdash.core.speculation import MemoryKind  # noqa: TC001 - whoever stores values reads the hints
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -85,8 +87,7 @@ OTHER_SERVERS = "; other servers of this machine: "
 """In the detail of a refused connection, before the addresses of those, where nothing was ever seen at its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """Why there is no value. `detail` is for people and never holds a secret or prompt text."""
 
     kind: FailureKind
@@ -98,8 +99,7 @@ class Failure:
         return f"{self.kind}: {self.detail}" if self.detail else str(self.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Reading(Generic[T_co]):
+class Reading(Struct, Generic[T_co], frozen=True):
     """One observation of `source` at monotonic time `at`: a value, or a failure."""
 
     source: Source
@@ -151,8 +151,7 @@ RESIDENT = (ModelStatus.LOADED, ModelStatus.SLEEPING)
 """States in which a model's child server runs, the better one first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterModel:
+class RouterModel(Struct, frozen=True):
     """One model behind a router."""
 
     id: str
@@ -189,8 +188,7 @@ class RouterModel:
         return self.status in RESIDENT
 
 
-@dataclass(frozen=True, slots=True)
-class RouterModels:
+class RouterModels(Struct, frozen=True):
     """GET /models of a router."""
 
     models: tuple[RouterModel, ...] = ()
@@ -236,8 +234,7 @@ class HealthStatus(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any.
 
     `progress` is the fraction of the model loaded, 0 to 1, where a loading server tells it.
@@ -249,8 +246,7 @@ class Health:
     progress: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOutline:
+class ModelOutline(Struct, frozen=True):
     """What a model's file says of it, as far as speculation depends on that."""
 
     architecture: str | None = None
@@ -261,8 +257,7 @@ class ModelOutline:
     """Tokens of the block that a block draft was trained on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Props:
+class Props(Struct, frozen=True):
     """GET /props: what the server is and which endpoints it has."""
 
     model_alias: str | None = None
@@ -302,8 +297,7 @@ class Props:
         return PurePath(name).name if name else None
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """GET /metrics. Counters are totals since the server's start, in tokens, seconds or events; gauges are as of the
     scrape.
 
@@ -334,8 +328,7 @@ class Counters:
     """Names of `llamacpp:` metrics this version does not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One entry of GET /slots. `n_decoded` counts generated tokens of the current task, falling to 0 at its release."""
 
     id: int
@@ -355,8 +348,7 @@ class Slot:
     """Speculative implementations of the slot's last task; empty when it had none, None when unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(Struct, frozen=True):
     """GET /slots."""
 
     slots: tuple[Slot, ...] = ()
@@ -373,8 +365,7 @@ class Slots:
         return min((slot.n_ctx for slot in self.slots if slot.n_ctx), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
+class GpuProcess(Struct, frozen=True):
     """Memory of one process on a GPU, in bytes."""
 
     pid: int
@@ -384,8 +375,7 @@ class GpuProcess:
     """True for the watched llama-server and its children."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """One NVIDIA GPU. Fractions are 0 to 1; a field that the device does not support is None.
 
     `memory_used_bytes` is NVML's version 2 figure, which leaves out what the driver reserves (900 MB of an A100): total
@@ -417,16 +407,14 @@ class Gpu:
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(Struct, frozen=True):
     """All GPUs that NVML shows."""
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """The file system of a folder that something writes to, in bytes; `free` is what is left for this user."""
 
     path: str
@@ -440,8 +428,7 @@ class Disk:
     """How many files can still be made; None where the file system has no bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The machine. Fractions are 0 to 1, sizes bytes."""
 
     cpu_utilisation: float | None = None
@@ -460,9 +447,10 @@ class Host:
     swap_out_bytes_per_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessTree:
+class ProcessTree(Masked, Struct, frozen=True):
     """The backend's process and its children. `cpu_cores` is CPU seconds per second, so 2.0 is two cores busy."""
+
+    hidden = ("command",)
 
     pid: int
     name: str | None = None
@@ -474,7 +462,7 @@ class ProcessTree:
     processes: int = 1
     pids: tuple[int, ...] = ()
     """The root's pid, then those of its descendants."""
-    command: tuple[str, ...] = field(default=(), repr=False)
+    command: tuple[str, ...] = ()
     """The root's argument vector with secrets masked."""
     stopped: tuple[int, ...] = ()
     """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are told to go on."""
@@ -491,8 +479,7 @@ def others_share(host: Host | None, process: ProcessTree | None) -> float | None
     return min(1.0, max(0.0, host.cpu_utilisation - process.cpu_cores / host.cpu_count))
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulingDelay:
+class SchedulingDelay(Struct, frozen=True):
     """How late specdash's own poll loop woke, in all, within the last `span_s` seconds."""
 
     late_s: float

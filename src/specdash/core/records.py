@@ -9,12 +9,12 @@ import sys
 import types
 import typing
 from base64 import b64decode, b64encode
-from dataclasses import asdict, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum, StrEnum
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from specdash.system.data import dataclass
+from msgspec import Struct, to_builtins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ class JsonRecord:
 
     def to_json(self) -> str:
         """One line of JSON; bytes are base64 there."""
-        return json.dumps(asdict(typing.cast("Any", self)), sort_keys=True, default=_base64)
+        return json.dumps(to_builtins(typing.cast("Any", self)), sort_keys=True, default=_base64)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self | None:
@@ -188,8 +188,7 @@ class CompletionEnd(StrEnum):
     """The server failed it, as it would fail anybody's."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartCheck:
+class StartCheck(Struct, frozen=True):
     """The verdict on one start. Moments are Unix time; None is unknown."""
 
     drafting: Drafting
@@ -221,8 +220,7 @@ class StartCheck:
     """The probe is still to come, or under way: another verdict follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord(JsonRecord):
+class RunRecord(JsonRecord, Struct, frozen=True):
     """One running backend. `parameters` are the speculation flags it was started with; no secrets are ever stored."""
 
     lenient = frozenset({"start_check"})
@@ -258,8 +256,7 @@ class RunRecord(JsonRecord):
     """It ended by itself, and nobody had asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyRecord(JsonRecord):
+class ProxyRecord(JsonRecord, Struct, frozen=True):
     """One running proxy. No secrets are ever stored; URLs are without user and password."""
 
     pid: int
@@ -300,8 +297,7 @@ class BaselineMethod(StrEnum):
     """On a server that speculates, by completions that are too short to draft."""
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline(JsonRecord):
+class Baseline(JsonRecord, Struct, frozen=True):
     """Decode speed without speculation of one model on one machine, at one context length and concurrency.
 
     `decode_rate` is the median of tokens per second of one request; `low` and `high` bound its 95 % interval.
@@ -357,8 +353,7 @@ _COMMAND = re.compile(r"[a-z][a-z ]{0,30}")
 _NAME = re.compile(r"[\w.@:+-]{1,100}")
 
 
-@dataclass(frozen=True, slots=True)
-class TrialNote:
+class TrialNote(Struct, frozen=True):
     """A trial that is under way, or that was when its process died (`alive` False)."""
 
     what: str
@@ -385,8 +380,7 @@ class TrialNote:
         return f"{text}, boot {self.boot}{of}"
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTrial:
+class WrittenTrial(Struct, frozen=True):
     """What the file says: the note, whose process it is, and of which server it is; no setting."""
 
     note: TrialNote
@@ -435,8 +429,7 @@ class AlertSeverity(StrEnum):
         return tuple(AlertSeverity).index(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Symptom:
+class Symptom(Struct, frozen=True):
     """What a rule says while it holds. `summary` is one sentence without a full stop that names the cause with its
     figures; `evidence` are labels and formatted values.
 
@@ -456,8 +449,7 @@ class Symptom:
     """What helps in this case, in place of the rule's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alert(JsonRecord):
+class Alert(JsonRecord, Struct, frozen=True):
     """One alert. `since` is when its symptom was first seen, `raised` when it had lasted long enough, `last` when it
     was last seen, `ended` when it was over."""
 
@@ -501,8 +493,7 @@ class Transition(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class AlertEvent:
+class AlertEvent(Struct, frozen=True):
     """One transition of one alert, at Unix time `at`."""
 
     transition: Transition
@@ -522,8 +513,7 @@ class EventKind(StrEnum):
     """Recording began, ended, or lost something."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineEvent:
+class TimelineEvent(Struct, frozen=True):
     """One event at Unix time `at`, until `ended` where it lasts. `title` is a few words, without secrets."""
 
     at: float

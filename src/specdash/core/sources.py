@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.changes import ApplyRecord
 from specdash.core.codec import NOT_READABLE, PLAIN, UnreadableError, ValueCodec, codec_of
 from specdash.core.log_facts import LogBatch
@@ -26,7 +28,6 @@ from specdash.core.readings import (
     Source,
 )
 from specdash.core.records import Baseline, TrialNote
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +36,7 @@ STALE_AFTER_S = 10.0
 """Readings older than this are not fresh: three missed polls at the slowest cadence of a live server."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSpec:
+class SourceSpec(Struct, frozen=True):
     """What is known of a source before it says anything."""
 
     value: Any

@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +51,7 @@ class Rollback(StrEnum):
     """The state before the draft is restored and the accepted tokens are decoded again; costs a decode a rejection."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpecType:
+class SpecType(Struct, frozen=True):
     """One type of drafting.
 
     `max_parameter`, `min_parameter` and `p_min_parameter` name the engine parameter (`core.parameters`) that
@@ -316,8 +316,7 @@ def knob_readers(key: str) -> tuple[SpecType, ...]:
 # alone.
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedAcceptance:
+class PublishedAcceptance(Struct, frozen=True):
     """One publication. `per_position` is the share of verification steps whose draft token at position 0, 1, … was
     accepted, empty where only means were told."""
 

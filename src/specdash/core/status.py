@@ -4,12 +4,12 @@ line that a format makes of them. No I/O. docs/scripting.md."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from string import Formatter
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, to_builtins
+
 from specdash.core.errors import UsageError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +36,7 @@ FRESH_S = 15.0
 """So long a note holds: a program that watches writes one every second, but for a machine that starves it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusNote:
+class StatusNote(Struct, frozen=True):
     """What a program that watches a server leaves of it, for whoever has no time to watch."""
 
     url: str
@@ -49,7 +48,7 @@ class StatusNote:
 
     def to_json(self) -> str:
         """As `from_json` reads it."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(to_builtins(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> StatusNote | None:

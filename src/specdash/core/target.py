@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from specdash.core.errors import UsageError
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from specdash.core.records import StartCheck
@@ -73,8 +74,7 @@ def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
     return host, int(port)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Masked, Struct, frozen=True):
     """One llama-server to watch.
 
     `url` is its base address without a trailing slash. `api_key` is the secret itself, already read from the
@@ -83,8 +83,10 @@ class Target:
     `pid` its process, where known. `model` names one model behind a router.
     """
 
+    hidden = ("api_key", "proxy_key")
+
     url: str
-    api_key: str | None = field(default=None, repr=False)
+    api_key: str | None = None
     key_is_recorded: bool = False
     """The key is that of a run record: it is sent only to a listener of our own user."""
     log: str | None = None
@@ -104,7 +106,7 @@ class Target:
     """How this target was found, in words, for the doctor and the header."""
     proxy_url: str | None = None
     """Base address of the Anthropic proxy in front of the server, normalised like `url`."""
-    proxy_key: str | None = field(default=None, repr=False)
+    proxy_key: str | None = None
     """The proxy's own API key, the secret itself."""
     proxy_log: str | None = None
     """Where the proxy's events are: a file of JSON events or of a UAP proxy's log lines, or `journal:UNIT`."""

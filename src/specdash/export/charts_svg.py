@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from specdash.system.data import dataclass
+from msgspec import Struct
+
 from specdash.system.text import UNKNOWN, clock, scale_time, shortened, significant
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ _STYLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(Struct, frozen=True):
     """Something that happened at Unix time `at`, until `ended` where it lasts. `kind` is a severity, or `apply`."""
 
     at: float
@@ -58,8 +58,7 @@ class Marker:
     ended: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """One chart: points are (Unix time, value), None a gap. A unit of % takes fractions."""
 
     title: str
@@ -244,8 +243,7 @@ _ROWS_STYLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
+class FigureRow(Struct, frozen=True):
     """One figure. `ticks` are the single values; `is_best` marks the row that is to stand out."""
 
     label: str
@@ -258,8 +256,7 @@ class FigureRow:
     """Why the row does not count, in a word or two: its mark is hollow then."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """One chart. A unit of % takes fractions. The axis begins at `origin`, or at the least value where that is None."""
 
     title: str
@@ -274,8 +271,7 @@ class Rows:
     """What the rows that stand out are."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Struct, frozen=True):
     """From values, in the unit that is shown, to places on the page."""
 
     low: float
@@ -410,16 +406,14 @@ _CURVES_STYLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """One series; points are drawn in the order of their first values."""
 
     name: str
     points: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
+class Curves(Struct, frozen=True):
     """One chart; both axes begin at 0. At most four series."""
 
     title: str

@@ -6,13 +6,15 @@ from enum import IntEnum
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
+from specdash.core.structs import json_of
 from specdash.export.snapshot import alert_json, alert_line, trial_json
 from specdash.insight.picture import BackendState
 from specdash.insight.rules.catalogue import runbook
 from specdash.insight.speedup import verdict as speedup_verdict
-from specdash.system.data import dataclass, json_of
 from specdash.system.text import decimal
 
 if TYPE_CHECKING:
@@ -34,8 +36,7 @@ class CheckStatus(IntEnum):
     UNKNOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class CheckVerdict:
+class CheckVerdict(Struct, frozen=True):
     """What was judged: `alerts` are those that count, worst first, `judged` how many rules could be judged."""
 
     status: CheckStatus

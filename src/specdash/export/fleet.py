@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from specdash.core.structs import json_of
 from specdash.export.snapshot import rate_json
-from specdash.system.data import json_of
 from specdash.system.text import UNKNOWN, clean, number, percent, rate, table, utc_timestamp
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.proxy_events import DECODE, PREFILL, speed
+from specdash.core.structs import json_of
 from specdash.llama.log import warning_class
 from specdash.llama.log.safe import safe_sample, safe_text
 from specdash.llama.log.server_lines import SERVER_STARTING
-from specdash.system.data import json_of
 from specdash.system.stats import share
 from specdash.system.text import MIB, UNKNOWN, counted, number, percent, size
 

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -21,7 +22,6 @@ from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
 from specdash.insight.picture import BackendState, Picture
 from specdash.insight.speedup.verdict import VerdictKind, verdict
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -36,8 +36,7 @@ Values = Iterable[tuple[tuple[str, ...], float | None]]
 """The values of a metric's own labels, and its value, None where that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedMetric:
+class ExportedMetric(Struct, frozen=True):
     """One metric: its name without `specdash_`, its HELP, its labels besides the server, and where it is read from."""
 
     name: str
@@ -188,8 +187,7 @@ METRICS: tuple[ExportedMetric, ...] = (
 """Every gauge and counter, in the order in which it is printed."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHistogram:
+class RequestHistogram(Struct, frozen=True):
     """A histogram over finished requests: seconds of one, None where it does not tell."""
 
     name: str

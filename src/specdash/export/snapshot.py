@@ -7,17 +7,18 @@ of a label and a text.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import warning_level
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import Rollback
+from specdash.core.structs import json_of
 from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
 from specdash.insight.speedup.verdict import paying_of, verdict
-from specdash.system.data import json_of
 from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from specdash.core import paths
 from specdash.core.errors import SpecdashError

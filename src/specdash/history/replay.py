@@ -12,8 +12,10 @@ import sqlite3
 import time
 from bisect import bisect_left, bisect_right
 from collections import deque
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.core.errors import InputError
 from specdash.core.records import EventKind, TimelineEvent
@@ -25,7 +27,6 @@ from specdash.insight.derive import of_alert
 from specdash.insight.observer import Memory
 from specdash.insight.picture import ProxyWindow, SpeculationViews
 from specdash.insight.state import TargetState
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,8 +77,7 @@ class RecordSource(Protocol):
         """Let go of it."""
 
 
-@dataclass(slots=True)
-class _Reel:
+class _Reel(Struct):
     """A state that is being fed: `position` is the moment up to which it was."""
 
     state: TargetState

@@ -7,9 +7,10 @@ import os
 import sqlite3
 import threading
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec import Struct, field
 
 from specdash.core.codec import UnreadableError
 from specdash.core.errors import InputError, SpecdashError
@@ -18,7 +19,6 @@ from specdash.core.sources import SOURCES, decode
 from specdash.history import block
 from specdash.history.block import DamagedError
 from specdash.history.tiers import TIERS, Tier, TierCell, cells_of, points_of, tier_for
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
@@ -190,8 +190,7 @@ def _refuse(path: Path, version: int) -> None:
 # Series of the record as rows of equal length, for tables; what is in the record, and how much room it takes.
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRow:
+class QueryRow(Struct, frozen=True):
     """The samples of every metric between `at` (Unix time) and the next row; a metric without samples is missing."""
 
     at: float
@@ -249,8 +248,7 @@ def _together(tier_cell: TierCell, other: TierCell) -> TierCell:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TargetStats:
+class TargetStats(Struct, frozen=True):
     """What the record has of one target. Moments are Unix times, sizes bytes."""
 
     target: str
@@ -265,8 +263,7 @@ class TargetStats:
     events: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """What is in the record. `file_bytes` are those of the database and its write-ahead log."""
 
     path: str
@@ -321,8 +318,7 @@ def target_name(target: Target) -> str:
     return f"{target.url} {target.model}" if target.model else target.url
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """Where a run of readings is: a block's id, or readings that are in no block yet."""
 
     era: int
@@ -331,8 +327,7 @@ class _Piece:
     readings: Sequence[Reading[Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """A block, unpacked."""
 
     carried: Mapping[Source, block.Row] = field(default_factory=dict)

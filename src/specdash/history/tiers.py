@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from specdash.history import block
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,7 @@ GRAIN: Final = 10_000
 _MOST: Final = 1e12
 
 
-@dataclass(frozen=True, slots=True)
-class Tier:
+class Tier(Struct, frozen=True):
     """One resolution: seconds of a cell, seconds of a chunk, and how many times longer it is kept than every second."""
 
     step_s: int
@@ -33,8 +33,7 @@ TIERS: Final = (Tier(1, 60, 1.0), Tier(10, 3600, 8.0), Tier(60, 6 * 3600, 52.0))
 """The finest first."""
 
 
-@dataclass(slots=True)
-class TierCell:
+class TierCell(Struct):
     """The samples of one cell."""
 
     low: float

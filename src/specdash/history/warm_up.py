@@ -6,8 +6,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.errors import SpecdashError
 from specdash.core.readings import Counters, ProcessTree

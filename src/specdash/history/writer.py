@@ -13,12 +13,14 @@ import os
 import sqlite3
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, fields, replace
 from functools import cache
 from itertools import accumulate, groupby
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyRecord
 from specdash.core.log_facts import ChildFacts, LogBatch, LogFact, ServerEvent, TaskFailed
@@ -41,7 +43,6 @@ from specdash.llama.log.safe import (
     safe_text,
 )
 from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES
-from specdash.system.data import dataclass
 from specdash.system.files import put
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ FREED_AT_A_TIME: Final = 500
 _LONGEST: Final = max(tier.times_longer for tier in TIERS)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Days for which every second is kept (tiers are kept longer), and bytes of the file with its write-ahead log."""
 
     days: float
@@ -301,7 +301,7 @@ def rounded(value: T) -> T:
 @cache
 def _rounding(kind: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[int, ...]]:
     """How to get all values of a class, and which of them are rounded."""
-    names = [field.name for field in fields(kind)]
+    names = kind.__struct_fields__
     rounded_fields = ROUNDED.get(kind, _ROUNDED_FACT if "at_s" in names else ())
     return attrgetter(*names), tuple(place for place, name in enumerate(names) if name in rounded_fields)
 
@@ -351,8 +351,7 @@ TRUSTED_AFTER_S: Final = 600.0
 """So long must the clock have run evenly before anything is deleted because of its age."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """What is to be written at once; moments are Unix times, readings in the order of their time."""
 
     readings: Sequence[Reading[Any]] = ()
@@ -747,7 +746,7 @@ def _copy_alerts(connection: sqlite3.Connection, alerts: Iterable[Alert]) -> Non
 
 def _copy_events(connection: sqlite3.Connection, events: Iterable[TimelineEvent]) -> None:
     for event in events:
-        values = asdict(event)
+        values = to_builtins(event)
         values["kind"], values["severity"] = str(event.kind), str(event.severity) if event.severity else None
         connection.execute(
             "INSERT OR REPLACE INTO events (target, at, kind, ref, title, ended, severity, detail) "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 
 class Metric(StrEnum):
@@ -20,8 +20,7 @@ class Metric(StrEnum):
     CPU = "cpu"
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSpec:
+class ChartSpec(Struct, frozen=True):
     """How a series reads: its title, unit, and fixed range where it has one."""
 
     metric: Metric

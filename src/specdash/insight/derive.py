@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import DECODE, speed
 from specdash.core.readings import (
@@ -41,7 +43,6 @@ from specdash.insight.rates import lifetime_rates
 from specdash.insight.speculation import checkpoints, drafter, drafting, speculation
 from specdash.insight.speedup import speedup
 from specdash.insight.speedup.verdict import VerdictKind, kind_of
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,8 +66,7 @@ _NAMED = 3
 """So many of a router's models does a reason name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """What the verdict rests on: the latest reading per endpoint, and when something good was last seen."""
 
     now: float
@@ -217,7 +217,7 @@ def of_apply(mark: ApplyMark) -> TimelineEvent:
     return TimelineEvent(mark.wall, EventKind.APPLY, mark.text, detail=str(apply.outcome), ref=str(apply.number))
 
 
-_TOTALS = tuple(dataclass_field.name for dataclass_field in fields(Counters))
+_TOTALS = tuple(Counters.__struct_fields__)
 RATE_FRESH_S = 5.0
 RATE_SPAN_S = 3.0
 

@@ -4,9 +4,11 @@ in docs/experiments.md."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
 from math import expm1, log
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep
 from specdash.insight.picture import (
@@ -19,7 +21,6 @@ from specdash.insight.picture import (
     MeasureName,
 )
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.data import dataclass
 from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
 from specdash.system.text import percent, shortened
 
@@ -165,8 +166,7 @@ def subject(records: Sequence[ApplyRecord]) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class SideSpan:
+class SideSpan(Struct, frozen=True):
     """Which requests belong to one side: those that ran from `start` to `end`, and outside of all `breaks`.
 
     A break is an apply that stopped something, from then to its end; the first request after it is cold.
@@ -216,8 +216,7 @@ def spans(records: Sequence[ApplyRecord], index: int) -> tuple[SideSpan, SideSpa
     return SideSpan(since, restart, breaks), SideSpan(max(here.ended_at, restart), until, breaks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(Struct, frozen=True):
     name: MeasureName
     value: Callable[[ServedRequest], float | None]
     is_more_better: bool = True
@@ -315,8 +314,7 @@ def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
     return ExperimentSide(len(values), middle, quantile(values, 0.25), quantile(values, 0.75))
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     """The requests of one apply so far: what the bounded store of samples has dropped stays here."""
 
     apply: tuple[int, float]

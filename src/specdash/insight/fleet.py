@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.records import AlertSeverity
 from specdash.insight.picture import BackendState, MeasuredFigure, SlotPhase
 from specdash.insight.speedup.verdict import Verdict, VerdictKind, verdict
-from specdash.system.data import dataclass
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
@@ -21,8 +22,7 @@ ELSEWHERE = "elsewhere"
 """The state of a machine that is not asked from here."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRow:
+class FleetRow(Struct, frozen=True):
     """One server, or one model of a router. Figures as in `Picture`; None is unknown."""
 
     name: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
-from specdash.system.data import dataclass
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +32,7 @@ class TargetObserver(Protocol):
         """The server restarted, or its state is another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What a record says of the time before a state's first reading: its end, at monotonic time `at`. The points of
     charts are on the same clock, oldest first."""
 

@@ -6,15 +6,15 @@ Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None 
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.core.proxy_events import RequestOutcome, RequestPhase
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import Drafting
 from specdash.insight.progress import ServerSigns
-from specdash.system.data import dataclass
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 # The alerts' part of the picture. Frozen data.
 
 
-@dataclass(frozen=True, slots=True)
-class AlertsPicture:
+class AlertsPicture(Struct, frozen=True):
     """Active and past alerts of one server."""
 
     active: tuple[Alert, ...] = ()
@@ -54,8 +53,7 @@ class AlertsPicture:
 # Positions count from 0. Rates are tokens per second, fractions 0 to 1, sizes MiB where named so, times seconds.
 
 
-@dataclass(frozen=True, slots=True)
-class DraftingPicture:
+class DraftingPicture(Struct, frozen=True):
     """Did it really speculate? `because` is one sentence; `fix` the next step, "" where none is needed."""
 
     state: Drafting = Drafting.UNKNOWN
@@ -65,8 +63,7 @@ class DraftingPicture:
     """Age of the check at the start; None when there was none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceCurve:
+class ReferenceCurve(Struct, frozen=True):
     """A published acceptance per position. `source` names the publication."""
 
     name: str
@@ -77,8 +74,7 @@ class ReferenceCurve:
     acceptance: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PositionBin:
+class PositionBin(Struct, frozen=True):
     """Neighbouring positions and their mean share: what a chart of 64 positions can show."""
 
     first: int
@@ -86,8 +82,7 @@ class PositionBin:
     rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterPicture:
+class DrafterPicture(Struct, frozen=True):
     """How well the drafter does, position by position, against what was published and against the break-even."""
 
     type: str | None = None
@@ -134,8 +129,7 @@ class DrafterPicture:
     """One sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointCounts:
+class CheckpointCounts(Struct, frozen=True):
     """Checkpoints of one kind, over the life of the server that writes the log."""
 
     created: int = 0
@@ -145,8 +139,7 @@ class CheckpointCounts:
     """Size of the latest."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayFigures:
+class ReplayFigures(Struct, frozen=True):
     """What replays cost over some time. See `CheckpointsPicture`."""
 
     basis: str = ""
@@ -169,8 +162,7 @@ class ReplayFigures:
     """Tokens per decode call, replays counted: the honest gain."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointsPicture:
+class CheckpointsPicture(Struct, frozen=True):
     """How rejected tokens are taken back, and what that costs: over the window unless stated otherwise, and since the
     server's start where the window has no step."""
 
@@ -201,8 +193,7 @@ class CheckpointsPicture:
     """One sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixSession:
+class PrefixSession(Struct, frozen=True):
     """One session of the proxy's clients, over the requests kept."""
 
     id: str
@@ -219,8 +210,7 @@ class PrefixSession:
         return self.cached / total if total else None
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixSlot:
+class PrefixSlot(Struct, frozen=True):
     """What one slot holds."""
 
     id: int
@@ -230,8 +220,7 @@ class PrefixSlot:
     busy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixCachePicture:
+class PrefixCachePicture(Struct, frozen=True):
     """Cached against processed prompt tokens, and what the cache saves."""
 
     cached: int | None = None
@@ -280,8 +269,7 @@ class PrefixCachePicture:
     """One sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterModelPicture:
+class RouterModelPicture(Struct, frozen=True):
     """One model behind a router."""
 
     id: str
@@ -299,8 +287,7 @@ class RouterModelPicture:
     """The status in full: of a model that is not in memory, whether it ever was, or how its server ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouterPicture:
+class RouterPicture(Struct, frozen=True):
     """The models of a router; empty for a server that is none."""
 
     models: tuple[RouterModelPicture, ...] = ()
@@ -310,8 +297,7 @@ class RouterPicture:
     """Why the models are not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculationViews:
+class SpeculationViews(Struct, frozen=True):
     """The views of the speculation screen."""
 
     drafting: DraftingPicture = field(default_factory=DraftingPicture)
@@ -345,8 +331,7 @@ class Paying(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFigures:
+class GroupFigures(Struct, frozen=True):
     """One group of requests: a bucket of context lengths, a phase of the work, a stretch of the answers."""
 
     name: str
@@ -358,8 +343,7 @@ class GroupFigures:
     speedup: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFigures:
+class TypeFigures(Struct, frozen=True):
     """One speculative implementation of a chain, since the server's start."""
 
     type: str
@@ -386,8 +370,7 @@ class SpeedUpNeed(StrEnum):
     """Other programs use its CPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedUpPicture:
+class SpeedUpPicture(Struct, frozen=True):
     """Net speed-up of decode against no speculation, over the window: 1 is no gain, below 1 it hurts."""
 
     value: float | None = None
@@ -436,8 +419,7 @@ ENOUGH = 12
 """Requests that each side needs before a difference is reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyMark:
+class ApplyMark(Struct, frozen=True):
     """One apply: when it changed what runs (`wall`, and how long ago), and what it changed in short."""
 
     record: ApplyRecord
@@ -467,8 +449,7 @@ class ExperimentVerdict(StrEnum):
     TOO_FEW = "not enough data"
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentSide:
+class ExperimentSide(Struct, frozen=True):
     """One measure of the requests of one side: how many, the median (of acceptance the ratio of sums), and the
     quartiles of single requests."""
 
@@ -478,8 +459,7 @@ class ExperimentSide:
     upper: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureComparison:
+class MeasureComparison(Struct, frozen=True):
     """One measure before and after. `change` is after less before, with its 95 % interval; None without a value on
     either side, and the interval None where data do not suffice."""
 
@@ -503,8 +483,7 @@ class MeasureComparison:
         return f"{self.verdict} ({min(self.before.count, self.after.count)} of {ENOUGH} requests)"
 
 
-@dataclass(frozen=True, slots=True)
-class ExperimentCard:
+class ExperimentCard(Struct, frozen=True):
     """What the newest apply changed in practice."""
 
     mark: ApplyMark
@@ -526,8 +505,7 @@ SERIES_COLUMNS = 60
 """Columns of a guardrail's series, for every window."""
 
 
-@dataclass(frozen=True, slots=True)
-class GuardrailCount:
+class GuardrailCount(Struct, frozen=True):
     """Actions of one guardrail. `guardrail` is a value of `core.proxy_events.Guardrail`, or a newer proxy's name.
 
     `total` and `actions` count since the proxy's start where it tells, else what was read of its events.
@@ -542,8 +520,7 @@ class GuardrailCount:
     """Actions per column, `SERIES_COLUMNS` of them over the window, the last one still open; None where unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyWindow:
+class ProxyWindow(Struct, frozen=True):
     """Figures over the requests that ended in the window; all None before the first reported request.
 
     `errors` and `clients_left` are None where requests ended without a known HTTP status: the log of a UAP
@@ -564,8 +541,7 @@ class ProxyWindow:
     """Cached over all prompt tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyPicture:
+class ProxyPicture(Struct, frozen=True):
     """Everything known of the proxy."""
 
     configured: bool = False
@@ -684,8 +660,7 @@ class BackendState(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePicture:
+class SourcePicture(Struct, frozen=True):
     """Freshness of one source. `reason` says in words why it is not KNOWN."""
 
     source: Source
@@ -696,8 +671,7 @@ class SourcePicture:
     """Why the last look at it failed; None when it succeeded."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFigure:
+class MeasuredFigure(Struct, frozen=True):
     """A figure with its provenance: value, how fresh, from where, over which window (seconds).
 
     `basis` says what kind of figure it is: `live` (running requests), `window` (requests that ended in the window),
@@ -720,8 +694,7 @@ class SlotPhase(StrEnum):
     DECODE = "decode"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPicture:
+class SlotPicture(Struct, frozen=True):
     """One slot. `progress` is 0 to 1 of the prefill, or of the decode when the request has a token limit."""
 
     id: int
@@ -742,8 +715,7 @@ class SlotPicture:
     """What is seen of it since it moved last; None where it was not seen at work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
+class Acceptance(Struct, frozen=True):
     """Accepted over generated draft tokens: over the chosen window, since the server's start, and live from trace
     lines."""
 
@@ -752,8 +724,7 @@ class Acceptance:
     live: MeasuredFigure = MeasuredFigure()
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculationPicture:
+class SpeculationPicture(Struct, frozen=True):
     """Is the server speculating, with what, and how well."""
 
     active: bool | None = None
@@ -780,8 +751,7 @@ class SpeculationPicture:
     """What is missing to see drafts at all: `--metrics or the server's log`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackendPicture:
+class BackendPicture(Struct, frozen=True):
     """Everything derived about the server."""
 
     url: str
@@ -812,8 +782,7 @@ class BackendPicture:
     """Why its env file, as it was edited, is not what it runs; empty where it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class WarningPicture:
+class WarningPicture(Struct, frozen=True):
     """One warning class: total seen, events per minute over the last minute, ages of the first and the last line."""
 
     warning: str
@@ -850,8 +819,7 @@ class WarningPicture:
         return self.count if self.is_whole else None
 
 
-@dataclass(frozen=True, slots=True)
-class LogPicture:
+class LogPicture(Struct, frozen=True):
     """State read from the log so far."""
 
     path: str | None = None
@@ -875,8 +843,7 @@ class LogPicture:
     """Seconds since its newest line was written, where the server that wrote it writes a request down; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuPicture:
+class GpuPicture(Struct, frozen=True):
     """GPUs, or why there are none to show."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -884,8 +851,7 @@ class GpuPicture:
     status: ReadingStatus = ReadingStatus.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """Everything known of one target at monotonic time `at` (`wall` is the same moment in Unix time)."""
 
     at: float

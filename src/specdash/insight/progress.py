@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.readings import FailureKind, Source
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +46,7 @@ class Standstill(StrEnum):
     DEAD = "its process has ended"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSigns:
+class ServerSigns(Struct, frozen=True):
     """What is seen of a server; None is unknown, and seconds are those up to now without a break."""
 
     health: FailureKind | None = None
@@ -102,8 +102,7 @@ def is_wedged(signs: ServerSigns) -> bool:
     return never_waits(signs) and silent and hang and not (signs.starved or signs.cpu_starved)
 
 
-@dataclass(frozen=True, slots=True)
-class SlotSigns:
+class SlotSigns(Struct, frozen=True):
     """What is seen of a slot at work since its counts moved last."""
 
     prefill: bool
@@ -135,8 +134,7 @@ def of_slot(signs: SlotSigns, limits: Mapping[str, float]) -> Standstill:
     return Standstill.REPEATS if signs.speculative else Standstill.STUCK
 
 
-@dataclass(slots=True)
-class Standing:
+class Standing(Struct):
     """Where a slot stands with its task, since when, and what the server had counted when it got there."""
 
     counts: tuple[int | None, ...]

@@ -15,10 +15,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.proxy_events import DECODE, PREFILL, possible, speed
 from specdash.insight.log.counter_log import delta
 from specdash.insight.speculation.acceptance import between, rounding
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,8 +44,7 @@ SLOTS_FRESH_S = 3.0
 """Older slots say nothing of what is in flight."""
 
 
-@dataclass(frozen=True, slots=True)
-class RateSample:
+class RateSample(Struct, frozen=True):
     """One measured rate, tokens per second, and where it comes from."""
 
     at: float
@@ -52,8 +52,7 @@ class RateSample:
     source: Source
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     at: float
     task: int | None
     decoded: int
@@ -132,8 +131,7 @@ def lifetime_rates(first: Counters, last: Counters) -> tuple[float | None, float
     )
 
 
-@dataclass(frozen=True, slots=True)
-class GainPoint:
+class GainPoint(Struct, frozen=True):
     """A scrape with the tokens that requests under way had generated then, and by how many that may be off."""
 
     scrape: Scrape

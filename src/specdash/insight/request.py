@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields
 from enum import StrEnum
 from itertools import zip_longest
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from specdash.core.log_facts import (
     AcceptancePerPosition,
@@ -32,7 +33,6 @@ from specdash.core.log_facts import (
 )
 from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, speed, told_speed
 from specdash.core.readings import Source
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 # Drafted and accepted tokens, added up: the one sum that every window, slot, request and answer is made of.
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTally:
+class DraftTally(Struct, frozen=True):
     """Draft tokens generated and accepted in `steps` verification steps; None where the steps were not counted.
 
     `per_position` has the accepted tokens by their position in the draft; empty where that is not known. The rest is
@@ -144,8 +143,7 @@ class RequestPurpose(StrEnum):
     """No tools were offered."""
 
 
-@dataclass(slots=True)
-class ServedRequest:
+class ServedRequest(Struct):
     """One request as reported by `source`; unknown fields are None. Read-only once it is complete.
 
     Timings come from the lines at the end of the request, and are missing from cancelled and failed ones. `slot` and
@@ -362,7 +360,7 @@ def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
 
 
-_values = attrgetter(*(dataclass_field.name for dataclass_field in fields(ServedRequest)))
+_values = attrgetter(*ServedRequest.__struct_fields__)
 
 
 # Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
@@ -444,8 +442,7 @@ _MAX_OPEN = 1024
 _MAX_ENDED = 256
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(Struct):
     request: ServedRequest
     released: bool = False
 
@@ -658,8 +655,7 @@ class RequestAssembler:
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class EndedDrafts:
+class EndedDrafts(Struct, frozen=True):
     """Sums over requests that drafted."""
 
     tokens: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.readings import ROUTER, RouterModels, Source, most_recent_resident
 from specdash.insight.picture import RouterModelPicture, RouterPicture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
@@ -577,6 +576,6 @@ def _origin_of(target: Target) -> Counters:
         return Counters(
             predicted_tokens=check.probe_tokens, draft_tokens=check.probe_drafted, accepted_tokens=check.probe_accepted
         )
-    known = {field.name for field in fields(Counters)}
+    known = set(Counters.__struct_fields__)
     totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
     return Counters(**totals, accepted_per_position=check.probe_positions or None)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from msgspec import Struct
+
 from specdash.core.errors import InputError, RefusedError, SpecdashError, UnreachableError, UsageError
+from specdash.core.structs import Masked
 from specdash.llama.server_answers import ParseError, error_message, mapping, parse_props, parse_slots, text
 from specdash.system import http
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,18 +30,19 @@ def bearer(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key.strip()}"}
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingClient:
+class BlockingClient(Masked, Struct, frozen=True):
     """Asks the server at `url`; `key` is its API key, `model` the one that is meant behind a router.
 
     Used by several threads at once. `timeout` is in seconds and bounds an answer.
     """
 
+    hidden = ("key", "cancel")
+
     url: str
-    key: str | None = field(default=None, repr=False)
+    key: str | None = None
     model: str | None = None
     timeout: float = ANSWER_S
-    cancel: Cancel | None = field(default=None, repr=False)
+    cancel: Cancel | None = None
     verified: bool = True
     """False for a server of this machine: its certificate may name another host."""
 

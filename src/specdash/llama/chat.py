@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from specdash.llama.blocking import bearer
 from specdash.llama.server_answers import error_message, mapping, natural, one_line
 from specdash.llama.server_answers import text as as_text
 from specdash.system import http
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +46,7 @@ class ChatFault(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(slots=True)
-class ChatAnswer:
+class ChatAnswer(Struct):
     """What came. Times are of the monotonic clock."""
 
     sent_s: float

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlencode
+
+from msgspec.structs import replace
 
 from specdash.core.errors import UsageError
 from specdash.core.readings import Failure, FailureKind

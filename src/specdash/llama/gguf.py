@@ -12,14 +12,16 @@ import re
 import stat
 import struct
 import threading
-from dataclasses import field, replace
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from specdash.core.errors import InputError, Problem
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
 # keep a damaged or hostile file from taking time or memory. Nothing is read that the header does not make necessary.
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """How elements of a tensor are kept: in blocks of `per_block` elements, each of `block_bytes` bytes."""
 
     name: str
@@ -368,8 +369,7 @@ _MOST_PARTS = 99_999
 _PARTS_SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know.
 
     `kind` is its ggml type number (`llama.gguf_header`), `shape` its elements, the fastest dimension first.
@@ -389,8 +389,7 @@ class Tensor:
         return total
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpan:
+class ArraySpan(Struct, frozen=True):
     """Where the texts of an array are: byte positions in the file, from its first text's length to its end."""
 
     start: int
@@ -398,12 +397,13 @@ class ArraySpan:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFacts:
+class GgufFacts(Masked, Struct, frozen=True):
     """What the header says; None where it does not say it. `bytes_needed` is the length the tensors require.
 
     Of a model in several files these are the facts of the first, with the tensors and the bytes of all.
     """
+
+    hidden = ("values", "arrays", "tensors")
 
     path: str
     version: int
@@ -418,11 +418,11 @@ class GgufFacts:
     has_chat_template: bool
     file_bytes: int
     bytes_needed: int
-    values: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Value] = field(default_factory=dict)
     """Every key with one value, as numbers and texts."""
-    arrays: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict, repr=False)
+    arrays: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict)
     """Every array of up to 4096 numbers."""
-    tensors: tuple[Tensor, ...] = field(default=(), repr=False)
+    tensors: tuple[Tensor, ...] = ()
     token_texts: ArraySpan | None = None
     """Where the vocabulary's texts are."""
     parts: int = 1

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.speculation import spec_type
 from specdash.llama.model_facts import STATE_ROLLBACK, Layer, ModelShape, shape_of
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,16 +55,14 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(up|down|gate|gate_up)_(ch)?exps")
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLayout:
+class SlotLayout(Struct, frozen=True):
     """How the context is shared out: `sequences` slots, over one common cache when `unified`."""
 
     sequences: int
     unified: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLoad:
+class ModelLoad(Struct, frozen=True):
     """How one model is loaded. Sizes are tokens.
 
     `cells` is the length of one cache: of every slot, or of all together when unified (see `cells_of`). `gpu_layers`
@@ -92,8 +91,7 @@ class ModelLoad:
     """Logits are sampled where they are computed, which takes a second copy of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPart:
+class MemoryPart(Struct, frozen=True):
     """One use of memory, in bytes on the GPUs and in the computer's own memory."""
 
     model: str
@@ -105,8 +103,7 @@ class MemoryPart:
     estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+class MemoryEstimate(Struct, frozen=True):
     """What a server takes, part by part. `exact` says that every part but the estimated ones is to the byte."""
 
     parts: tuple[MemoryPart, ...]

@@ -14,10 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.errors import Problem, Severity
 from specdash.core.speculation import SPEC_TYPES, MemoryKind, Rollback, SpecType, detected_type, rollback, spec_type
 from specdash.llama.gguf import FILE_TYPES, GUESSED, TENSOR_TYPES, type_name
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,8 +183,7 @@ _MADE_FOR = {kind.draft_architectures[0]: kind.name for kind in SPEC_TYPES if ki
 _FAMILY = "use a draft of the model's family"
 
 
-@dataclass(frozen=True, slots=True)
-class DraftMisfit:
+class DraftMisfit(Struct, frozen=True):
     """One point in which a pair does not fit. `said` is what is wrong and how it ends, in words without a subject.
 
     `of_draft` says that the draft file is to blame, and not the type. An error means that the server would not start,
@@ -387,8 +387,7 @@ _STATE_BYTES = 4
 """Recurrent states are kept as 32-bit floats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One layer. Widths are elements a token: `key` and `value` of the KV cache, 0 where the layer has none.
 
     `window` is the length of its sliding window in tokens, None for attention to everything. `state_bytes` is its
@@ -401,8 +400,7 @@ class Layer:
     state_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
+class ModelShape(Struct, frozen=True):
     """All layers of a model. `heads` come after the layers proper: next-token prediction, run only by `draft-mtp`."""
 
     layers: tuple[Layer, ...]
@@ -533,8 +531,7 @@ class Tuning(StrEnum):
     """The file does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuningVerdict:
+class TuningVerdict(Struct, frozen=True):
     """What the file tells, and by what."""
 
     tuning: Tuning
@@ -637,8 +634,7 @@ _USE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TypeShare:
+class TypeShare(Struct, frozen=True):
     """The tensors of one type. `share` is their part of all parameters."""
 
     name: str
@@ -648,8 +644,7 @@ class TypeShare:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class SpecFit:
+class SpecFit(Struct, frozen=True):
     """Whether a spec type can be used with this model. `fits` is None where it takes a draft that was not named.
 
     `takes_back` is how its rejected tokens are taken back; None where the model's memory is not known.
@@ -661,8 +656,7 @@ class SpecFit:
     takes_back: Rollback | None
 
 
-@dataclass(frozen=True, slots=True)
-class DraftNeeds:
+class DraftNeeds(Struct, frozen=True):
     """What a draft was trained for; None where its file does not say."""
 
     method: str
@@ -674,8 +668,7 @@ class DraftNeeds:
     target_width: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DraftPair:
+class DraftPair(Struct, frozen=True):
     """A draft beside its target. `spec_type` is the one it was judged for."""
 
     draft: str
@@ -688,8 +681,7 @@ class DraftPair:
         return not any(misfit.severity == "error" for misfit in self.misfits)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True):
     """Everything the file tells. Counts are 0 and texts None where it tells nothing; `size` is bytes of tensors."""
 
     path: str

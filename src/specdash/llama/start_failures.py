@@ -13,12 +13,13 @@ import signal
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log import GRAMMAR, TABLE
 from specdash.llama.log.forms import Cause, ServerEnd
 from specdash.llama.log.parser import ANSI
 from specdash.llama.log.trouble_lines import FALSE_ALARM_CLASSES
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,8 +99,7 @@ _ERROR = re.compile(r"\s*(?:[\d.]+\s+)?E\s|error: ")
 _HARMLESS = re.compile(r"task id = |speculative decoding context|vocabs are not compatible|got exception")
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailure:
+class StartFailure(Struct, frozen=True):
     """What went wrong in one run. `because` and `fix` are sentences without a full stop; `line` is the line of the log
     that says so, "" where none does."""
 

@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from specdash.core.proxy_events import PromptChange
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,8 +24,7 @@ KEPT = 256
 MOST_PIECES = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True):
     """A prompt's pieces in the order in which a template prints them: what each is, its digest, and its size."""
 
     kinds: tuple[str, ...]

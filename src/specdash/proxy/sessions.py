@@ -9,15 +9,14 @@ import hashlib
 import re
 import time
 from collections import deque
-from dataclasses import field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct, field
 
 from specdash.core.proxy_events import SessionView
 from specdash.proxy.translate.translate import without_reminders
-from specdash.system.data import dataclass
 from specdash.system.stats import median, share
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ _SHOWN = (
 """What a session and its `SessionView` both have."""
 
 
-@dataclass(slots=True, eq=False)
-class ProxySession:
+class ProxySession(Struct, eq=False):
     """One conversation. Guardrails read and replace its fields; `last_seen` is Unix time.
 
     `active` is the number of its requests under way; only the store changes it. `scale` is real prompt tokens per

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec.structs
+from msgspec import Struct, field
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -18,8 +18,8 @@ from specdash.core.errors import InputError
 from specdash.core.paths import proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NEEDS_RESTART, NO_TLS, PARAMETERS, no_tls
 from specdash.core.removed import removed_setting
+from specdash.core.structs import Masked
 from specdash.core.target import is_loopback
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -162,12 +162,13 @@ MASK = "***"
 _ENVIRONMENT = "environment"
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Masked, Struct, frozen=True):
     """Settings with the texts they were read from. `env_file` is None when the environment itself was read."""
 
+    hidden = ("texts",)
+
     settings: ProxySettings
-    texts: Mapping[str, str] = field(repr=False)
+    texts: Mapping[str, str]
     env_file: Path | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Keys given on the command line: they win over the file, also when it is read again."""
@@ -186,8 +187,7 @@ class Configuration:
         return self.source if self.texts.get(key, "").strip() else "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Reload:
+class Reload(Struct, frozen=True):
     """What reading the env file again did. The texts are for the log, one line each, without secrets."""
 
     configuration: Configuration
@@ -226,7 +226,7 @@ def reread(current: Configuration) -> Reload:
         return Reload(current)
     values, digest = read_env_file(current.env_file)
     result = reloaded(current, {**values, **current.overrides})
-    return dataclasses.replace(result, configuration=dataclasses.replace(result.configuration, digest=digest))
+    return msgspec.structs.replace(result, configuration=msgspec.structs.replace(result.configuration, digest=digest))
 
 
 def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
@@ -257,7 +257,7 @@ def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
         for parameter in PARAMETERS
         if getattr(settings, parameter.name) != getattr(current.settings, parameter.name)
     )
-    fresh = dataclasses.replace(current, settings=settings, texts=kept)
+    fresh = msgspec.structs.replace(current, settings=settings, texts=kept)
     return Reload(fresh, changed, tuple(restart))
 
 

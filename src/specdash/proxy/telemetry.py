@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec.structs
+from msgspec import Struct, field
 
 from specdash.core.paths import state_dir
 from specdash.core.proxy_events import (
@@ -30,7 +31,6 @@ from specdash.core.proxy_lines import CONTEXT_LEVELS, ContextLine, context_text,
 from specdash.proxy.answer.blocks import Usage
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.prompts import PromptBook
-from specdash.system.data import dataclass
 from specdash.system.files import put
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class EventsFile:
 # One request under way: its phase, its live numbers, and their sums over retries.
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Sums over the upstream calls of one request; None is unknown.
 
     `prefilled` and `decoded` are tokens whose milliseconds are in `prefill_ms` and `decode_ms`: tokens from the cache
@@ -277,8 +276,7 @@ class Histogram:
             self.sum += value
 
 
-@dataclass(slots=True)
-class TokenTally:
+class TokenTally(Struct):
     """Counts of ended requests. `sums` are of tokens and seconds, by the metric's name, over all retries."""
 
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -369,7 +367,7 @@ class Telemetry:
         """The chat completions body of a request, as it goes to the upstream."""
         change = self._prompts.change(body)
         if change is not None:
-            active.event = dataclasses.replace(
+            active.event = msgspec.structs.replace(
                 active.event, changed=change.what, changed_at=change.at, known_share=change.known
             )
 
@@ -418,7 +416,7 @@ class Telemetry:
         totals = active.totals()
         if usage is None or totals.usage.total > usage.total:
             usage, prompt_estimated = totals.usage, False
-        event = dataclasses.replace(
+        event = msgspec.structs.replace(
             active.event,
             outcome=outcome,
             status=CLIENT_LEFT_STATUS if outcome is RequestOutcome.CLIENT_LEFT else status,

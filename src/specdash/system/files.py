@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +28,7 @@ class BusyError(OSError):
     """Somebody else has been replacing files in the directory for long."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileAttributes:
+class FileAttributes(Struct, frozen=True):
     """What a new version shall have from the file whose place it takes."""
 
     file: Path

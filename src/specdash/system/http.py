@@ -16,11 +16,11 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from specdash.system.data import dataclass
+from msgspec import Struct, field
+
 from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class _ListenerError(Exception):
     """A program of another user listens there."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class HttpReply(Struct, frozen=True):
     """An HTTP answer, whole. `latency_s` is the time from the question to its last byte in seconds."""
 
     status: int

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,8 +26,7 @@ _STATE, _START_TIME = 0, 19
 """Places in /proc/PID/stat after the name, see proc(5)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessUsage:
+class ProcessUsage(Struct, frozen=True):
     """What a process that lives has used so far, by one look."""
 
     cpu_s: float

@@ -12,7 +12,7 @@ from math import ceil, cos, erf, exp, fsum, lgamma, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,8 +31,7 @@ _INTEGRAL_STEPS = 128
 _FEW_DEGREES = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Resampled:
+class Resampled(Struct, frozen=True):
     """A statistic of one sample of `count` values, and the same of its resamples."""
 
     count: int
@@ -42,8 +41,7 @@ class Resampled:
     """Whether resamples of few values lie too close together, as those of sums do; those of medians do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """A figure with the bounds of its 95 % interval, which holds `value` always."""
 
     value: float
@@ -51,8 +49,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """A mean and the sample standard deviation, None of one value."""
 
     mean: float

@@ -7,15 +7,15 @@ stands in one row alone: it means the same on every screen and page.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.binding import Binding
 
 from specdash.core.errors import InputError
-from specdash.system.data import dataclass
 from specdash.tui.layout import PANELS
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ LEVELS = {place: min(level, 4) for level, place in enumerate(FooterScreen)}
 """Which screen stands above which where several are open; tune and tuner give way to each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """An action in the footer of one screen: a short word, and its rank: a narrow terminal's footer leaves out those of
     the highest rank first."""
 
@@ -54,8 +53,7 @@ class Label:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """One thing to do. `handler` names a method `action_<handler>` of `Dashboard`, or with `screen.` before it of the
     screen that is looked at, with arguments in Textual's syntax. `labels` are its words in footers. With `places` it
     belongs to those screens alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,8 +57,7 @@ def in_background(
     app.run_worker(run, name=name, group=name, exclusive=True, thread=True)
 
 
-@dataclass(slots=True)
-class Arming:
+class Arming(Struct):
     """Armed for `idle_s` seconds after the last key. `locked` dashboards are never armed. Times are monotonic."""
 
     idle_s: float = 60.0

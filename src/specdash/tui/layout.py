@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +32,7 @@ class PanelId(StrEnum):
     PROXY = "proxy"
 
 
-@dataclass(frozen=True, slots=True)
-class PanelSpec:
+class PanelSpec(Struct, frozen=True):
     """A panel's digit or letter, title, and what it shows in one sentence (the help page and docs/keys.md print it)."""
 
     id: PanelId
@@ -83,8 +82,7 @@ PANELS: dict[PanelId, PanelSpec] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rect:
+class Rect(Struct, frozen=True):
     """A place on the board, in cells."""
 
     x: int
@@ -93,8 +91,7 @@ class Rect:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class PanelRow:
+class PanelRow(Struct, frozen=True):
     """One row of panels: the least height it can be read at, its share of what is left, and (panel, share of the
     width)."""
 

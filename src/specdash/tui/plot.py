@@ -12,11 +12,11 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from specdash.core.changes import ApplyKind, ApplyOutcome
 from specdash.core.records import AlertSeverity, EventKind
-from specdash.system.data import dataclass
 from specdash.system.text import clean
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ def _tint(rows: list[str], width: int, role: str) -> list[Line]:
 # for a warning. None of them ever hides a value.
 
 
-@dataclass(frozen=True, slots=True)
-class MarkStyle:
+class MarkStyle(Struct, frozen=True):
     """How one kind of event is drawn: the line and its top cell. Without a line it is a head alone.
     Of those in one cell the last of `LOOKS` is seen."""
 
@@ -202,8 +201,7 @@ _RANKS = {look.about: rank for rank, look in enumerate(LOOKS)}
 _ALERTS = {AlertSeverity.WARNING: WARNED, AlertSeverity.CRITICAL: CRITICAL}
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """One event at one column of a chart; `texts` may stand beside its head, the first that fits."""
 
     column: int

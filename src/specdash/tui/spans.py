@@ -6,10 +6,10 @@ markup exists at this level, so text from outside can never be taken for any.
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
@@ -18,7 +18,6 @@ from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES, Theme
 
 from specdash.core.readings import ReadingStatus
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, age, clean
 
 if TYPE_CHECKING:
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
 # Colours: every role a span can name, per theme, and the Textual themes built from the same values.
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
+class Palette(Struct, frozen=True):
     """The colours of one theme. A role is one of its keys, optionally followed by ` bold`, ` dim`, ` reverse`,
     ` underline` or ` track` (on the background of a bar)."""
 
     name: str
     dark: bool
-    colors: Mapping[str, str] = field(hash=False)
+    colors: Mapping[str, str]
     ansi: bool = False
 
     def style(self, role: str) -> Style:
@@ -248,8 +246,7 @@ Line = tuple[Span, ...]
 BLANK: Line = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """The non-letters of the screen."""
 
     rule: str = "─"

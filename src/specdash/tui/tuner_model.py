@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct, field
+
 from specdash.system.stats import mean
 from specdash.tune.model.problem import Budget
 from specdash.tune.run.status import RunState
@@ -33,8 +33,7 @@ class TunerSituation(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(slots=True)
-class TunerModel:
+class TunerModel(Struct):
     """Everything the screen shows. Changed by the event loop alone."""
 
     run: TuneRun | None = None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from specdash.core.readings import Source
 from specdash.insight.charts import Metric
 from specdash.insight.picture import BackendState
-from specdash.system.data import dataclass
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def chart_span(state: DashboardState, now: float, window_s: float) -> float:
     return min((span for span in _SPANS_S if 0 < known <= span < window_s), default=window_s)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """One refresh: everything in it belongs to the same moment."""
 
     picture: Picture

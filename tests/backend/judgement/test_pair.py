@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.launch import free_port
 from specdash.backend.plan import Circumstances, judge

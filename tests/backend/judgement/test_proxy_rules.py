@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role

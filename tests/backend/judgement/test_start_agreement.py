@@ -9,11 +9,12 @@ is explained.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role

@@ -7,10 +7,10 @@ import os
 import stat
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.errors import ExitCode, NotWrittenError

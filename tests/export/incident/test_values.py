@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
-from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
+import msgspec.structs
 import pytest
 from hypothesis import given
+from msgspec import to_builtins
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, TaskFailed, WarningTally
@@ -136,7 +137,7 @@ def poisoned(value: Any) -> Any:
             dataclass_field.name: poisoned(getattr(value, dataclass_field.name))
             for dataclass_field in dataclasses.fields(value)
         }
-        return dataclasses.replace(value, **fields)
+        return msgspec.structs.replace(value, **fields)
     return value
 
 
@@ -164,7 +165,7 @@ def test_an_apply_keeps_its_story_without_its_log_lines() -> None:
         reason=f"the server ended: {LINE}", log_lines=(LINE, CANARY),
     )  # fmt: skip
     clean = redacted(record, PLAIN)
-    assert CANARY not in json.dumps(asdict(clean))
+    assert CANARY not in json.dumps(to_builtins(clean))
     assert clean.changes[0].before == "4"
     assert clean.reason.startswith("the server ended: ")
     assert "is not compatible" in clean.log_lines[0]
@@ -177,7 +178,7 @@ def test_an_alert_keeps_its_figures_and_loses_quoted_lines() -> None:
         fix=(("LLAMA_CTX_SIZE", "8192"), ("MY_OWN", CANARY), ("LLAMA_EXTRA_ARGS", None)),
     )  # fmt: skip
     clean = redacted(alert, PLAIN)
-    assert CANARY not in json.dumps(asdict(clean))
+    assert CANARY not in json.dumps(to_builtins(clean))
     assert clean.evidence[0] == ("rate", "312 /min")
     assert clean.fix[0] == ("LLAMA_CTX_SIZE", "8192")
     assert clean.fix[2] == ("LLAMA_EXTRA_ARGS", None)

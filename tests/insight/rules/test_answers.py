@@ -1,9 +1,9 @@
 """Where the rules of the proxy begin; and they agree with what proxy and profiles say. Real proxies: tests/e2e."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.cli.commands import COMMANDS
 from specdash.control.profiles import find_profile

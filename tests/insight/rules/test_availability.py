@@ -1,12 +1,12 @@
 """Availability rules on readings: what makes each hold, and what looks like it and does not."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from insight.experiment_data import record
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, working

@@ -3,11 +3,11 @@
 What a real server can be made to do is in tests/e2e/test_memory_rules.py.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from insight.rules.judging import IDLE, OK, WALL, Watch, only, process
 from specdash.core.parameter_catalogue import PARAMETERS

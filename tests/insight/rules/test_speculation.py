@@ -3,10 +3,10 @@
 What a real server can be made to do is in tests/e2e/test_speculation_rules.py.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from insight.experiment_data import record
 from insight.rules.judging import OK, Watch, process

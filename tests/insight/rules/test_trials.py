@@ -1,11 +1,11 @@
 """While settings are tried on the server, what the trial does to it raises nothing; real faults do, and afterwards
 everything is judged again."""
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from insight.rules.judging import IDLE, LOADING, OK, WALL, Watch, counters, live, only, process, rule, working
 from specdash.core.readings import Disk, FailureKind, Host, Source

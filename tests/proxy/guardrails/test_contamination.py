@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,6 +109,6 @@ def test_a_second_streak_too_early_keeps_the_first_cut() -> None:
 
 def test_the_latest_removed_instruction_is_not_forgotten() -> None:
     messages = [*history(2), assistant("done"), user("now fix the tests"), *history(20)[1:]]
-    made, _, _ = cut_back(dataclasses.replace(request(messages)), STREAK, None, SETTINGS)
+    made, _, _ = cut_back(msgspec.structs.replace(request(messages)), STREAK, None, SETTINGS)
     assert made.messages[0].content[-2]["text"] == RESET_MARKER
     assert made.messages[0].content[-1]["text"].endswith("\nnow fix the tests")

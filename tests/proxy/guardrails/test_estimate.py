@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec.structs
 import orjson
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -58,9 +57,9 @@ def test_a_call_counts_its_name_and_arguments() -> None:
 def test_system_and_tools_are_the_overhead() -> None:
     bare = request([user("hi")])
     assert overhead_tokens(bare) == 0
-    offered = dataclasses.replace(bare, tools=(Tool("Read", "d" * 350, {"type": "object"}),))
+    offered = msgspec.structs.replace(bare, tools=(Tool("Read", "d" * 350, {"type": "object"}),))
     assert overhead_tokens(offered) == MESSAGE_TOKENS + text_tokens("Read") + 100 + text_tokens('{"type":"object"}')
-    told = dataclasses.replace(bare, system=(text("s" * 350),))
+    told = msgspec.structs.replace(bare, system=(text("s" * 350),))
     assert overhead_tokens(told) == 100 + MESSAGE_TOKENS
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
+import dataclasses
 from enum import StrEnum
 from itertools import pairwise
 from math import exp, expm1, log, sqrt
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from specdash.bench.compare.trials import rounds_of
 from specdash.bench.load.figures import Figure, value_of
 from specdash.bench.report import BenchReport, bounds, bullets, figure_row, measured_on, page, section
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system import stats
-from specdash.system.data import dataclass, json_of
 from specdash.system.stats import median, spread
 from specdash.system.text import (
     UNKNOWN,
@@ -62,8 +65,7 @@ class ComparisonVerdict(StrEnum):
     NOISE = "within noise"
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateComparison:
+class CandidateComparison(Struct, frozen=True):
     """One configuration beside the reference. `gain` and its bounds are shares of the reference's speed, `figure` of
     the 95 % interval of this pair alone; the verdict holds all comparisons of a trial to 5 % together."""
 
@@ -200,8 +202,7 @@ def speed_ratio(before: Boot, after: Boot) -> float | None:
     return new / old if old and new else None
 
 
-@dataclass(frozen=True, slots=True)
-class PairedLog:
+class PairedLog(Struct, frozen=True):
     """The logarithm of a ratio of speeds, `mean`, and the parts of its variance.
 
     `of_boots` is from pair to pair, which holds the luck of a boot and shrinks with more pairs; `of_prompts` is what
@@ -287,8 +288,7 @@ SCHEMA = "specdash.bench.compare.ab/1"
 _TREND = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class AbSide:
+class AbSide(Struct, frozen=True):
     """What one configuration measured. Rates are tokens per second, times seconds."""
 
     name: str
@@ -305,7 +305,7 @@ class AbSide:
     """Median time until it was up."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class AbReport:
     """All of it. The first candidate is the reference."""
 
@@ -318,9 +318,9 @@ class AbReport:
     stopped: bool = False
     identical: frozenset[str] = frozenset()
     """Those that are the reference under another name: the engine gets the same arguments."""
-    sides: tuple[AbSide, ...] = field(init=False)
-    comparisons: tuple[CandidateComparison, ...] = field(init=False)
-    by_class: Mapping[str, tuple[CandidateComparison, ...]] = field(init=False)
+    sides: tuple[AbSide, ...] = dataclasses.field(init=False)
+    comparisons: tuple[CandidateComparison, ...] = dataclasses.field(init=False)
+    by_class: Mapping[str, tuple[CandidateComparison, ...]] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sides", tuple(_side(candidate, self.booted) for candidate in self.candidates))

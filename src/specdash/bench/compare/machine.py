@@ -12,15 +12,14 @@ import os
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
+from msgspec import Struct, to_builtins
 
 from specdash.collect.gpu import GpuLooks
 from specdash.core.errors import RefusedError, SpecdashError
-from specdash.system.data import dataclass
 from specdash.system.stats import median
 
 if TYPE_CHECKING:
@@ -36,8 +35,7 @@ _SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True, slots=True)
-class MachineState:
+class MachineState(Struct, frozen=True):
     """One look. Clocks in MHz, power in watts, temperatures in degrees Celsius; what cannot be read is None."""
 
     at: float
@@ -109,7 +107,7 @@ class MachineWatch:
 
 def state_json(state: MachineState) -> dict[str, Any]:
     """As JSON, without the processes of other people."""
-    value = asdict(state)
+    value = to_builtins(state)
     value["gpus"] = [{key: value for key, value in entry.items() if key != "processes"} for entry in value["gpus"]]
     return value
 
@@ -189,7 +187,9 @@ def fingerprint(
     ]
     # Where a log lies, and how long silence may last, change no speed.
     how = {
-        key: value for key, value in asdict(options).items() if key not in ("log", "silence_s", "limit_s", "give_up")
+        key: value
+        for key, value in to_builtins(options).items()
+        if key not in ("log", "silence_s", "limit_s", "give_up")
     }
     return {
         **{key: file_words(values[key]) for key in _MODELS if values.get(key)},

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.bench.compare.ab import (
     SIGMA,
     CandidateComparison,
@@ -18,8 +20,8 @@ from specdash.bench.compare.ab import (
 )
 from specdash.bench.compare.trials import rounds_of
 from specdash.bench.report import BenchReport, bullets, page, section
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
-from specdash.system.data import dataclass, json_of
 from specdash.system.stats import spread
 from specdash.system.text import UNKNOWN, markdown_table
 from specdash.system.text import table as text_table
@@ -34,8 +36,7 @@ SCHEMA = "specdash.bench.compare.matrix/1"
 ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(Struct, frozen=True):
     """A target with a drafter, and the candidate that boots them."""
 
     target: str
@@ -43,8 +44,7 @@ class Pairing:
     candidate: Candidate
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixCell:
+class MatrixCell(Struct, frozen=True):
     """One pairing on one class of prompts. `refused` is the reason where there are no numbers."""
 
     target: str
@@ -56,8 +56,7 @@ class MatrixCell:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixReport:
+class MatrixReport(Struct, frozen=True):
     pairings: tuple[Pairing, ...]
     booted: tuple[BootMeasurement, ...]
     facts: Mapping[str, Any]

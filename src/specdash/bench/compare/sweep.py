@@ -7,15 +7,17 @@ settings that may be the best (comparisons with the best, held to 5 % together).
 
 from __future__ import annotations
 
-from dataclasses import field
+import dataclasses
 from math import exp, log, sqrt
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.bench.compare.ab import ALPHA, rates_of
 from specdash.bench.report import BenchReport, bounds, bullets, measured_on, page, section
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
-from specdash.system.data import dataclass, json_of
 from specdash.system.stats import mean, pooled_deviation, student
 from specdash.system.text import change, markdown_table, percent, significant
 from specdash.system.text import table as text_table
@@ -35,8 +37,7 @@ TOP = 5
 _MOST_ROWS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class RankedCandidate:
+class RankedCandidate(Struct, frozen=True):
     """One candidate. `speed` is decode tok/s, the geometric mean of its boots; `gain` over the reference."""
 
     name: str
@@ -50,7 +51,7 @@ class RankedCandidate:
     may_be_best: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SweepReport:
     candidates: tuple[Candidate, ...]
     """The reference first."""
@@ -62,11 +63,11 @@ class SweepReport:
     """Names that are one to the engine; the first of each was measured for all."""
     notes: tuple[str, ...] = ()
     stopped: bool = False
-    ranked: tuple[RankedCandidate, ...] = field(init=False)
+    ranked: tuple[RankedCandidate, ...] = dataclasses.field(init=False)
     """Fastest first, the reference among them."""
-    boot_sd: float | None = field(init=False)
+    boot_sd: float | None = dataclasses.field(init=False)
     """Sample standard deviation of the logarithm of speed between boots of equal settings."""
-    freedom: int = field(init=False)
+    freedom: int = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         logs = {

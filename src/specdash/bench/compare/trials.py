@@ -6,9 +6,11 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, field, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
 
 from specdash.bench.compare.beds import laid_over
 from specdash.bench.engines import last_said
@@ -19,8 +21,8 @@ from specdash.core.changes import Role, role_of, shown_value
 from specdash.core.errors import InputError, NotWrittenError, SpecdashError, UsageError
 from specdash.core.flag import Flag
 from specdash.core.speculation import KNOBS, NO_SPECULATION, knob_readers, spec_type
+from specdash.core.structs import Masked
 from specdash.llama.chat import ChatFault
-from specdash.system.data import dataclass
 from specdash.system.files import append_line, not_written
 
 if TYPE_CHECKING:
@@ -64,12 +66,13 @@ _NAMED = re.compile(r"([a-z0-9][a-z0-9._-]*):(?=[A-Z])")
 _MOST_NAME = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Masked, Struct, frozen=True):
     """One configuration: env keys laid over the settings in force, an empty value unsets a key."""
 
+    hidden = ("configuration",)
+
     name: str
-    configuration: Mapping[str, str] = field(repr=False)
+    configuration: Mapping[str, str]
 
     @property
     def words(self) -> str:
@@ -259,19 +262,20 @@ def unread_knobs(values: Mapping[str, str], tried: Sequence[Candidate]) -> list[
 BOOTS = "boots.jsonl"
 FAILURES = 2
 """After so many failed boots a configuration is not tried again."""
-_SAMPLE_FIELDS = frozenset(dataclass_field.name for dataclass_field in fields(BenchSample))
+_SAMPLE_FIELDS = frozenset(BenchSample.__struct_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class BootMeasurement:
+class BootMeasurement(Masked, Struct, frozen=True):
     """One boot, as it was measured. `round` counts from 0; `at` is Unix time, `up_s` until it was up, in seconds."""
+
+    hidden = ("samples",)
 
     name: str
     round: int
     at: float
     up_s: float | None = None
     took_s: float = 0.0
-    samples: tuple[BenchSample, ...] = field(default=(), repr=False)
+    samples: tuple[BenchSample, ...] = ()
     failure: str = ""
     """Why it did not come up, or answered nothing."""
     draft_s: float | None = None
@@ -295,7 +299,7 @@ class BootMeasurement:
 
     def as_json(self) -> dict[str, Any]:
         """A line of boots.jsonl. It holds no text of anybody."""
-        return asdict(self)
+        return to_builtins(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BootMeasurement:
@@ -348,8 +352,7 @@ class BootFile:
             raise NotWrittenError(not_written(self.path, error)) from None
 
 
-@dataclass(slots=True)
-class Trials:
+class Trials(Struct):
     """Boots in a given order. `booted` fills as it goes, and is what there is when it is stopped."""
 
     bed: TrialBed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from specdash.core.readings import RESIDENT
@@ -19,7 +21,6 @@ from specdash.llama.server_answers import (
     router_models,
     text,
 )
-from specdash.system.data import dataclass
 from specdash.system.http import HttpReply, words
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ _ANSWER_S = 10.0
 _NAMED = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ServerDescription:
+class ServerDescription(Struct, frozen=True):
     """A server as it describes itself; what it does not tell is None."""
 
     url: str

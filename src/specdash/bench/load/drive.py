@@ -8,13 +8,16 @@ apart, and held against the client's clock (`bench.plausible`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.bench.load.samples import (
     BenchSample,
@@ -32,7 +35,6 @@ from specdash.core.log_facts import SpeculativeStatistics
 from specdash.llama.chat import ChatAnswer, ChatClient, ChatFault
 from specdash.llama.log.parser import LogParser
 from specdash.llama.server_answers import ParseError, parse_metrics
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -232,8 +234,7 @@ _WARM_UP = WorkloadPrompt(
 _POLL_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """What was measured. `samples` are in the order they ended in."""
 
     samples: tuple[BenchSample, ...]
@@ -306,20 +307,20 @@ class _Inbox:
         return self._told.popleft() if self._told else None
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Drive:
     place: EngineAddress
     options: MeasureOptions
     on_sample: Callable[[BenchSample], None]
     stop: Flag
     planned: int
-    chat: ChatClient = field(init=False)
-    samples: list[BenchSample] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    chat: ChatClient = dataclasses.field(init=False)
+    samples: list[BenchSample] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
     failures: int = 0
     """In a row."""
-    started_at: float = field(default_factory=time.time)
-    began_s: float = field(default_factory=time.monotonic)
+    started_at: float = dataclasses.field(default_factory=time.time)
+    began_s: float = dataclasses.field(default_factory=time.monotonic)
     warm_up: BenchSample | None = None
     counters: CounterWatch | None = None
     draft_time: DraftTime | None = None

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
+
 from specdash.bench.load.samples import CACHED, SHORT, UNUSABLE
+from specdash.core.structs import json_of
 from specdash.system import stats
-from specdash.system.data import dataclass, json_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,8 +28,7 @@ LEAST_PROMPT = 16
 _TAILS = (0.5, 0.95, 0.99)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A value with its 95 % interval; bounds are None where there is too little to tell."""
 
     value: float
@@ -37,8 +38,7 @@ class Figure:
     """Of what it was made: requests, prompts or boots, as the figure says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """Of one class of prompts, or of all. Rates are tokens per second, times seconds; None is unknown."""
 
     requests: int

@@ -7,9 +7,10 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.llama.server_answers import error_message
 from specdash.system import http
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -20,8 +21,7 @@ LIMIT_S = 1800.0
 """Of a whole turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnSeen:
+class TurnSeen(Struct, frozen=True):
     """What came of one turn. `error` is one line, or None; `calls` are names with inputs, None where not whole JSON.
 
     Durations are seconds; `ttft_s` runs to the first content.

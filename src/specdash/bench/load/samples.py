@@ -6,21 +6,21 @@ Times are seconds of the monotonic clock unless stated otherwise, rates tokens p
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from specdash.core.errors import SpecdashError
+from specdash.core.structs import Masked
 from specdash.llama.blocking import BlockingClient
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadPrompt:
+class WorkloadPrompt(Struct, frozen=True):
     """One prompt of a workload. `messages` are chat messages, `tools` their tools, in OpenAI's form."""
 
     id: str
@@ -31,8 +31,7 @@ class WorkloadPrompt:
     max_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BenchSample:
+class BenchSample(Struct, frozen=True):
     """One request. Its own `timings` say what the server measured; the rest is what the client saw."""
 
     prompt: str
@@ -99,12 +98,13 @@ class BenchSample:
         return (self.prompt_tokens - (self.cached_tokens or 0)) * 1000.0 / self.prompt_ms
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAddress:
+class EngineAddress(Masked, Struct, frozen=True):
     """Where an engine answers. `key` is its API key, the secret itself."""
 
+    hidden = ("key",)
+
     url: str
-    key: str | None = field(default=None, repr=False)
+    key: str | None = None
     model: str | None = None
     log: str | None = None
     """Its log, where that can be read here."""
@@ -149,8 +149,7 @@ class TrialBed(Protocol):
 # All of it follows from the seed: with the same seed, two engines are asked the same, in the same order.
 
 
-@dataclass(frozen=True, slots=True)
-class MeasureOptions:
+class MeasureOptions(Struct, frozen=True):
     """How to measure. Times are seconds."""
 
     runs: int = 5
@@ -187,8 +186,7 @@ class MeasureOptions:
         return self.rate is None and self.concurrency == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One request to come. `due_s` counts from the start; None: as soon as one before it has ended."""
 
     number: int

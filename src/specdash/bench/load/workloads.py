@@ -13,9 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.bench.load.samples import WorkloadPrompt
 from specdash.core.errors import InputError, UsageError
-from specdash.system.data import dataclass
 from specdash.system.files import read_bounded
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ RULE = "---"
 _LONGEST_NAME = 64
 
 
-@dataclass(frozen=True, slots=True)
-class PromptEntry:
+class PromptEntry(Struct, frozen=True):
     """One entry: a text, or any JSON. `where` names it for people."""
 
     value: Any

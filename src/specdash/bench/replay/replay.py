@@ -6,16 +6,17 @@ seconds, rates tokens per second; None is unknown.
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from specdash.bench.load.samples import CACHED
 from specdash.bench.report import BenchReport
 from specdash.core.proxy_events import DECODE, possible
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import Curve, Curves, draw_curves
-from specdash.system.data import dataclass, json_of
 from specdash.system.stats import mean
 from specdash.system.text import UNKNOWN, markdown_table, percent, seconds, times, timestamp
 
@@ -44,8 +45,7 @@ class CountedBy(StrEnum):
     """Events were counted; one may bring several tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Struct, frozen=True):
     """What came of one call on one side."""
 
     sample: BenchSample
@@ -89,8 +89,7 @@ class CallResult:
         return self.sample.empty and not self.sample.failed
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
+class ReplayRow(Struct, frozen=True):
     """One call of the session."""
 
     number: int
@@ -132,8 +131,7 @@ class ReplayRow:
         return _ratio([self], "ttft_s")
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaySide:
+class ReplaySide(Struct, frozen=True):
     """One side's calls; sums are over the answered ones."""
 
     calls: int
@@ -147,8 +145,7 @@ class ReplaySide:
     """Of all prompt tokens, those that came from the cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Calls of similar size: the means of their prefixes and times, and the ratio of the sums."""
 
     calls: int
@@ -159,8 +156,7 @@ class Group:
     ttft_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """A replayed session. `left_out` are calls that do not fit into the context."""
 
     rows: tuple[ReplayRow, ...]

@@ -7,12 +7,15 @@ the server holds. Warm means the cache on and one beginning for the whole sessio
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import secrets
 import time
 from collections import Counter
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.bench.load.drive import sample_of
 from specdash.bench.load.samples import CACHED, NO_TIMINGS, Job, WorkloadPrompt, flags_of, marked, request_body
@@ -21,7 +24,6 @@ from specdash.bench.replay.transcript import joined
 from specdash.core.errors import InputError, SpecdashError, UnreachableError
 from specdash.llama.chat import ChatClient, ChatFault
 from specdash.llama.server_answers import mapping
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,8 +62,7 @@ _PROBE: tuple[Message, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
+class ReplayOptions(Struct, frozen=True):
     """How to replay. `silence_s` bounds each wait for data."""
 
     max_tokens: int = MAX_TOKENS
@@ -71,8 +72,7 @@ class ReplayOptions:
     """The system prompt, where the transcript has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayStep:
+class ReplayStep(Struct, frozen=True):
     """One call that was made."""
 
     side: str
@@ -82,7 +82,7 @@ class ReplayStep:
     total: int
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Replayer:
     """Replays one transcript on one place. After Ctrl-C, `result` holds what was measured by then."""
 
@@ -92,14 +92,14 @@ class Replayer:
     context: int | None = None
     """Tokens of a slot, where they are known."""
     on_step: Callable[[ReplayStep], None] = lambda _: None
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
     flat: bool = False
-    _looks: ServerQuestions = field(init=False)
-    _rows: dict[int, ReplayRow] = field(default_factory=dict)
-    _left_out: list[int] = field(default_factory=list)
-    _began: float = field(default_factory=time.monotonic)
-    _started_at: float = field(default_factory=time.time)
-    _run: str = field(default_factory=lambda: secrets.token_hex(6))
+    _looks: ServerQuestions = dataclasses.field(init=False)
+    _rows: dict[int, ReplayRow] = dataclasses.field(default_factory=dict)
+    _left_out: list[int] = dataclasses.field(default_factory=list)
+    _began: float = dataclasses.field(default_factory=time.monotonic)
+    _started_at: float = dataclasses.field(default_factory=time.time)
+    _run: str = dataclasses.field(default_factory=lambda: secrets.token_hex(6))
     _keep_text: bool = False
 
     def __post_init__(self) -> None:
@@ -283,8 +283,7 @@ def _notes(made: Replay) -> list[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class ServerQuestions:
+class ServerQuestions(Struct, frozen=True):
     """Questions to one place. None where the server does not tell."""
 
     place: EngineAddress

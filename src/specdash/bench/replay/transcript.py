@@ -13,11 +13,11 @@ import json
 import re
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from msgspec import Struct, field
+
 from specdash.core.errors import InputError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -43,8 +43,7 @@ class BrokenLineError(ValueError):
     """One line is not what a transcript holds; the message says what it is instead, and quotes nothing of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptLine:
+class TranscriptLine(Struct, frozen=True):
     """One line that is not empty. `value` is its JSON; where it is none, `broken` says why, and `value` is None."""
 
     number: int
@@ -128,21 +127,18 @@ _DROPPED = ("thinking", "redacted_thinking", "reasoning", "refusal", "server_too
 OPENAI_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptText:
+class TranscriptText(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """An image: its address or data where it is kept, and the words that stand for it where it is not sent."""
 
     note: str
     url: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUse:
+class ToolUse(Struct, frozen=True):
     """A tool call. `arguments` is JSON as text."""
 
     id: str
@@ -150,8 +146,7 @@ class ToolUse:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     """What a tool call brought."""
 
     id: str
@@ -161,8 +156,7 @@ class ToolResult:
 Block = TranscriptText | Image | ToolUse | ToolResult
 
 
-@dataclass(slots=True)
-class Contents:
+class Contents(Struct):
     """Reads contents. `images` keeps the images themselves; `left_out` counts blocks that were left out, by type."""
 
     images: bool = False
@@ -401,8 +395,7 @@ def _only(role: str, wanted: str, what: str) -> None:
 # A recorded session as turns that share their beginnings, and the requests that were made of them.
 
 
-@dataclass(slots=True, eq=False)
-class TranscriptTurn:
+class TranscriptTurn(Struct, eq=False):
     """One turn; `parent` is the one before it. Turns are shared between all prefixes that hold them."""
 
     role: str
@@ -448,8 +441,7 @@ class TranscriptTurn:
         return total
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TranscriptCall:
+class TranscriptCall(Struct, frozen=True, eq=False):
     """One request of the session: what was sent is everything up to and with the turn `last`."""
 
     number: int
@@ -472,8 +464,7 @@ class TranscriptCall:
         return joined(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(Struct, frozen=True):
     """A session. `skipped` are lines that were left out as broken, the first of them in words."""
 
     calls: tuple[TranscriptCall, ...]
@@ -517,8 +508,7 @@ class BrokenFileError(ValueError):
     """A line is broken, and broken lines are not to be skipped."""
 
 
-@dataclass(slots=True)
-class Assembly:
+class Assembly(Struct):
     contents: Contents
     wanted: int | None
     skip_broken: bool = False

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from specdash.system.data import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import argparse
 
 
-@dataclass(frozen=True, slots=True)
-class BenchAction:
+class BenchAction(Struct, frozen=True):
     """One action: its name, the module that implements it, its help, and what its exit codes mean where that wants
     saying.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.cli.options import add_own_server, add_settings, check_own_server, chosen_server, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, InputError
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     import argparse

@@ -7,16 +7,16 @@ import os
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from specdash.cli.options import add_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     import argparse
@@ -62,8 +62,7 @@ def add_options(parser: argparse.ArgumentParser, *, runs: int | None = 1) -> Non
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
 
 
-@dataclass(slots=True)
-class TrialWork:
+class TrialWork(Struct):
     """What is to be done, and what there is of it."""
 
     bed: ServiceBed | OwnBed
@@ -152,7 +151,7 @@ def begun(
         "fingerprint": fingerprint(bed.values, prompts, options, engine=args.engine),
         "bed": bed.words,
         "seed": args.seed,
-        "options": asdict(options),
+        "options": to_builtins(options),
         "prompts": [prompt.id for prompt in prompts],
         "schedule": schedule,
     }

@@ -8,9 +8,12 @@ import shlex
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from specdash.bench.report import StepProgress
 from specdash.cli.changes.apply_run import confirm, deployment_of, exit_code, report
@@ -22,7 +25,6 @@ from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ConflictError, ExitCode, InputError, RefusedError, SpecdashError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.paths import tune_runs_dir
-from specdash.system.data import dataclass
 from specdash.system.text import counted, duration, file_timestamp, gain, number, percent, significant
 from specdash.tune.model.gains import gains
 from specdash.tune.run.run_report import measured_gain
@@ -200,7 +202,7 @@ def status(*, as_json: bool) -> int:
     """How the newest run stands; 0 also when there is none."""
     run = newest_run(os.environ)
     if as_json:
-        print(json.dumps(None if run is None else {**asdict(run), "state": str(run.state)}, indent=1))
+        print(json.dumps(None if run is None else {**to_builtins(run), "state": str(run.state)}, indent=1))
     elif run is None:
         print("nothing was tuned yet")
     else:
@@ -236,8 +238,7 @@ def status_lines(run: TuneRun) -> list[str]:
 # Does what `specdash tune` was asked for: prepare, show, ask, run, report, and apply where that is wanted.
 
 
-@dataclass(frozen=True, slots=True)
-class TuneTarget:
+class TuneTarget(Struct, frozen=True):
     """Where it is tuned: the bed, and what is known of the service."""
 
     bed: ServiceBed | OwnBed
@@ -386,7 +387,7 @@ def _carried_out(
     directory = Path(earlier.directory) if earlier is not None else _new_directory(env)
     record = TuneRunRecord(directory)
     if earlier is None:
-        record.write_setup(Setup(asdict(prepared.options), prepared.fingerprint))
+        record.write_setup(Setup(to_builtins(prepared.options), prepared.fingerprint))
     loop: Loop | None = None
     printer.begin(prepared)
     error: SpecdashError | None = None
@@ -566,7 +567,7 @@ def abort() -> int:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(asdict(value), indent=1)
+    return json.dumps(to_builtins(value), indent=1)
 
 
 _EPILOG = (

@@ -15,8 +15,8 @@ from specdash.cli.options import add_settings, resolved_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.env_edit import printable
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
+from specdash.core.structs import json_of
 from specdash.core.target import normalise_url
-from specdash.system.data import json_of
 from specdash.system.text import percent
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import re
 import shutil
 import sys
 import threading
-from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any
+
+from msgspec import to_builtins
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import describe, unfinished
@@ -58,7 +59,7 @@ def plan_json(plan: ApplyPlan, env: Mapping[str, str]) -> dict[str, Any]:
     """The plan for `--dry-run --json`."""
     return {
         "refused": plan.refused,
-        "changes": [asdict(change.masked) for change in plan.changes],
+        "changes": [to_builtins(change.masked) for change in plan.changes],
         "edits": [edit_preview.as_json() for edit_preview in preview(plan, env)],
         "findings": [finding.as_json() for finding in plan.findings],
     }
@@ -117,7 +118,7 @@ def _step_line(progress: ApplyProgress) -> str:
 def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None) -> None:
     """The end of it: the record on stdout as JSON, or a few lines of text, without what `shown` has said already."""
     if as_json:
-        print(json.dumps(asdict(record), sort_keys=True))
+        print(json.dumps(to_builtins(record), sort_keys=True))
         return
     said = {finding.line for finding in shown.findings} if shown is not None else set()
     for warning in (warning for warning in record.warnings if warning not in said):

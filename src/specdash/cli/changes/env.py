@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
 
 from specdash.cli.options import (
     add_actions,
@@ -29,7 +30,7 @@ from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import REMOVED_KEYS
 from specdash.core.paths import backend_env_file, backups_dir, proxy_env_file
-from specdash.system.data import dataclass, json_of
+from specdash.core.structs import Masked, json_of
 from specdash.system.text import shortened, timestamp
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ _EITHERS_KEY = "LLAMA_CPP_BASE"
 """The proxy's, though it begins as the backend's do."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvSubject:
+class EnvSubject(Masked, Struct, frozen=True):
     """One env file, whose it is, and the service that reads it, where one is known."""
 
+    hidden = ("snapshot",)
+
     role: Role
-    snapshot: EnvSnapshot = field(repr=False)
+    snapshot: EnvSnapshot
     service: Service | None = None
 
     @property
@@ -166,8 +168,7 @@ def changes_json(changes: tuple[Change, ...]) -> list[dict[str, Any]]:
 _LONGEST_VALUE = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """A backup with the changes from it to the next version, None where one of the two is damaged. `differs` says
     whether anything was changed at all."""
 
@@ -346,7 +347,7 @@ def _explain(args: argparse.Namespace) -> int:
         close = difflib.get_close_matches(args.key.upper(), known, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "docs/settings.md lists them all"
         raise InputError(f"{args.key}: no such key; {hint}")
-    print_answer(asdict(found), _explained(found), as_json=args.json)
+    print_answer(to_builtins(found), _explained(found), as_json=args.json)
     return ExitCode.OK
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.cli.changes.apply import wanted_values
 from specdash.cli.changes.env import no_env_file, subjects, subjects_of_services
@@ -13,7 +15,7 @@ from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add
 from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, Finding, InputError, Severity
-from specdash.system.data import dataclass
+from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
     import argparse
@@ -28,13 +30,14 @@ _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.IN
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 
 
-@dataclass(frozen=True, slots=True)
-class PreflightRequest:
+class PreflightRequest(Masked, Struct, frozen=True):
     """One service to check: its env file and what shall be in it."""
+
+    hidden = ("after",)
 
     role: Role
     env_file: Path
-    after: Mapping[str, str] = field(repr=False)
+    after: Mapping[str, str]
     changed: frozenset[str]
     service: Service | None
     other: PreflightRequest | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_actions, print_answer, print_json
 from specdash.core.errors import ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import table
 
 if TYPE_CHECKING:

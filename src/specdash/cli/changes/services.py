@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
 from specdash.control.deployment import (
     BY_SYSTEMD,
@@ -32,7 +34,7 @@ from specdash.control.services.clients import client_view
 from specdash.control.services.units import PROXY_SOCKET, RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, errors
-from specdash.system.data import dataclass, json_of
+from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, plain, table, timestamp
 
 if TYPE_CHECKING:
@@ -98,8 +100,7 @@ def run(args: argparse.Namespace) -> int:
     return _act(args.action, _chosen(args.role))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A service: of systemd, or one that runs without it."""
 
     role: Role

@@ -6,8 +6,9 @@ Read-only: no tool changes a setting, starts or stops anything, and none gives a
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import to_builtins
 
 from specdash import __version__
 from specdash.cli.options import (
@@ -142,7 +143,7 @@ def _what_may_be_set(service: Literal["backend", "proxy"] = "backend") -> dict[s
     from specdash.core.env_edit import all_keys
 
     role = Role(service)
-    return {"service": service, "settings": [asdict(entry) | {"role": service} for entry in all_keys(role)]}
+    return {"service": service, "settings": [to_builtins(entry) | {"role": service} for entry in all_keys(role)]}
 
 
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (

@@ -13,8 +13,8 @@ from specdash.cli.options import MOMENTS_AGO, accept_as_value, add_actions, prin
 from specdash.core import paths
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.moments import even_step, parse_length, parse_moment
+from specdash.core.structs import json_of
 from specdash.insight.charts import CHARTS, Metric
-from specdash.system.data import json_of
 from specdash.system.text import duration, timestamp
 
 if TYPE_CHECKING:

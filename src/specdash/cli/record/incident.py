@@ -7,11 +7,12 @@ import re
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from specdash.cli.options import (
     add_settings,

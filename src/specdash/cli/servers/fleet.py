@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
 
 from specdash.cli import on
 from specdash.cli.options import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from specdash.core.errors import ExitCode
-from specdash.system.data import json_of
+from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, clean, table
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import psutil
+from msgspec import Struct
 
 from specdash.backend import settings
 from specdash.control.services import systemd
@@ -18,7 +19,6 @@ from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, PASSED_ON
 from specdash.core.parameters import ValueKind
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.target import local_port
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +31,7 @@ _VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
 _UNIT = re.compile(r"([^/]+\.service)(?:/[^/]*)?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(Struct, frozen=True):
     """What was found: `values` are an env file's, with secrets; `ending` is the command that ends what runs now."""
 
     role: Role

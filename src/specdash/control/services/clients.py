@@ -6,13 +6,14 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.collect.run_records import live_backends, live_proxies, started_last
 from specdash.control.services.setup import values_of
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import mapping
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 _ANSWER_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class ClientView:
+class ClientView(Struct, frozen=True):
     """The address to ask, its model (None: not known yet) and whether turns are answered now. `key` names the variable
     and the file that hold the key which clients need; `proxy` is whether the Anthropic API is there."""
 

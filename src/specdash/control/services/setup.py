@@ -9,6 +9,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.control.services import systemd, units
 from specdash.core import paths
 from specdash.core.changes import Role
@@ -16,7 +18,6 @@ from specdash.core.envfile import quote, read_values
 from specdash.core.errors import InputError, NotWrittenError, ServiceError
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.sockets import short_path
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _BACKEND_PORT = 8080
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(Struct, frozen=True):
     """A file as it will be. `before` is None where there is none yet."""
 
     path: Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -16,24 +15,26 @@ import sys
 import tarfile
 import tempfile
 from contextlib import suppress
-from dataclasses import field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct, field
 
 from specdash import __version__
 from specdash.collect.run_records import is_alive, notes
 from specdash.core import paths
 from specdash.core.errors import NotWrittenError
 from specdash.core.records import ProxyRecord, RunRecord
+from specdash.core.structs import Masked
 from specdash.export import snapshot
 from specdash.export.charts_svg import Marker, Plot, draw
 from specdash.export.incident.redaction import TABLE, Names, diffs, redacted, shown, spellings
 from specdash.export.incident.summary import state_sentence, summary
 from specdash.insight.charts import CHARTS, Metric
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.text import file_timestamp
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ LONGEST_SPAN_S = 86400.0
 """The longest span that one bundle may be about."""
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentSpan:
+class IncidentSpan(Struct, frozen=True):
     """The time that a bundle is about."""
 
     since: float
@@ -76,26 +76,25 @@ class IncidentSpan:
         return begin <= self.until and (end is None or end >= self.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """A part that the bundle does not have, and why, in words without a full stop."""
 
     part: str
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class EnvVersion:
+class EnvVersion(Masked, Struct, frozen=True):
     """One text of an env file. `at` is when it was replaced by the next one, None for the file as it is now."""
 
-    text: str = field(repr=False)
+    hidden = ("text",)
+
+    text: str
     at: float | None = None
     number: int | None = None
     """The number of the backup that holds it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvPart:
+class EnvPart(Struct, frozen=True):
     """One service's env file: as it is now, and the versions that were replaced within the span, oldest first."""
 
     role: Role
@@ -104,14 +103,15 @@ class EnvPart:
     before: tuple[EnvVersion, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Masked, Struct, frozen=True):
     """Everything that a bundle is written from."""
+
+    hidden = ("redactor", "extract", "command")
 
     made: float
     span: IncidentSpan
     url: str
-    redactor: Redactor = field(repr=False)
+    redactor: Redactor
     picture: Picture | None = None
     alerts: tuple[Alert, ...] = ()
     """Those of the span, oldest first."""
@@ -121,14 +121,14 @@ class Parts:
     applies: tuple[ApplyRecord, ...] = ()
     rules: Mapping[str, RuleSpec] = field(default_factory=dict)
     series: Mapping[Metric, tuple[tuple[float, float | None], ...]] = field(default_factory=dict)
-    extract: Callable[[Path], int] | None = field(default=None, repr=False)
+    extract: Callable[[Path], int] | None = None
     """Writes the record of the span to a file, redacted; the number of its readings."""
     envs: tuple[EnvPart, ...] = ()
     log: Excerpt | None = None
     proxy_events: tuple[ProxyEvent, ...] = ()
     versions: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
-    command: tuple[str, ...] | None = field(default=None, repr=False)
+    command: tuple[str, ...] | None = None
     run_records: tuple[Mapping[str, Any], ...] = ()
     missing: tuple[Missing, ...] = ()
     anonymised: bool = False
@@ -197,9 +197,9 @@ def run_records(env: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
 
 
 def _record(record: RunRecord | ProxyRecord) -> dict[str, Any]:
-    from dataclasses import asdict
+    from msgspec import to_builtins
 
-    return {**asdict(record), "alive": is_alive(record)}
+    return {**to_builtins(record), "alive": is_alive(record)}
 
 
 def _system() -> str:
@@ -245,22 +245,24 @@ _UNFIT = re.compile(r"[^\w.@-]+")
 """What of a server's name may be no part of a file's."""
 
 
-@dataclass(frozen=True, slots=True)
-class BundleFile:
+class BundleFile(Masked, Struct, frozen=True):
     """One file of the bundle."""
+
+    hidden = ("data",)
 
     name: str
     what: str
-    data: bytes = field(repr=False)
+    data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Masked, Struct, frozen=True):
     """A bundle that is not written yet."""
+
+    hidden = ("data",)
 
     name: str
     manifest: dict[str, Any]
-    data: bytes = field(repr=False)
+    data: bytes
     """The .tar.gz."""
 
 
@@ -340,7 +342,7 @@ def assemble(parts: Parts, label: str = "") -> Bundle:
     name = f"specdash-incident-{file_timestamp(parts.made)}{f'-{own}' if own else ''}"
     members = [_checked(member, parts, missing) for member in _members(clean, parts, missing)]
     there = [member for member in members if member is not None]
-    clean = dataclasses.replace(clean, missing=tuple(redacted(missing, parts.redactor)))
+    clean = msgspec.structs.replace(clean, missing=tuple(redacted(missing, parts.redactor)))
     drawn = [
         (CHARTS[metric].title, _plot_name(metric)) for metric in map(Metric, PLOTTED) if _has(there, _plot_name(metric))
     ]
@@ -356,7 +358,7 @@ def assemble(parts: Parts, label: str = "") -> Bundle:
 
 def _redacted(parts: Parts) -> Parts:
     redactor = parts.redactor
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         parts,
         url=redactor.text(parts.url),
         picture=redacted(parts.picture, redactor),
@@ -380,7 +382,7 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
         data = redactor.data(snapshot.to_json(clean.picture))
         yield BundleFile("snapshot.json", "the server as it was when this was written (docs/snapshot.md)", _json(data))
         gpu = {
-            "gpus": [dataclasses.asdict(gpu) for gpu in clean.picture.gpu.gpus],
+            "gpus": [msgspec.to_builtins(gpu) for gpu in clean.picture.gpu.gpus],
             "unavailable": clean.picture.gpu.unavailable,
         }
         yield BundleFile("gpu.json", "the GPUs, or why there are none", _json(gpu))
@@ -388,13 +390,13 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
     yield BundleFile(
         "alerts.json",
         "alerts of the span, with their evidence",
-        _json([dataclasses.asdict(alert) for alert in clean.alerts]),
+        _json([msgspec.to_builtins(alert) for alert in clean.alerts]),
     )
     yield BundleFile(
-        "events.json", "what happened, in order", _json([dataclasses.asdict(event) for event in clean.events])
+        "events.json", "what happened, in order", _json([msgspec.to_builtins(event) for event in clean.events])
     )
     yield BundleFile(
-        "applies.json", "changes that specdash applied", _json([dataclasses.asdict(apply) for apply in clean.applies])
+        "applies.json", "changes that specdash applied", _json([msgspec.to_builtins(apply) for apply in clean.applies])
     )
     for part in parts.envs:
         yield BundleFile(
@@ -416,7 +418,9 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
         yield BundleFile("proxy-events.jsonl", "the proxy's requests and guardrail actions", text.encode())
     yield BundleFile("versions.json", "versions of everything that matters", _json(clean.versions))
     host = (
-        dataclasses.asdict(clean.picture.host) if clean.picture is not None and clean.picture.host is not None else None
+        msgspec.to_builtins(clean.picture.host)
+        if clean.picture is not None and clean.picture.host is not None
+        else None
     )
     machine = {**clean.machine, "now": host, "backend_command": clean.command}
     yield BundleFile("machine.json", "the host, and the backend's command line", _json(machine))

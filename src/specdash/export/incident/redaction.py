@@ -14,12 +14,14 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as url_quote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyRecord, Change, is_secret
 from specdash.core.envfile import parse, quote
@@ -42,7 +44,6 @@ from specdash.insight.picture import (
 )
 from specdash.insight.request import ServedRequest
 from specdash.llama.log.safe import ELLIPSIS, own_seconds, safe_error, safe_event, safe_text, safe_word
-from specdash.system.data import dataclass
 from specdash.system.text import timestamp
 
 if TYPE_CHECKING:
@@ -61,8 +62,7 @@ _NAMING_FLAG = (
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s'\",;&]+)"
 
 
-@dataclass(frozen=True, slots=True)
-class SecretKind:
+class SecretKind(Struct, frozen=True):
     """One kind of secret: how it is recognised, and what stands in its place."""
 
     name: str
@@ -114,8 +114,7 @@ TABLE: tuple[SecretKind, ...] = (
 """Applied in this order, everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """What `--anonymise` takes out besides: this machine's names, its user, its home, and where files are."""
 
     hosts: tuple[str, ...] = ()

@@ -8,6 +8,8 @@ import re
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash import __version__
 from specdash.core.changes import ApplyOutcome
 from specdash.export.incident.redaction import changed_lines
@@ -18,7 +20,6 @@ from specdash.llama.log import LINE_CLASSES
 from specdash.llama.log.forms import split_port
 from specdash.llama.log.safe import bare, recognise, safe_line
 from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES, SERVER_STARTING
-from specdash.system.data import dataclass
 from specdash.system.stats import median
 from specdash.system.text import (
     UNKNOWN,
@@ -63,8 +64,7 @@ _CHATTER = frozenset({"verification_step", "request_detail", "prefill_progress",
 """Classes of which a request prints many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True):
     """What is shown of a log, one text a line; how many lines of the span were looked at, and what each class had."""
 
     path: str
@@ -77,8 +77,7 @@ class Excerpt:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     raw: bytes
     known: ReadLine
     wall: float | None
@@ -238,16 +237,14 @@ def _title(name: str) -> str:
 LEAST_SAMPLES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Pivot:
+class Pivot(Struct, frozen=True):
     """The moment that separates before and after, and what it was."""
 
     at: float
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentFigure:
+class IncidentFigure(Struct, frozen=True):
     """One series: medians of both sides, None where there are too few values. A unit of % has fractions."""
 
     title: str

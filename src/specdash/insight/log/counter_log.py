@@ -7,8 +7,9 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.readings import Counters
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +25,7 @@ _ZERO = Counters()
 _MONOTONE = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "verification_steps")
 
 
-@dataclass(frozen=True, slots=True)
-class Scrape:
+class Scrape(Struct, frozen=True):
     """Counters at one moment (monotonic seconds)."""
 
     at: float

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.core.log_facts import (
     CheckpointEvent,
     LogBatch,
@@ -17,7 +19,6 @@ from specdash.core.log_facts import (
 )
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.llama.log.server_lines import SERVER_STARTING
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +34,7 @@ _MAX_EVENTS = 200
 _MAX_STATISTICS = 256
 
 
-@dataclass(slots=True)
-class CheckpointTotals:
+class CheckpointTotals(Struct):
     """Checkpoint events of one kind and action: how many, and the sizes in MiB of those whose line gives one."""
 
     count: int = 0

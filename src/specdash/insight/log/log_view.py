@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import field, replace
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
@@ -34,7 +36,6 @@ from specdash.insight.log.counter_log import KEEP_S
 from specdash.insight.picture import CheckpointCounts, GroupFigures, TypeFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
-from specdash.system.data import dataclass
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
@@ -86,8 +87,7 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
 MINUTE = 60
 
 
-@dataclass(slots=True)
-class _Storm:
+class _Storm(Struct):
     count: int
     first_at: float
     last_at: float
@@ -114,8 +114,7 @@ class _Storm:
         return float(sum(self.ring[second % MINUTE] for second in range(first, self.second + 1)))
 
 
-@dataclass(frozen=True, slots=True)
-class StormView:
+class StormView(Struct, frozen=True):
     """One class at one moment; times are monotonic seconds."""
 
     warning: str
@@ -288,8 +287,7 @@ LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Stretch(Struct, frozen=True):
     answers: int = 0
     drafts: DraftTally = NO_DRAFTS
     tokens: float = 0.0
@@ -312,8 +310,7 @@ class _Stretch:
         )
 
 
-@dataclass(slots=True)
-class _Answer:
+class _Answer(Struct):
     """One running answer, with what it adds to each stretch. `traced` counts the tokens of its steps; a step without a
     draft leaves no trace, so the progress lines' count overrules it."""
 
@@ -510,8 +507,7 @@ FRESH_S = 5.0
 """A line this young when it is read happened now; an older one was in the file before we looked."""
 
 
-@dataclass(slots=True)
-class SlotSteps:
+class SlotSteps(Struct):
     """Verification steps of a slot's current task.
 
     `first_s` and `last_s` are the time stamps of its first and last step in the log, replays included, in seconds since
@@ -526,8 +522,7 @@ class SlotSteps:
     """How many of its steps, replays included, went back to a checkpoint."""
 
 
-@dataclass(slots=True)
-class LatestBatch:
+class LatestBatch(Struct):
     """The current part of a batch: its verification steps, and timings of requests that ended and
     were long enough to have a speed.
 

@@ -7,9 +7,11 @@ not print what was cached: there it is what the slot held at the end, less the a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import PREFILL, speed
 from specdash.core.readings import Source
@@ -19,7 +21,6 @@ from specdash.insight.proxy.read_again import read_again, summed
 from specdash.insight.rates import lifetime_rates
 from specdash.insight.request import of_event, told_ttft
 from specdash.insight.speculation.acceptance import resolution
-from specdash.system.data import dataclass
 from specdash.system.stats import median, share
 from specdash.system.text import counted, duration, percent, seconds
 
@@ -50,8 +51,7 @@ NO_COUNTERS = "/metrics does not count it (builds since August 2026 do)"
 _EVICTIONS = ("prompt_cache_evicted", "prompt_cache_skipped")
 
 
-@dataclass(frozen=True, slots=True)
-class _Sums:
+class _Sums(Struct, frozen=True):
     cached: int
     processed: int
     basis: str

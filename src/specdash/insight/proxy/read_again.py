@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct
+
 from specdash.system.text import percent, seconds
 
 if TYPE_CHECKING:
@@ -40,8 +41,7 @@ OF_CLIENT = frozenset({Reason.SYSTEM, Reason.TOOLS, Reason.MESSAGE, Reason.LEFT_
 """What the client can leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAgain:
+class ReadAgain(Struct, frozen=True):
     """One prompt that was read again, in part or from its start."""
 
     reason: Reason
@@ -113,8 +113,7 @@ def _reason(request: ServedRequest, dropped: bool) -> tuple[Reason, str]:
     return Reason.UNKNOWN, ""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAgainSum:
+class ReadAgainSum(Struct, frozen=True):
     """All of one reason."""
 
     reason: Reason

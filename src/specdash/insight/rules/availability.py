@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
 from specdash.core.records import AlertSeverity, Symptom

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from specdash.core.records import Alert, AlertEvent, AlertSeverity, Drafting, Transition
 from specdash.insight.rules.catalogue import UnjudgeableError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,8 +99,7 @@ SUBJECTS = 40
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     """One symptom: since when without a break, when last and when last as bad as its alert says (monotonic), and that
     alert once it is raised."""
 
@@ -109,8 +109,7 @@ class _Seen:
     as_bad: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Unjudged:
+class Unjudged(Struct, frozen=True):
     """A rule that could not be judged, and why."""
 
     rule: str

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.core.config import near
 from specdash.core.env_edit import printable
@@ -23,7 +25,6 @@ from specdash.core.errors import InputError
 from specdash.core.records import Alert, AlertSeverity, Symptom
 from specdash.core.removed import removed_rule
 from specdash.insight.rules.scene import RuleScene
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from specdash.core.readings import Source
@@ -41,8 +42,7 @@ PLACEHOLDERS: Mapping[str, str] = {
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Runbook:
+class Runbook(Struct, frozen=True):
     """The texts of one rule as they are shown."""
 
     meaning: str
@@ -82,8 +82,7 @@ class UnjudgeableError(Exception):
     """What a rule raises where it cannot tell: the words say why. Its alerts stay as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleSpec:
+class RuleSpec(Struct, frozen=True):
     """The texts and limits of one rule."""
 
     id: str
@@ -122,8 +121,7 @@ class RuleSpec:
     enabled: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule: its texts and limits, and the function that judges."""
 
     spec: RuleSpec

@@ -6,13 +6,14 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.proxy_events import Guardrail, RequestOutcome
 from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
 from specdash.insight.rules.scene import increase
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,8 +102,7 @@ def more_context(scene: RuleScene) -> Fix:
     return (("LLAMA_CTX_SIZE", str(2 * total)),)
 
 
-@dataclass(frozen=True, slots=True)
-class CounterGrowth:
+class CounterGrowth(Struct, frozen=True):
     """How much totals grew, and in how many looks the first of them did."""
 
     totals: tuple[float, ...]
@@ -144,8 +144,7 @@ def _gain(before: float | None, after: float | None) -> float | None:
 # since specdash watches. Each is a lower bound of what happened, so the larger one holds.
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRequests:
+class EndedRequests(Struct, frozen=True):
     """Requests that ended. `ended` are their events, newest first, where these can be read."""
 
     total: int = 0
@@ -225,8 +224,7 @@ SAME_LENGTH = 0.9
 LEAST_SIMILAR = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class LostCache:
+class LostCache(Struct, frozen=True):
     """`requests` of the `of` that could have used a cache read again `tokens` that it had held."""
 
     requests: int = 0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from specdash.core.readings import ReadingStatus, Source
+from specdash.core.structs import Masked
 from specdash.core.target import is_local
 from specdash.insight.picture import BackendState
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +39,7 @@ _UP = frozenset(
 _SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """One start, at monotonic time `at` and Unix time `wall`. `again` is False for one before which nothing ran while
     it was watched."""
 
@@ -144,8 +145,7 @@ _THIN_EVERY = 64
 _SHARED = ("totals", "live", "guardrails")
 
 
-@dataclass(frozen=True, slots=True)
-class PictureSample:
+class PictureSample(Struct, frozen=True):
     """A picture in short, at monotonic time `at`. Totals are since the server's start; None is unknown."""
 
     at: float
@@ -306,15 +306,16 @@ def increase(values: Sequence[float | None]) -> float | None:
     return grown
 
 
-@dataclass(frozen=True, slots=True)
-class RuleScene:
+class RuleScene(Masked, Struct, frozen=True):
     """One moment to judge. `picture` has no alerts yet; `past.last` belongs to the same moment."""
+
+    hidden = ("_made",)
 
     picture: Picture
     past: PictureHistory
     samples: Samples
     """Finished requests, of the log and of the proxy's events."""
-    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, made once for all rules that judge this scene."""

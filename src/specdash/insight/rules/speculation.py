@@ -7,6 +7,8 @@ from itertools import islice
 from math import inf, sqrt
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.changes import ApplyOutcome, Role
 from specdash.core.masking import MASK
 from specdash.core.readings import Source
@@ -17,7 +19,6 @@ from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import grown_while_still, of_late, parameter
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
-from specdash.system.data import dataclass
 from specdash.system.stats import wilson
 from specdash.system.text import UNKNOWN, number, percent
 
@@ -45,8 +46,7 @@ LEAST_DRAFTED = 8
 _CONTEXTS = (1024, 4096, 16384, 65536)
 
 
-@dataclass(frozen=True, slots=True)
-class StrataComparison:
+class StrataComparison(Struct, frozen=True):
     """Recent requests against earlier ones of the same strata."""
 
     recent: int
@@ -332,8 +332,7 @@ def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Vain:
+class _Vain(Struct, frozen=True):
     """The longest stretch up to now in which so few draft tokens were accepted that no drafter could pay."""
 
     drafted: float = 0.0

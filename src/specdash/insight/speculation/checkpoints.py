@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.readings import Counters, Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type

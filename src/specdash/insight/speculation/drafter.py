@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.speculation import PUBLISHED, Rollback
@@ -17,7 +19,6 @@ from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.estimate import draft_costs_of
 from specdash.insight.speedup.speedup import verify_costs_of
 from specdash.insight.speedup.verdict import WITHOUT, advice
-from specdash.system.data import dataclass
 from specdash.system.text import ordinal, percent
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 # the present length were never tried and are not estimated.
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """What one verification step of some draft length does on average."""
 
     tokens: float
@@ -50,8 +50,7 @@ class Round:
     """Tokens that a step which rejects would have to decode again, over all steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepCosts:
+class StepCosts(Struct, frozen=True):
     """What a step costs beside the decode of one token, in decodes of one token."""
 
     draft_token: float = 0.0
@@ -146,16 +145,14 @@ _CLAMP = re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)")
 _REDUCE = re.compile(r"reduced from (\d+) to (\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lengths:
+class _Lengths(Struct, frozen=True):
     asked: int | None
     block: int | None
     effective: int | None
     clamps: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class _Own(Struct, frozen=True):
     """What the drafter did, over one time. `positions` may lack trailing ones, which were never accepted."""
 
     positions: tuple[float, ...] = ()
@@ -321,8 +318,7 @@ def _assumed(state: TargetState, main: SpecType, lengths: _Lengths, own: _Own) -
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Costing:
+class _Costing(Struct, frozen=True):
     """From what the cost of a step is known. `call` is a decode call's, in decodes of one token."""
 
     call: float | None
@@ -392,8 +388,7 @@ def _words(known: _Costing) -> str:
     return f"assumed: {verify}, drafting one {costs.draft_token:.2g}"
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterFigures:
+class DrafterFigures(Struct, frozen=True):
     """The figures behind the sentence; see `DrafterPicture`."""
 
     drafts_with_model: bool

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.masking import flags_of, speculation
 from specdash.core.readings import FailureKind, HealthStatus, Props, Slots, Source
 from specdash.core.records import SEE_LOG, Drafting, unexplained
@@ -17,7 +19,6 @@ from specdash.insight.picture import DraftingPicture
 from specdash.insight.request import NO_DRAFTS
 from specdash.insight.speculation.acceptance import between
 from specdash.llama.start_failures import StartFailure, explain, unspoken
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from specdash.core.records import StartCheck
@@ -28,8 +29,7 @@ PROBLEM_CLASSES = ("spec_init_failed", "vocab_mismatch", "spec_unsupported", "dr
 _TYPE = "spec-type"
 
 
-@dataclass(frozen=True, slots=True)
-class DraftingEvidence:
+class DraftingEvidence(Struct, frozen=True):
     """What there is to judge by. None is unknown."""
 
     slots: tuple[bool, ...] | None = None

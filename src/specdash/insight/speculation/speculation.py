@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
 from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from specdash.core.readings import Slots
@@ -58,8 +59,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Drafted:
+class _Drafted(Struct, frozen=True):
     """What was drafted in a window, and who tells it."""
 
     window: DraftTally

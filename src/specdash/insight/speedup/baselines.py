@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from dataclasses import replace
 from math import exp, inf, log, sqrt
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyOutcome
 from specdash.core.records import BaselineMethod
 from specdash.insight.picture import SpeedUpNeed
-from specdash.system.data import dataclass
 from specdash.system.stats import Z_95, median
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ _HARMLESS_KEYS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DecodingServer:
+class DecodingServer(Struct, frozen=True):
     """What is known of the server that decodes; None is unknown, and compared with nothing."""
 
     model: str | None
@@ -57,8 +57,7 @@ class DecodingServer:
     gpu: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedDecode:
+class ExpectedDecode(Struct, frozen=True):
     """Decode without speculation: seconds a token, and the standard deviation of its logarithm."""
 
     seconds: float

@@ -10,10 +10,11 @@ from itertools import pairwise
 from math import exp, log, sqrt
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.core.proxy_events import DECODE, speed
 from specdash.insight.picture import GroupFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
-from specdash.system.data import dataclass
 from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def draft_costs_of(types: Sequence[SpecType], drafted_per_step: float) -> tuple[
     return DRAFT_COSTS
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeTotals:
+class DecodeTotals(Struct, frozen=True):
     """What requests did in all. The steps of `drafts` are decode calls of the target, replays included."""
 
     requests: int = 0
@@ -168,8 +168,7 @@ def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[
     return needed, max(0.0, acceptance) if acceptance <= 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """A request against its baseline: seconds without and with speculation."""
 
     without: float

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import replace
 from itertools import accumulate, pairwise, takewhile
 from math import exp, inf, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
@@ -37,7 +39,6 @@ from specdash.insight.speedup.estimate import (
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
-from specdash.system.data import dataclass
 from specdash.system.stats import Z_95, Interval
 from specdash.system.text import percent
 
@@ -121,8 +122,7 @@ TOO_GOOD = f"by the baseline, a step with a draft would take less time than one 
 OFF = "the server does not speculate"
 
 
-@dataclass(frozen=True, slots=True)
-class _Pool:
+class _Pool(Struct, frozen=True):
     """The requests to judge. `every` are all that may have run beside them."""
 
     chosen: tuple[ServedRequest, ...]

@@ -6,15 +6,16 @@ What it rests on is `insight.speedup.speedup`; docs/speedup.md explains both.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import NO_SPECULATION
 from specdash.insight.picture import BackendState, Basis, Paying, SpeedUpNeed
-from specdash.system.data import dataclass
 from specdash.system.text import clean, percent, rate
 
 if TYPE_CHECKING:
@@ -56,8 +57,7 @@ class VerdictStep(StrEnum):
 COMMANDS = {VerdictStep.BASELINE: "specdash baseline record", VerdictStep.TUNE: "specdash tune"}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether speculation pays, in words. Empty text is nothing to say."""
 
     kind: VerdictKind

@@ -20,8 +20,9 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from specdash.core.log_facts import LogFact, ServerEvent
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +51,7 @@ class ServerEnd(StrEnum):
     """It goes on; a request fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """Why a server ended, or runs without speculation.
 
     It is named where the regular expression `pattern` fits a line of the log (and `also` another), or, without one,
@@ -92,8 +92,7 @@ class TimingHeader(NamedTuple):
 Made = LogFact | PrintedStep | TimingHeader
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LineClass:
+class LineClass(Struct, frozen=True, eq=False):
     """One kind of log line.
 
     `make` gets the named fields of a line, and `at_s`, its time stamp in seconds since the server's start; it returns

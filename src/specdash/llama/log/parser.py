@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from dataclasses import replace
 from itertools import compress, groupby
 from math import inf
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
@@ -34,7 +36,6 @@ from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING
 from specdash.llama.log.forms import DIGITS, PrintedStep, TimingHeader, split_port
 from specdash.llama.log.server_lines import SERVER_STARTING
 from specdash.llama.log.trouble_lines import BEFORE_START
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,8 +47,7 @@ RUN_S: Final = 1.0
 _MAX_SLOTS = 1024
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     slot: int
     task: int
     first_s: float | None

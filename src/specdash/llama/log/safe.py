@@ -11,12 +11,13 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY, REMOVED_FLAGS, REMOVED_KEYS
 from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.log import GRAMMAR, OTHER_ERROR, OTHER_WARNING, UNKNOWN, warning_class
 from specdash.llama.log.forms import FIELD, SLOT, split_port, stamp_seconds
 from specdash.llama.log.parser import ANSI
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from specdash.core.log_facts import ServerEvent
@@ -43,8 +44,7 @@ _SHAPED: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SafeLine:
+class SafeLine(Struct, frozen=True):
     """A rebuilt line; it begins with the seconds since the server's start, where the line's own clock has them."""
 
     line_class: str

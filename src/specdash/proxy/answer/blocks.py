@@ -7,9 +7,9 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from specdash.proxy.http.responses import object_of
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,22 +18,19 @@ if TYPE_CHECKING:
 # An answer piece by piece, in the order of the model.
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Visible text; two in a row belong to one block."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Thinking:
+class Thinking(Struct, frozen=True):
     """Reasoning text; two in a row belong to one block."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolStart:
+class ToolStart(Struct, frozen=True):
     """A tool call begins; its id and name are complete. `index` numbers calls as the upstream does, from 0."""
 
     index: int
@@ -41,21 +38,18 @@ class ToolStart:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Struct, frozen=True):
     """A piece of the JSON text of the input of the call with that index."""
 
     index: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Nothing more has been read yet: what came so far may be sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The answer is over."""
 
 
@@ -63,8 +57,7 @@ Piece = Text | Thinking | ToolStart | Arguments | Pause | End
 PAUSE, END = Pause(), End()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A complete tool call; `arguments` is JSON text as the model wrote it."""
 
     id: str
@@ -72,8 +65,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Tokens of one upstream call, or of several when added up. `prompt` includes `cached`."""
 
     prompt: int = 0
@@ -190,8 +182,7 @@ def signature_of(thinking: str) -> str:
 # A whole answer, kept: for clients that do not stream, and for guardrails that look before the client sees.
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """One block; its `texts` join to its text or to the JSON of the `call`'s input."""
 
     kind: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.proxy.answer.assembler import AnswerAssembler
 from specdash.proxy.answer.blocks import END, Arguments, End, MessageBuilder, Text, Thinking, ToolStart
 from specdash.proxy.guardrails.openings import Openings
 from specdash.proxy.guardrails.repetition import RepetitionWatch
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     Pieces = AsyncGenerator[Piece, None]
 
 
-@dataclass(slots=True)
-class Attempt:
+class Attempt(Struct):
     """One call of the upstream: its answer, and what the filters found in it and kept back.
 
     `limit` is the number of calls that the client takes, None for any. `draft` is what passed the filters where the

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
@@ -26,7 +27,6 @@ from specdash.proxy.guardrails.written import IN_TEXT, ToolUseFault, echoed_rule
 from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,8 +44,7 @@ _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON o
 _NOT_READ = "(A tool call is left out here: it could not be read.)"
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """What is wrong with an answer: the guardrail that found it, and for a malformed tool call what is malformed.
 
     EMPTY_RESPONSE: the model stopped without a word or a call. MALFORMED_TOOL: a tool call that no client can take, or

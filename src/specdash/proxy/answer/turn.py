@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
 from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, Text, Usage
@@ -17,7 +18,6 @@ from specdash.proxy.guardrails.tools import narrow, supplemented
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
 from specdash.proxy.upstream.window import admitted, learn_models, upstream_model
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -75,8 +75,7 @@ class Deadline:
 # The order of the guardrails on the way in: from a client's request and its session to the body sent upstream.
 
 
-@dataclass(slots=True)
-class PreparedRequest:
+class PreparedRequest(Struct):
     """A request that is ready to be sent.
 
     `request` is what the guardrails made of it, `body` the chat completions body, `estimate` the uncalibrated estimate

@@ -6,17 +6,15 @@ and the `GuardrailNote`s to tell; it changes nothing by itself, and a healthy tu
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from specdash.system.data import dataclass
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from specdash.core.proxy_events import Guardrail, GuardrailAction
 
 
-@dataclass(frozen=True, slots=True)
-class GuardrailNote:
+class GuardrailNote(Struct, frozen=True):
     """What a guardrail did, for events, counters and the log. `facts` are numbers and names, never prompt text."""
 
     guardrail: Guardrail

@@ -7,17 +7,17 @@ roles still alternate. Whether a message is such a boundary depends on what is b
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+import msgspec.structs
 import orjson
+from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.translate.parse import Message
 from specdash.proxy.translate.translate import parts_of, without_reminders
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -110,8 +110,7 @@ RESET_MARKER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryCut:
+class HistoryCut(Struct, frozen=True):
     """Where a history was cut: before the message at `index`, which `digest` identifies."""
 
     index: int
@@ -141,7 +140,7 @@ def cut_back(
             note = GuardrailNote(Guardrail.CONTAMINATION, GuardrailAction.APPLIED, facts)
     if cut is None:
         return request, None, None
-    return dataclasses.replace(request, messages=cut_messages(messages, cut.index, RESET_MARKER)), cut, note
+    return msgspec.structs.replace(request, messages=cut_messages(messages, cut.index, RESET_MARKER)), cut, note
 
 
 def _boundary(messages: Sequence[Message], keep_last: int) -> int:
@@ -316,7 +315,7 @@ def prune(
         "window": window,
     }
     note = GuardrailNote(Guardrail.CONTEXT_PRUNE, GuardrailAction.APPLIED, facts)
-    return dataclasses.replace(request, messages=kept), note
+    return msgspec.structs.replace(request, messages=kept), note
 
 
 def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, float] | None:
@@ -334,7 +333,7 @@ def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, 
     return threshold * window - fixed, target * window - fixed
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Growth:
     """The fold over a history. `cut` is the first kept message after the head, `shortened` those with cut results."""
 
@@ -343,15 +342,15 @@ class _Growth:
     head: int
     limit: float
     goal: float
-    cut: int = field(init=False)
+    cut: int = dataclasses.field(init=False)
     body: int = 0
     """Size of the messages from the cut on, as they are sent."""
     removed: int = 0
     """Size of the text that stands for what was removed."""
-    boundaries: list[int] = field(default_factory=list)
+    boundaries: list[int] = dataclasses.field(default_factory=list)
     """Where the cut can still move to."""
-    shortened: dict[int, Message] = field(default_factory=dict)
-    sent: list[int] = field(init=False)
+    shortened: dict[int, Message] = dataclasses.field(default_factory=dict)
+    sent: list[int] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.cut = self.head

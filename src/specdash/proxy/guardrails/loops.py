@@ -7,15 +7,16 @@ which a call waits polls, and turns whose tools take long are at least no tight 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
+
+import msgspec.structs
+from msgspec import Struct
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, results_of, with_text
 from specdash.proxy.translate.translate import result_parts
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +53,7 @@ STOP_MARKER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopState:
+class LoopState(Struct, frozen=True):
     """The tail of the turns since the user's latest instruction.
 
     `repeats` is the length of the run of a cycle of `period` turns, `no_progress` how many of its turns came again,
@@ -184,8 +184,8 @@ def break_loop(
         )
         choice = "auto" if choice == kind else choice
     if choice != kind:
-        released = dataclasses.replace(request.tool_choice, kind=choice, name=None, is_ours=choice == "none")
-        request = dataclasses.replace(request, tool_choice=released)
+        released = msgspec.structs.replace(request.tool_choice, kind=choice, name=None, is_ours=choice == "none")
+        request = msgspec.structs.replace(request, tool_choice=released)
     return request, tuple(notes)
 
 
@@ -214,7 +214,7 @@ def _noted(request: MessagesRequest, state: LoopState, marker: str) -> MessagesR
     place = max(index for index, message in enumerate(messages) if message.role == "user")
     text = marker.format(repeats=state.repeats, tools=", ".join(state.tools))
     messages[place] = with_text(messages[place], text)
-    return dataclasses.replace(request, messages=tuple(messages))
+    return msgspec.structs.replace(request, messages=tuple(messages))
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections import Counter
 from typing import TYPE_CHECKING
+
+import msgspec.structs
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
@@ -51,7 +52,7 @@ def narrow(
     if len(kept) == len(tools):
         return request, chosen, None
     note = GuardrailNote(Guardrail.TOOL_NARROWING, GuardrailAction.APPLIED, {"before": len(tools), "after": len(kept)})
-    return dataclasses.replace(request, tools=kept), chosen, note
+    return msgspec.structs.replace(request, tools=kept), chosen, note
 
 
 def _in_use(request: MessagesRequest) -> frozenset[str]:
@@ -122,4 +123,4 @@ def supplemented(request: MessagesRequest, settings: ProxySettings) -> tuple[Mes
         return request, None
     system = (*request.system, {"type": "text", "text": text})
     note = GuardrailNote(Guardrail.SUPPLEMENT, GuardrailAction.APPLIED, {"mode": settings.agentic_supplement_mode})
-    return dataclasses.replace(request, system=system), note
+    return msgspec.structs.replace(request, system=system), note

@@ -13,11 +13,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specdash.proxy.answer.blocks import ToolCall
 from specdash.proxy.guardrails.openings import call_places, plain_name, prose_lines
 from specdash.proxy.guardrails.schema import problem, types_of
 from specdash.proxy.guardrails.unexpected_end import announces_action
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from specdash.proxy.translate.parse import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class ToolUseFault:
+class ToolUseFault(Struct, frozen=True):
     """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
 
     `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags,
@@ -38,8 +38,7 @@ class ToolUseFault:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """What the end of an answer is, from `start` on: `text`, then `calls`; or, with a `fault`, what cannot be read."""
 
     start: int
@@ -52,8 +51,7 @@ class Written:
         return Written(max(0, self.start + by), self.text, self.calls, self.fault)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A call as it stands in the text; `arguments` is None where they are not an object, or the call is broken."""
 
     name: str

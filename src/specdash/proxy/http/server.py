@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import hashlib
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import msgspec.structs
 import uvicorn
 import uvloop
 
@@ -360,7 +360,7 @@ class _Server(uvicorn.Server):
             _LOG.setLevel(settings.log_level)
             self.config.timeout_graceful_shutdown = settings.drain_timeout  # type: ignore[assignment]
             # Which version of the env file is in force now.
-            self._write(dataclasses.replace(self._record, env_digest=result.configuration.digest))
+            self._write(msgspec.structs.replace(self._record, env_digest=result.configuration.digest))
             for line in result.changed:
                 _LOG.info("reload: %s", line)
             for key in result.needs_restart:
@@ -376,7 +376,7 @@ class _Server(uvicorn.Server):
         digest = None
         with contextlib.suppress(OSError, TypeError):
             digest = hashlib.sha256(Path(self._configuration.env_file or "").read_bytes()).hexdigest()
-        self._write(dataclasses.replace(self._record, refused=why, refused_digest=digest))
+        self._write(msgspec.structs.replace(self._record, refused=why, refused_digest=digest))
 
     def _write(self, record: ProxyRecord) -> None:
         self._record = record

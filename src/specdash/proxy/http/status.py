@@ -21,12 +21,12 @@ from specdash.core.proxy_events import (
     status_to_json,
     warning_level,
 )
+from specdash.core.structs import json_of
 from specdash.proxy.guardrails.loops import LoopState
 from specdash.proxy.http.responses import ApiError, json_response
 from specdash.proxy.sessions import KINDS, ProxySession
 from specdash.proxy.telemetry import BOUNDS_S
 from specdash.proxy.upstream.upstream import without_secrets
-from specdash.system.data import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -7,14 +7,13 @@ names and indexes only, never a client's text.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
+from msgspec import Struct, field
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,8 +25,7 @@ Block = dict[str, Any]
 """One content block as the client sent it, its `type` known and its fields of the right kinds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One turn. `role` is user, assistant, or system for an instruction in the middle of a conversation.
 
     A content given as a string is one text block.
@@ -37,8 +35,7 @@ class Message:
     content: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """One tool the client runs. `schema` is its `input_schema`, a JSON schema of an object."""
 
     name: str
@@ -46,8 +43,7 @@ class Tool:
     schema: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(Struct, frozen=True):
     """`kind` is auto, any, tool or none; `name` belongs to tool; `parallel` False allows one call a turn.
 
     `is_ours` says that a guardrail asks for it: calls that come all the same are the client's to take.
@@ -59,8 +55,7 @@ class ToolChoice:
     is_ours: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesRequest:
+class MessagesRequest(Struct, frozen=True):
     """The body of POST /v1/messages.
 
     `thinking` is enabled, adaptive, disabled, or None where the client leaves it open; `thinking_budget` is in tokens.

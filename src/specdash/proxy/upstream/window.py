@@ -6,8 +6,9 @@ import asyncio
 import logging
 import re
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident

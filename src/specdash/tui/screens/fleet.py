@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
+
 from specdash.core.readings import ReadingStatus
 from specdash.core.records import AlertSeverity
 from specdash.insight.fleet import FleetRow, worst_first
 from specdash.insight.picture import BackendState
 from specdash.insight.speedup.verdict import VerdictKind
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, clean, counted, number, percent, rate
 from specdash.tui.action_table import DEFAULT_KEYS, KeyTable, page_bindings
 from specdash.tui.screens.connect import SmallApp
@@ -46,8 +47,7 @@ _WIDE_NAME = 108
 """Columns of the terminal from which a name has twice the room."""
 
 
-@dataclass(slots=True)
-class FleetChoice:
+class FleetChoice(Struct):
     """How the rows are looked at; kept while one of them is opened."""
 
     order: str = WORST_FIRST

@@ -7,8 +7,9 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec import Struct
+
 from specdash.core.speculation import Rollback
-from specdash.system.data import dataclass
 from specdash.system.text import clean
 from specdash.tui.action_table import DEFAULT_KEYS, FooterScreen, bindings
 from specdash.tui.arming import in_background
@@ -53,8 +54,7 @@ _MEANS = {
 _ABOUT_DRAFTS = frozenset((DRAFTER, CHECKPOINTS, ROUTER))
 
 
-@dataclass(frozen=True, slots=True)
-class PanelDemand:
+class PanelDemand(Struct, frozen=True):
     """What one panel asks for: the lines below which it is not worth showing, and those that show everything."""
 
     id: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
+
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyOutcome, Role, is_secret
 from specdash.core.env_edit import shown_text

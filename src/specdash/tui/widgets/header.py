@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Drafting, EventKind
 from specdash.insight.picture import BackendState
-from specdash.system.data import dataclass
 from specdash.system.text import (
     UNKNOWN,
     age,
@@ -135,8 +135,7 @@ _NOTED = MarkStyle("", "·", "dim", "other event")
 _LEAST_STRIP = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayHeader:
+class ReplayHeader(Struct, frozen=True):
     """A replay as the header shows it. Moments are Unix times; `now` is the real one."""
 
     position: float
@@ -254,8 +253,7 @@ _SILENT = (BackendState.DOWN, BackendState.STALE, BackendState.RESTARTED)
 _LAST_WORDS_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderSituation:
+class HeaderSituation(Struct, frozen=True):
     """What the header says that no picture knows: the time of day, for how long the display has been frozen, whether
     this is the demo, for how long it stays armed, and whether it can never be."""
 

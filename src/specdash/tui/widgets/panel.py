@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from msgspec import Struct
 from textual.geometry import NULL_OFFSET, NULL_SPACING, Region
 from textual.layout import Layout, WidgetPlacement
 from textual.widget import Widget
 
-from specdash.system.data import dataclass
 from specdash.tui.layout import PANELS, PanelId
 from specdash.tui.spans import (
     BLANK,
@@ -205,8 +205,7 @@ def message(text: str, width: int, height: int, role: str = "dim") -> list[Line]
 RowT = TypeVar("RowT")
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[RowT]):
+class Column(Struct, Generic[RowT], frozen=True):
     """One column: its heading, width, what it shows of a row as (text, role), and its rank (0 stays longest).
 
     A column with `stretch` takes the cells that are left over.

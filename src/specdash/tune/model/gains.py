@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct
+
 from specdash.system.stats import Z_95, pooled_deviation
 from specdash.tune.model.problem import mixture_speed
 
@@ -24,8 +25,7 @@ _LEAST_PROMPTS = 3
 """Of fewer there is no interval."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """A share over the start (0.1 is 10 % faster), and its 95 % interval where there is one."""
 
     gain: float

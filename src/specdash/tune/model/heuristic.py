@@ -12,8 +12,9 @@ import math
 from decimal import ROUND_HALF_UP, Decimal
 from enum import StrEnum
 
+from msgspec import Struct
+
 from specdash.core.errors import UsageError
-from specdash.system.data import dataclass
 
 DEFAULT_ACCEPTANCE = 0.7
 DEFAULT_ROLLBACK = 0.15
@@ -46,8 +47,7 @@ _DRAFT_BIAS = {FormulaProfile.THROUGHPUT: 1.5, FormulaProfile.LATENCY: -1.5, For
 _P_BIAS = {FormulaProfile.THROUGHPUT: -0.015, FormulaProfile.LATENCY: 0.02, FormulaProfile.STABLE: 0.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Knobs:
+class Knobs(Struct, frozen=True):
     """Longest draft, shortest draft, and least probability; as UAP writes them, `21/6/0.72`."""
 
     draft_max: int = 16
@@ -58,8 +58,7 @@ class Knobs:
         return f"{self.draft_max}/{self.draft_min}/{self.p_min:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
+class Simulation(Struct, frozen=True):
     """What the circular model says. Speeds are in its own unit, no tokens per second of anything real."""
 
     steps: int

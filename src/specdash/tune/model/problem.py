@@ -7,12 +7,12 @@ boots are compared prompt by prompt.
 
 from __future__ import annotations
 
-from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct, field
+
 from specdash.core.speculation import spec_type
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, percent
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 OFF = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One way to speculate. `types` is the chain, empty for no speculation; a knob that it does not read is None.
 
     `n_max` and `p_min` are of the type that drafts with a model (`--spec-draft-n-max`, `--spec-draft-p-min`);
@@ -66,8 +65,7 @@ class Point:
         return bool(self.types) and not (copies or self.p_min or self.n_min)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptResult:
+class PromptResult(Struct, frozen=True):
     """One prompt on one boot. `seconds` is its decode time, without the first token, which is the prompt's."""
 
     prompt: str
@@ -84,8 +82,7 @@ class PromptResult:
     """Steps whose draft token at position 0, 1, ... was accepted; empty where the engine does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootResult:
+class BootResult(Struct, frozen=True):
     """What one boot measured, or why it could not: out of memory, a refused setting, a crash."""
 
     point: Point
@@ -99,23 +96,20 @@ class BootResult:
     """Whether it failed for want of memory, so that points that need as much would fail too."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadShares:
+class WorkloadShares(Struct, frozen=True):
     """Which share of the tokens each class of prompts has in the user's traffic; the shares add up to 1."""
 
     shares: tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """How much may be spent. `restarts` counts boots, those of the race and of the confirmation too."""
 
     restarts: int = 12
     minutes: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """What is to be tuned: the points to choose from, the one in force (one of them), and the limits."""
 
     points: tuple[Point, ...]
@@ -135,8 +129,7 @@ class Stage(StrEnum):
     CONFIRM = "confirm"
 
 
-@dataclass(frozen=True, slots=True)
-class NextBoot:
+class NextBoot(Struct, frozen=True):
     """The next boot, and why in one sentence."""
 
     point: Point
@@ -144,8 +137,7 @@ class NextBoot:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class TuneOutcome:
+class TuneOutcome(Struct, frozen=True):
     """How it ended. `gain` is of decode speed over the start, with its 90 % interval; `chosen` is the start itself when
     nothing was confirmed to be better."""
 

@@ -10,8 +10,9 @@ Pure and deterministic: whatever drives it boots, measures and restores. Its sta
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from specdash.core.errors import UsageError
 from specdash.system.stats import student

@@ -16,11 +16,11 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from specdash.core.errors import ConflictError, SpecdashError
-from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,8 +38,7 @@ _LAST_WORDS = 600
 LOG = "tune-screen.log"
 
 
-@dataclass(frozen=True, slots=True)
-class NewestRun:
+class NewestRun(Struct, frozen=True):
     """The newest run, and what its boots gain over its start, by number."""
 
     run: TuneRun | None = None

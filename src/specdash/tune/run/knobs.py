@@ -12,6 +12,8 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from specdash.backend import settings as extra_args
 from specdash.backend.settings import DEFAULT, BackendSettings
 from specdash.bench.engines import with_machine_keys
@@ -19,7 +21,6 @@ from specdash.core.errors import InputError, UsageError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, SHORTHANDS
 from specdash.core.parameters import ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SPEC_TYPES, SpecType, parse_chain, spec_type
-from specdash.system.data import dataclass
 from specdash.tune.model.problem import Point
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ _SYNTHETIC = (_SYNTH_RATES, "spec-synth-len")
 """For tests: llama-server refuses them without speculation, and wants a rate for each position."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainChoice:
+class ChainChoice(Struct, frozen=True):
     """A chain of types that could be tried on a model, and why, or why not."""
 
     types: tuple[str, ...]

@@ -12,8 +12,10 @@ import os
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.bench.load.samples import BootFailedError
 from specdash.bench.verify import BUILT_IN, Agreement, VerifySide, cause
@@ -21,7 +23,6 @@ from specdash.bench.verify_run import Verification, VerifyEffort, VerifyServer
 from specdash.core.changes import shown_value
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.flag import Flag
-from specdash.system.data import dataclass
 from specdash.system.processes import own_start
 from specdash.tune.model.problem import (
     BootResult,
@@ -82,16 +83,14 @@ class LoopObserver(Protocol):
         """A boot did not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
+class Texts(Struct, frozen=True):
     """Whether outputs stayed the same. `same` None: that could not be told."""
 
     same: bool | None
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class LoopParts:
+class LoopParts(Struct, frozen=True):
     """What a loop works with.
 
     `configure` gives the settings of a point. `before_boot` waits for a moment at which a restart harms no one; it may
@@ -160,8 +159,7 @@ class AllFailedError(SpecdashError):
     """No boot could be measured."""
 
 
-@dataclass(slots=True)
-class Loop:
+class Loop(Struct):
     """One run, from its first boot to the bed restored."""
 
     task: Task

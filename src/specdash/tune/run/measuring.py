@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import psutil
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.backend.proxy_hold import fronts
 from specdash.bench.engines import last_said
@@ -22,7 +23,6 @@ from specdash.core.speculation import SPEC_TYPES
 from specdash.llama.chat import ChatFault
 from specdash.llama.log import WARNING_CLASSES
 from specdash.llama.log.parser import LogParser
-from specdash.system.data import dataclass
 from specdash.system.processes import family, listening_pid
 from specdash.system.stats import mean, median
 from specdash.system.text import MIB, percent, size
@@ -57,8 +57,7 @@ def allowed_cores(cores: int | None = None) -> float:
     return max(BUSY_CORES, BUSY_SHARE * (cores or os.cpu_count() or 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What was seen beside the measurement."""
 
     others_cores: float | None = None
@@ -177,8 +176,7 @@ class UnmeasuredError(SpecdashError):
     """The engine was up and could not be measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredBoot:
+class MeasuredBoot(Struct, frozen=True):
     """One boot, as it was measured."""
 
     samples: tuple[BenchSample, ...]
@@ -321,8 +319,7 @@ def wait_for_idle_machine(stop: Flag, limit_s: float = LONGEST_WAIT_S) -> Callab
 # Judged against the start as it was measured in the same run; a point that breaks a limit is ruled out.
 
 
-@dataclass(slots=True)
-class StartFigures:
+class StartFigures(Struct):
     """What the start does, and how soon every point's boots answered."""
 
     ttfts: list[float] = field(default_factory=list)
@@ -341,8 +338,7 @@ class StartFigures:
             self.warnings = (self.warnings or frozenset()) | warnings
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The limits. None: not a limit."""
 
     ttft: float | None = 0.05

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from specdash import __version__
 from specdash.bench.compare.machine import digest, file_words
@@ -20,7 +22,6 @@ from specdash.bench.verify_run import VerifyServer
 from specdash.core.changes import ApplyOutcome
 from specdash.core.errors import InputError, SpecdashError, UsageError
 from specdash.core.paths import applies_file
-from specdash.system.data import dataclass
 from specdash.system.stats import median
 from specdash.tune.model.problem import Budget, Task, points_of, workload_of
 from specdash.tune.run import knobs
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 24
 
 
-@dataclass(frozen=True, slots=True)
-class BootPrompts:
+class BootPrompts(Struct, frozen=True):
     """What is asked in every boot, and where it comes from."""
 
     prompts: tuple[WorkloadPrompt, ...]
@@ -116,8 +116,7 @@ CHARACTERS_A_TOKEN = 3
 _MOST_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Length:
+class _Length(Struct, frozen=True):
     prompt: WorkloadPrompt
     tokens: int
     answer: int
@@ -222,8 +221,7 @@ _CHECK_BOOTS = 3
 """Boots that comparing the texts takes, mostly."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuneOptions:
+class TuneOptions(Struct, frozen=True):
     """As the command line has them; JSON takes them as they are."""
 
     beside: bool = False
@@ -246,8 +244,7 @@ class TuneOptions:
     check_texts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
+class PreparedRun(Struct, frozen=True):
     """A run that can begin."""
 
     options: TuneOptions
@@ -359,7 +356,7 @@ def fingerprint(
 ) -> Fingerprint:
     """What results depend on: every setting (as digests), model files, engine, GPUs with their power limits, prompts,
     and `more`."""
-    asked = json.dumps([asdict(prompt) for prompt in prompts], sort_keys=True, default=str)
+    asked = json.dumps([to_builtins(prompt) for prompt in prompts], sort_keys=True, default=str)
     return {
         **{f"setting {key}": digest(value.encode()) for key, value in values.items()},
         **{name: file_words(path) for name, path in files.items() if path is not None},

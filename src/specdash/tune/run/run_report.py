@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
@@ -58,14 +60,14 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
         "schema": SCHEMA,
         "state": str(run.state),
         "at": run.head.at,
-        "plan": asdict(run.plan),
+        "plan": to_builtins(run.plan),
         "options": options,
         "measured_on": fingerprint,
         "boots": [
             {
-                **asdict(boot),
-                "against_the_start": None if gain is None else asdict(gain),
-                "classes": {kind: asdict(row) for kind, row in by_class(boot.result.prompts).items()},
+                **to_builtins(boot),
+                "against_the_start": None if gain is None else to_builtins(gain),
+                "classes": {kind: to_builtins(row) for kind, row in by_class(boot.result.prompts).items()},
                 "latency_p95_s": slowest.get(boot.number),
             }
             for boot, gain in zip(run.boots, told, strict=True)
@@ -73,14 +75,14 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
         "discarded": discarded(directory),
         "measured_gain": _chosen_gain(run),
         "boot_noise": boot_noise([boot.result for boot in run.boots], run.plan.workload)[0],
-        "end": None if run.end is None else asdict(run.end),
+        "end": None if run.end is None else to_builtins(run.end),
     }
 
 
 def _chosen_gain(run: TuneRun) -> dict[str, float | None] | None:
     outcome = run.end.outcome if run.end is not None else None
     told = measured_gain(run, outcome.chosen) if outcome is not None else None
-    return None if told is None else asdict(told)
+    return None if told is None else to_builtins(told)
 
 
 def measured_gain(run: TuneRun, point: Point) -> Gain | None:

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct, field, to_builtins
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.paths import tune_runs_dir
 from specdash.core.records import read
 from specdash.system import files
-from specdash.system.data import dataclass
 from specdash.system.stats import share
 from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOutcome, WorkloadShares
 
@@ -40,8 +40,7 @@ Settings = tuple[tuple[str, str], ...]
 """Keys of the env file with their values, the empty one unset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(Struct, frozen=True):
     """One key that is tuned."""
 
     key: str
@@ -51,8 +50,7 @@ class Knob:
     """What it is at the start, None where it is not set."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlan:
+class RunPlan(Struct, frozen=True):
     """What is to be tuned, before anything is touched."""
 
     service: str
@@ -78,8 +76,7 @@ class RunPlan:
     """Why there is nothing to tune; empty when it can begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunHead:
+class RunHead(Struct, frozen=True):
     """A run, or what goes on with one that was cut short: who does it."""
 
     plan: RunPlan
@@ -91,8 +88,7 @@ class RunHead:
     resumed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Boot:
+class Boot(Struct, frozen=True):
     """One boot that ended, also one that failed."""
 
     number: int
@@ -118,8 +114,7 @@ class Boot:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ClassFigures:
+class ClassFigures(Struct, frozen=True):
     """One class of prompts, of one boot or several: tokens in all, tokens per second, the share of drafts that was
     accepted, and tokens a verification step."""
 
@@ -172,8 +167,7 @@ class TuneStep(StrEnum):
     COMMIT = "applying the choice"
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+class Guess(Struct, frozen=True):
     """What the model believes to be the best so far; a belief, confirmed by nothing."""
 
     point: Point
@@ -183,8 +177,7 @@ class Guess:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentStep:
+class CurrentStep(Struct, frozen=True):
     """What is going on."""
 
     at: float
@@ -216,8 +209,7 @@ class Ending(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True):
     """The end of a run."""
 
     at: float
@@ -249,8 +241,7 @@ class RunState(StrEnum):
     """Its process is gone, and it had not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRun:
+class TuneRun(Struct, frozen=True):
     """Everything there is to know of a run. `alive`: its process is there."""
 
     directory: str
@@ -306,18 +297,18 @@ class TuneRunRecord:
         name = next(name for name, kind in _EVENTS.items() if isinstance(event, kind))
         path = self.directory / RUN
         with files.writing(path, NotWrittenError):
-            files.append_line(path, encode({"event": name, **asdict(event)}))
+            files.append_line(path, encode({"event": name, **to_builtins(event)}))
 
     def tell(self, now: CurrentStep) -> None:
         """Replace what is going on."""
         path = self.directory / NOW
         with files.writing(path, NotWrittenError):
-            files.replace(path, encode(asdict(now)))
+            files.replace(path, encode(to_builtins(now)))
 
     def write_setup(self, setup: Setup) -> None:
         path = self.directory / SETUP
         with files.writing(path, NotWrittenError):
-            files.replace(path, json.dumps({"schema": SCHEMA, **asdict(setup)}).encode())
+            files.replace(path, json.dumps({"schema": SCHEMA, **to_builtins(setup)}).encode())
 
     def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
         """Append a boot's requests."""
@@ -328,8 +319,8 @@ class TuneRunRecord:
             "warnings": sorted(measured.warnings),
             "notes": measured.notes,
             "problem": measured.problem,
-            "seen": asdict(measured.seen),
-            "samples": [asdict(sample) for sample in measured.samples],
+            "seen": to_builtins(measured.seen),
+            "samples": [to_builtins(sample) for sample in measured.samples],
         }
         with files.writing(path, NotWrittenError):
             files.append_line(path, json.dumps(told, separators=(",", ":")).encode())
@@ -429,8 +420,7 @@ SETUP, SAMPLES = "setup.json", "samples.jsonl"
 Fingerprint = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """Options as the command line has them, and what they met."""
 
     options: Mapping[str, Any]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from specdash.core.readings import Source
 from specdash.insight.picture import ExperimentVerdict, MeasureName
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, ago, clean, gain, rate
 from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import TitledPanel
@@ -85,8 +85,7 @@ def card_lines(view: View, width: int, height: int) -> list[Line]:
     return lines[:height]
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """How much of a row is shown: more or less, from wide to narrow."""
 
     gap: int

@@ -4,13 +4,13 @@ is wrong with what was typed."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from specdash.core.env_edit import key_help, listed_values, parameter_of, takes_several
 from specdash.core.errors import InputError
 from specdash.core.speculation import NO_SPECULATION, spec_type
-from specdash.system.data import dataclass
 from specdash.system.text import clean
 from specdash.tui.layout import Rect
 from specdash.tui.spans import fit, wrap
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 _INDENT = "    "
 
 
-@dataclass(slots=True)
-class SettingField:
+class SettingField(Struct):
     """What is known of the field. The value wanted before it was opened is the row's, and stays so until another one is
     taken.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.core.changes import Change, Role, changed_values, changes_to, shown_value
 from specdash.core.env_edit import all_keys, check_value, key_help
 from specdash.core.errors import Finding, InputError, Severity
 from specdash.core.speculation import spec_type
-from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN, clean, counted, number
 from specdash.tui.spans import GLYPHS, Line, Span, fit, wrap
 from specdash.tui.widgets.panel import Column, PlacedBoard, RowsPanel, TitledPanel
@@ -56,8 +57,7 @@ FIRST_KEYS: dict[Role, tuple[str, ...]] = {
 """What is tuned most comes first, set or not."""
 
 
-@dataclass(slots=True)
-class TuneModel:
+class TuneModel(Struct):
     """Everything the screen shows. Changed by the event loop alone."""
 
     role: Role = Role.BACKEND

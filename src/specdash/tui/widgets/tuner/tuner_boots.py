@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdash.system.data import dataclass
+from msgspec import Struct
+
 from specdash.system.text import UNKNOWN, change, clean, clock, duration, number, percent, rate, seconds
 from specdash.system.text import gain as gain_text
 from specdash.tui.spans import fit
@@ -39,8 +40,7 @@ _MOST_CELLS = 8
 """Of one boot."""
 
 
-@dataclass(frozen=True, slots=True)
-class BootDot:
+class BootDot(Struct, frozen=True):
     """One boot in the chart; `speed` None is a failure."""
 
     number: int
@@ -89,8 +89,7 @@ class SpeedChart(TitledPanel):
         return chart_lines(run, self.model.gains, width, height)
 
 
-@dataclass(frozen=True, slots=True)
-class _Signs:
+class _Signs(Struct, frozen=True):
     start: str
     tried: str
     failed: str
@@ -213,8 +212,7 @@ def _joined(row: list[Span]) -> Line:
 BOOTS, DETAIL = "tuner-boots", "tuner-detail"
 
 
-@dataclass(frozen=True, slots=True)
-class BootRow:
+class BootRow(Struct, frozen=True):
     """One boot, ended or going on; of the latter `boot` is None."""
 
     number: int

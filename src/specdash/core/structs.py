@@ -1,0 +1,49 @@
+"""What our structs have beyond those of msgspec: fields that stay out of their repr, and JSON of chosen attributes."""
+
+from __future__ import annotations
+
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Masked:
+    """A struct whose repr leaves its `hidden` fields out: secrets, and what is too large to read."""
+
+    __slots__ = ()
+    hidden: ClassVar[tuple[str, ...]] = ()
+    __struct_fields__: ClassVar[tuple[str, ...]]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        return ((name, getattr(self, name)) for name in self.__struct_fields__ if name not in self.hidden)
+
+
+def json_of(value: Any, names: str = "", **more: Any) -> Any:
+    """A value as what JSON knows: paths are text, structs objects of all their fields, unknown is None.
+
+    `names` are the attributes of an object that are wanted, in their order, those that are called otherwise in JSON as
+    `shown=attribute`, where the attribute may be one of an attribute: `boots class=kind model=prompt.model`. With a `?`
+    at its end it is None where it is empty: `reason?`. `more` comes after them, as it is. Of None they are all None.
+    """
+    if not names:
+        return msgspec.to_builtins(value, enc_hook=str)
+    return {shown: None if value is None else json_of(read(value)) for shown, read in _attributes(names)} | more
+
+
+@cache
+def _attributes(names: str) -> list[tuple[str, Callable[[Any], Any]]]:
+    pairs = ((name, *name.rstrip("?").partition("=")) for name in names.split())
+    return [(shown, _read(path or shown, or_none=name.endswith("?"))) for name, shown, _, path in pairs]
+
+
+def _read(path: str, *, or_none: bool) -> Callable[[Any], Any]:
+    read = attrgetter(path)
+    return (lambda value: read(value) or None) if or_none else read
