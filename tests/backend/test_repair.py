@@ -39,7 +39,7 @@ class Home:
         change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
         edit = Edit(Role.BACKEND, str(self.file), OLD, NEW, True, (change,), True, 1)
         made = Journal(1, ApplyKind.APPLY, 1.0, 2**22 + 1, 1.0, ApplyStep.HEALTH, (edit,), written=(Role.BACKEND,))
-        return replace(made, **changes)  # type: ignore[arg-type]
+        return replace(made, **changes)
 
     def leave(self, **changes: object) -> None:
         journal_file(self.env).write(self.journal(**changes))

@@ -99,7 +99,7 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
 
 def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:
     fields = [name for probe in PROBES for name in probe.fields]
-    assert sorted(fields) == sorted(set(Gpu.__slots__) - {"index"})
+    assert sorted(fields) == sorted(set(Gpu.__struct_fields__) - {"index"})
 
 
 def test_each_field_is_asked_no_more_often_than_it_can_change(bench: Bench, nvml: FaultyNvml) -> None:
@@ -249,7 +249,7 @@ def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
     assert bench.gpu.memory_left_bytes == 134153 << 20, "618 MiB less than total minus used"
     assert bench.gpu.uuid == "GPU-67ad81fc-b9e4-fd02-6e39-ac30327586d3"
     assert bench.gpu.processes == (GpuProcess(4711, 8 << 30, "p4711"), GpuProcess(4712, None, "p4712"))
-    assert None not in {getattr(bench.gpu, name) for name in Gpu.__slots__}
+    assert None not in {getattr(bench.gpu, name) for name in Gpu.__struct_fields__}
 
 
 def test_a_package_without_the_older_names_still_asks() -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def record(number: int, **more: object) -> ApplyRecord:
-    return replace(ApplyRecord(number, 1.0, 2.0, ApplyKind.APPLY, ApplyOutcome.APPLIED), **more)  # type: ignore[arg-type]
+    return replace(ApplyRecord(number, 1.0, 2.0, ApplyKind.APPLY, ApplyOutcome.APPLIED), **more)
 
 
 def test_records_are_appended_privately_and_read_back(tmp_path: Path) -> None:

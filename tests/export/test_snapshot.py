@@ -4,7 +4,6 @@ import json
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def applied(after: int = 30) -> Picture:
 
 def field_names(part: str) -> set[str]:
     if part == "views":
-        return {field.name for kind in VIEWS for field in fields(kind)} | {*prefix_cache()["requests"][0]}
+        return {name for kind in VIEWS for name in kind.__struct_fields__} | {*prefix_cache()["requests"][0]}
     if part == "backend":
         return {*empty()["backend"], *empty()["backend"]["speculation"]}
     if part == "experiment":

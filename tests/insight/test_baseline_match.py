@@ -16,7 +16,7 @@ SERVER = DecodingServer(MODEL, 1000, ("b1-abc",), "H100")
 
 
 def reason(server: DecodingServer = SERVER, **fields: object) -> str:
-    found, why = matching([replace(baseline(), **fields)], server)  # type: ignore[arg-type]
+    found, why = matching([replace(baseline(), **fields)], server)
     assert bool(found) is not bool(why)
     return why
 
@@ -140,7 +140,7 @@ def test_a_single_long_context_says_nothing_of_short_ones() -> None:
 
 def two_tokens(context: int = 448, rate: float = 40.0, **fields: object) -> Baseline:
     """What completions of two tokens told now."""
-    return replace(baseline(context, rate=rate), at=WALL, method=BaselineMethod.TWO_TOKENS, decode_tokens=2, **fields)  # type: ignore[arg-type]
+    return replace(baseline(context, rate=rate), at=WALL, method=BaselineMethod.TWO_TOKENS, decode_tokens=2, **fields)
 
 
 def test_the_method_used_last_counts_and_the_other_one_reaches_further_at_the_present_speed() -> None:

@@ -44,7 +44,7 @@ def events(*several: object, at: float = 1.0) -> Reading[object]:
 
 
 def status(at: float = 1.0, **fields: object) -> Reading[object]:
-    return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))  # type: ignore[arg-type]
+    return Reading.known(Source.PROXY, at, replace(ProxyStatus(), **fields))
 
 
 def picture(target_state: TargetState, now: float = 2.0, window_s: float = 300.0) -> ProxyPicture:

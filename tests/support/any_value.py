@@ -1,12 +1,12 @@
 """Values of any type that its hints allow, as hypothesis draws them."""
 
-import dataclasses
 import enum
 import sys
 import typing
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from specdash.core.proxy_events import ProxyEvent
 from specdash.core.readings import Failure, FailureKind, Reading, ReadingStatus, Source
@@ -42,14 +42,11 @@ def of_hint(hint: Any) -> st.SearchStrategy[Any]:
         return st.none()
     if issubclass(hint, enum.Enum):
         return st.sampled_from(list(hint))
-    if dataclasses.is_dataclass(hint):
+    if issubclass(hint, Struct):
         hints = typing.get_type_hints(hint, {**vars(sys.modules[hint.__module__]), **NAMES})
         return st.builds(
             typing.cast("type[Any]", hint),
-            **{
-                dataclass_field.name: of_hint(hints[dataclass_field.name])
-                for dataclass_field in dataclasses.fields(hint)
-            },
+            **{name: of_hint(hints[name]) for name in hint.__struct_fields__},
         )
     return {bool: st.booleans(), int: wholes, float: floats, str: texts}[hint]
 

@@ -204,7 +204,7 @@ def busy_picture(now: float, wall: float, window_s: float) -> Picture:
 
 
 def _backend(picture: Picture, **changes: object) -> Picture:
-    return replace(picture, backend=replace(picture.backend, **changes))  # type: ignore[arg-type]
+    return replace(picture, backend=replace(picture.backend, **changes))
 
 
 def idle(picture: Picture) -> Picture:

@@ -152,7 +152,7 @@ VIEWS = SpeculationViews(YES, SIMPLE, ATTENTION, PREFIX)
 
 
 def _running(picture: Picture, views: SpeculationViews, types: tuple[str, ...], **speculation: object) -> Picture:
-    changed = replace(picture.backend.speculation, types=types, **speculation)  # type: ignore[arg-type]
+    changed = replace(picture.backend.speculation, types=types, **speculation)
     return replace(picture, views=views, backend=replace(picture.backend, speculation=changed))
 
 

@@ -20,8 +20,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, describe, read_records
 from specdash.backend.proxy_hold import fronts
@@ -31,6 +29,7 @@ from specdash.backend.transaction import Transaction
 from specdash.core.changes import Role
 from specdash.core.errors import ConflictError, InputError, SpecdashError
 from specdash.core.paths import applies_file, run_records_dir, runtime_dir
+from specdash.core.structs import json_of
 from specdash.system.sockets import short_path
 
 if TYPE_CHECKING:
@@ -283,7 +282,7 @@ class _Client:
             # A client that is gone, or that does not read, must not hold the change up.
             if not gone.is_set():
                 try:
-                    self._send({"progress": to_builtins(progress)})
+                    self._send({"progress": json_of(progress)})
                 except OSError:
                     gone.set()
 
@@ -368,7 +367,7 @@ def _as_json(outcome: Outcome | None) -> dict[str, Any]:
         return {"record": None, "changed": False, "slower": False, "problem": None}
     error = outcome.error
     return {
-        "record": to_builtins(outcome.record),
+        "record": json_of(outcome.record),
         "changed": outcome.changed,
         "slower": outcome.slower,
         "problem": None if error is None else {"code": int(error.exit_code), "reason": str(error)},

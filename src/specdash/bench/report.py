@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.paths import state_dir
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import FigureRow
 from specdash.system import files
 from specdash.system.text import UNKNOWN, duration, file_timestamp, markdown_table, percent, significant
@@ -122,7 +123,7 @@ class Results:
 
 def sample_json(sample: BenchSample, origin_s: float, **more: Any) -> dict[str, Any]:
     """A sample as JSON, its times in seconds since `origin_s` of the monotonic clock. It holds no text of anybody."""
-    row = to_builtins(sample)
+    row = json_of(sample)
     for name in ("intended_s", "sent_s", "first_s", "done_s"):
         value = row[name]
         row[name] = None if value is None else round(value - origin_s, 6)

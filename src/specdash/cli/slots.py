@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
+from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, plain, table
 
 if TYPE_CHECKING:
@@ -82,13 +81,13 @@ def _change(args: argparse.Namespace, target: Target) -> int:
         print("nothing was changed", file=sys.stderr)
         return ExitCode.OK
     done = slots.carry_out(plan)
-    print_answer(to_builtins(done), done.sentence, as_json=args.json)
+    print_answer(json_of(done), done.sentence, as_json=args.json)
     return ExitCode.OK
 
 
 def to_json(found: SlotList) -> dict[str, Any]:
     """The list as JSON; unknown values are null."""
-    return {"schema": 1, **to_builtins(found)}
+    return {"schema": 1, **json_of(found)}
 
 
 def to_text(found: SlotList) -> str:

@@ -1,6 +1,6 @@
-"""Dataclasses as JSON and back, without loss, by their type hints.
+"""Structs as JSON and back, without loss, by their type hints.
 
-A dataclass is an object without the fields that have their default; one of several dataclasses names its class under
+A struct is an object without the fields that have their default; one of several structs names its class under
 `is`. Numbers that are not finite are `NaN` and `Infinity`, as Python's `json` writes and reads them. Data of a newer
 version is read as far as it is known: unknown fields, and entries of unknown kinds in a list, are left out.
 """
@@ -8,14 +8,15 @@ version is read as far as it is known: unknown fields, and entries of unknown ki
 from __future__ import annotations
 
 import base64
-import dataclasses
 import math
 import types
-import typing
 from collections.abc import Callable  # noqa: TC003 - a NamedTuple needs it
 from enum import Enum
 from functools import cache
 from typing import Any, Final, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+import msgspec.structs
 
 _CLASS: Final = "is"
 NOT_READABLE: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
@@ -54,14 +55,13 @@ def codec_of(hint: Any) -> ValueCodec | None:
         return _of_enum(hint)
     if hint is bytes:
         return ValueCodec(lambda value: base64.b64encode(value).decode(), base64.b64decode)
-    if dataclasses.is_dataclass(hint):
-        return _of_dataclass(typing.cast("type", hint))
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return _of_struct(hint)
     raise TypeError(f"cannot store {hint!r}")
 
 
-def _of_dataclass(cls: type) -> ValueCodec:
-    hints = typing.get_type_hints(cls)
-    fields = [(field.name, _default(field), codec_of(hints[field.name])) for field in dataclasses.fields(cls)]
+def _of_struct(cls: type) -> ValueCodec:
+    fields = [(field.name, _default(field), codec_of(field.type)) for field in msgspec.structs.fields(cls)]
     names = frozenset(name for name, _, _ in fields)
     nested = [(name, codec.read) for name, _, codec in fields if codec is not None]
 
@@ -88,8 +88,8 @@ def _of_dataclass(cls: type) -> ValueCodec:
     return ValueCodec(write, read)
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _is_default(entry: Any, default: Any) -> bool:
@@ -113,9 +113,9 @@ def _of_union(arguments: tuple[Any, ...]) -> ValueCodec | None:
 
 
 def _of_classes(kinds: list[Any]) -> ValueCodec:
-    if not all(dataclasses.is_dataclass(kind) for kind in kinds):
+    if not all(issubclass(kind, msgspec.Struct) for kind in kinds):
         raise TypeError(f"cannot store a union of {kinds!r}")
-    codecs = {kind.__name__: _of_dataclass(kind) for kind in kinds}
+    codecs = {kind.__name__: _of_struct(kind) for kind in kinds}
 
     def write(value: Any) -> Any:
         name = type(value).__name__

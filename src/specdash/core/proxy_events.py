@@ -6,15 +6,14 @@ types here. Durations are seconds, rates tokens per second, `at` Unix time. Noth
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from enum import StrEnum
 from typing import Any
 
-import msgspec
 from msgspec import Struct, field
 
-from specdash.core.records import read
+from specdash.core.records import can_be_meant, read
+from specdash.core.structs import json_of
 
 # When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
 #
@@ -198,21 +197,19 @@ class RequestEvent(Struct, frozen=True):
 ProxyEvent = GuardrailEvent | RequestEvent
 _KINDS: dict[str, type[ProxyEvent]] = {"request": RequestEvent, "guardrail": GuardrailEvent}
 _NAMES = {cls: name for name, cls in _KINDS.items()}
-_FIELDS = {cls: tuple(event_field.name for event_field in dataclasses.fields(cls)) for cls in _NAMES}
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _LEFT_OUT = frozenset(
-    dataclass_field.name
+    name
     for cls in _NAMES
-    for dataclass_field in dataclasses.fields(cls)
-    if dataclass_field.default is None
+    for name, default in zip(reversed(cls.__struct_fields__), reversed(cls.__struct_defaults__), strict=False)
+    if default is None
 )
 
 
 def to_json(event: ProxyEvent) -> str:
     """One line without its newline; fields that are None are left out where that says the same."""
     values: dict[str, Any] = {"event": _NAMES[type(event)]}
-    # Events are flat: dataclasses.asdict, which copies what is in them, took as long as the rest of a request's end.
-    for name in _FIELDS[type(event)]:
+    for name in event.__struct_fields__:
         value = getattr(event, name)
         if value is not None or name not in _LEFT_OUT:
             values[name] = value
@@ -227,25 +224,15 @@ def from_json(line: str | bytes) -> ProxyEvent | None:
     try:
         values = json.loads(line)
         cls = _KINDS[values.pop("event")]
-        if not all(map(_can_be_meant, values.values())) or not 0 <= values["at"] < _LATEST:
+        if not all(map(can_be_meant, values.values())) or not 0 <= values["at"] < _LATEST:
             return None
         return read(cls, with_credible_speeds(values))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-_MOST = 2.0**63
 _LATEST = 1e11
 """No Unix time of an event is later."""
-
-
-def _can_be_meant(value: Any) -> bool:
-    """Whether a number, or every number in a list or an object, is one that somebody counted; NaN is not."""
-    if isinstance(value, int | float):
-        return -_MOST < value < _MOST
-    if isinstance(value, dict):
-        return all(map(_can_be_meant, value.values()))
-    return not isinstance(value, list) or all(map(_can_be_meant, value))
 
 
 # The proxy's live picture: what GET /v1/context says under `status`, and what the collector publishes.
@@ -370,7 +357,7 @@ class ProxyEvents(Struct, frozen=True):
 
 def status_to_json(status: ProxyStatus) -> dict[str, Any]:
     """A JSON object; None stays null."""
-    return msgspec.to_builtins(status)
+    return dict(json_of(status))
 
 
 def status_from_json(values: Any) -> ProxyStatus | None:
@@ -379,7 +366,7 @@ def status_from_json(values: Any) -> ProxyStatus | None:
     Unknown fields are ignored. Never raises.
     """
     try:
-        if not _can_be_meant(values):
+        if not can_be_meant(values):
             return None
         active = [with_credible_speeds(dict(entry)) for entry in values.get("active", ())]
         return read(ProxyStatus, {**values, "active": active})

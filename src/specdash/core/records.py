@@ -5,32 +5,22 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-import types
-import typing
-from base64 import b64decode, b64encode
-from dataclasses import is_dataclass
-from enum import Enum, StrEnum
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from enum import StrEnum
+from typing import Any, ClassVar, Self, TypeVar
 
-from msgspec import Struct, to_builtins
+import msgspec
+from msgspec import Struct
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-# Dataclasses from what another process wrote, each field held to its declared type before anybody computes with it.
+# Structs from what another process wrote, each field held to its declared type before anything computes with it.
 
 T = TypeVar("T")
-_Reader = typing.Callable[[Any], Any]
 
 
 class JsonRecord:
-    """A dataclass that is kept as one line of JSON."""
+    """A struct that is kept as one line of JSON; bytes are base64 there."""
 
     __slots__ = ()
-    lenient = frozenset[str]()
+    lenient: ClassVar[frozenset[str]] = frozenset()
     """Fields that count as absent where they are of another version."""
 
     @property
@@ -39,107 +29,44 @@ class JsonRecord:
         return True
 
     def to_json(self) -> str:
-        """One line of JSON; bytes are base64 there."""
-        return json.dumps(to_builtins(typing.cast("Any", self)), sort_keys=True, default=_base64)
+        """One line of JSON."""
+        return msgspec.json.encode(self, order="sorted").decode()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self | None:
         """What `to_json` wrote, None for anything else (half-written, damaged). Unknown fields are ignored."""
         try:
             record = read(cls, json.loads(text), cls.lenient)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
             return None
         return record if record.is_possible else None
 
 
-def _base64(value: bytes) -> str:
-    return b64encode(value).decode()
-
-
 def read(cls: type[T], values: Any, lenient: frozenset[str] = frozenset()) -> T:
-    """The dataclass of a mapping. Unknown fields are ignored, and those named in `lenient` where they do not fit.
+    """The struct of a mapping. Unknown fields are ignored, and those named in `lenient` where they do not fit.
 
-    Raises `ValueError` or `TypeError` for a field of another type, and where one is missing.
+    Raises `ValueError` for a field of another type or an absurd number, and where one is missing.
     """
-    if not isinstance(values, dict):
-        raise TypeError("no mapping")
-    found: dict[str, Any] = {}
-    for name, reader in _readers(typing.cast("Any", cls)).items():
-        if name in values:
-            try:
-                found[name] = reader(values[name])
-            except (ValueError, TypeError):
-                if name not in lenient:
-                    raise
-    return cls(**found)
+    if lenient and isinstance(values, dict):
+        try:
+            return read(cls, values)
+        except ValueError:
+            return read(cls, {name: value for name, value in values.items() if name not in lenient})
+    if not can_be_meant(values):
+        raise ValueError("a number beyond what can be meant")
+    return msgspec.convert(values, cls)
 
 
-@cache
-def _readers(cls: Any) -> dict[str, _Reader]:
-    hints = typing.get_type_hints(cls)
-    return {name: _reader(hints[name]) for name in cls.__dataclass_fields__ if name in hints}
+_MOST = 2.0**63
 
 
-def _reader(hint: Any) -> _Reader:
-    if isinstance(hint, types.UnionType):
-        return partial(_or_none, _reader(typing.get_args(hint)[0]))
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and arguments[-1] is Ellipsis:
-        return partial(_each, _reader(arguments[0]))
-    if origin is tuple:
-        return partial(_in_order, tuple(map(_reader, arguments)))
-    if origin is dict:
-        return partial(_mapping, _reader(arguments[1]))
-    if hint is bytes:
-        return partial(b64decode, validate=True)
-    if is_dataclass(hint):
-        return partial(read, typing.cast("type[Any]", hint))
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return hint
-    return partial(_plain, hint)
-
-
-def _plain(hint: Any, value: Any) -> Any:
-    fits: Callable[[Any], bool] = _FITS.get(hint, lambda _: True)
-    if not fits(value):
-        raise ValueError(f"no {hint}")
-    return value
-
-
-_MOST_COUNTED = 2**63
-_FITS: dict[Any, Callable[[Any], bool]] = {
-    int: lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST_COUNTED,
-    # Compared, and so neither NaN nor a number that is too large to become a float.
-    float: lambda value: (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and -sys.float_info.max <= value <= sys.float_info.max
-    ),
-    str: lambda value: isinstance(value, str),
-    bool: lambda value: isinstance(value, bool),
-}
-
-
-def _or_none(inner: _Reader, value: Any) -> Any:
-    return None if value is None else inner(value)
-
-
-def _each(inner: _Reader, value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise TypeError("no list")
-    return tuple(map(inner, value))
-
-
-def _in_order(inner: tuple[_Reader, ...], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple) or len(value) != len(inner):
-        raise ValueError(f"no list of {len(inner)}")
-    return tuple(reader(entry) for reader, entry in zip(inner, value, strict=True))
-
-
-def _mapping(inner: _Reader, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("no mapping")
-    return {str(key): inner(entry) for key, entry in value.items()}
+def can_be_meant(value: Any) -> bool:
+    """Whether a number, or every number in a list or a mapping, is one that something counted; NaN is not."""
+    if isinstance(value, int | float):
+        return -_MOST < value < _MOST
+    if isinstance(value, dict):
+        return all(map(can_be_meant, value.values()))
+    return not isinstance(value, list | tuple) or all(map(can_be_meant, value))
 
 
 # The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.

@@ -7,9 +7,10 @@ import json
 from string import Formatter
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specdash.core.errors import UsageError
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ class StatusNote(Struct, frozen=True):
 
     def to_json(self) -> str:
         """As `from_json` reads it."""
-        return json.dumps(to_builtins(self), ensure_ascii=False)
+        return json.dumps(json_of(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> StatusNote | None:

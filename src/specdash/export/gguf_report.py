@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
+from specdash.core.structs import json_of
 from specdash.llama.gguf import TENSOR_TYPES
 from specdash.system.text import billions, clean, counted, percent, size
 
@@ -62,7 +61,7 @@ def pair_text(pair: DraftPair) -> list[str]:
 
 def facts_json(model_facts: ModelFacts) -> dict[str, Any]:
     """Every fact, with its own name."""
-    found = to_builtins(model_facts)
+    found: dict[str, Any] = json_of(model_facts)
     found["bits_per_parameter"] = round(model_facts.bits, 3) if model_facts.bits is not None else None
     found["refusal"] = model_facts.refusal
     if model_facts.pair is not None:

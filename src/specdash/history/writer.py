@@ -19,7 +19,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.changes import ApplyRecord
@@ -29,6 +29,7 @@ from specdash.core.proxy_events import ActiveView, ProxyEvents, ProxyStatus, Req
 from specdash.core.readings import Failure, FailureKind, Health, Reading, Source
 from specdash.core.records import Alert, EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, encode
+from specdash.core.structs import json_of
 from specdash.history import block
 from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
@@ -299,7 +300,7 @@ def rounded(value: T) -> T:
 
 
 @cache
-def _rounding(kind: type) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[int, ...]]:
+def _rounding(kind: type[Struct]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[int, ...]]:
     """How to get all values of a class, and which of them are rounded."""
     names = kind.__struct_fields__
     rounded_fields = ROUNDED.get(kind, _ROUNDED_FACT if "at_s" in names else ())
@@ -746,10 +747,8 @@ def _copy_alerts(connection: sqlite3.Connection, alerts: Iterable[Alert]) -> Non
 
 def _copy_events(connection: sqlite3.Connection, events: Iterable[TimelineEvent]) -> None:
     for event in events:
-        values = to_builtins(event)
-        values["kind"], values["severity"] = str(event.kind), str(event.severity) if event.severity else None
         connection.execute(
             "INSERT OR REPLACE INTO events (target, at, kind, ref, title, ended, severity, detail) "
             "VALUES (1, :at, :kind, :ref, :title, :ended, :severity, :detail)",
-            values,
+            json_of(event),
         )

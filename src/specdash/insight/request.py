@@ -293,7 +293,7 @@ class ServedRequest(Struct):
 
     def aged(self, age_s: float) -> ServedRequest:
         """The same, `age_s` seconds after its end."""
-        # As `dataclasses.replace`, in a third of the time: every picture has a hundred of them.
+        # As `replace`, in a third of the time: every picture has a hundred of them.
         request = ServedRequest(*_values(self))
         request.ended_age_s = age_s
         return request

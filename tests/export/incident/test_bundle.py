@@ -79,7 +79,7 @@ def parts(**changes: object) -> Parts:
         run_records=({"kind": "backend", "url": "http://127.0.0.1:8080"},),
         missing=(Missing("GPU state", "no driver"),),
     )
-    return replace(whole, **changes)  # type: ignore[arg-type]
+    return replace(whole, **changes)
 
 
 def test_everything_is_in_it_with_its_digest(tmp_path: Path) -> None:

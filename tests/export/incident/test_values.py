@@ -1,14 +1,13 @@
 """Values keep their types and figures, and lose what others wrote."""
 
-import dataclasses
 import json
 from enum import Enum
 from typing import Any
 
-import msgspec.structs
 import pytest
 from hypothesis import given
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, TaskFailed, WarningTally
@@ -132,12 +131,8 @@ def poisoned(value: Any) -> Any:
         return type(value)(map(poisoned, value))
     if isinstance(value, dict):
         return {poisoned(key): poisoned(entry) for key, entry in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            dataclass_field.name: poisoned(getattr(value, dataclass_field.name))
-            for dataclass_field in dataclasses.fields(value)
-        }
-        return msgspec.structs.replace(value, **fields)
+    if isinstance(value, Struct):
+        return replace(value, **{name: poisoned(getattr(value, name)) for name in value.__struct_fields__})
     return value
 
 

@@ -44,7 +44,7 @@ def raised(target_state: TargetState, *readings: Reading[object], at: float = 10
 
 
 def status(**fields: object) -> Reading[object]:
-    return Reading.known(Source.PROXY, 0.0, replace(ProxyStatus(started=WALL), **fields))  # type: ignore[arg-type]
+    return Reading.known(Source.PROXY, 0.0, replace(ProxyStatus(started=WALL), **fields))
 
 
 def told(*events: GuardrailEvent | RequestEvent) -> Reading[object]:

@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 from msgspec.structs import replace
 
 from insight.rules.judging import OK, WALL, Watch, rule
@@ -22,8 +22,7 @@ from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 NOTICE, WARNING, CRITICAL = AlertSeverity
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """One judgement: what the scripted rule sees, and what the server is like. `wall` overrides the clock."""
 
     at: float
@@ -68,7 +67,7 @@ class Play:
 
     def seconds(self, first: int, last: int, *subjects: str, **more: object) -> None:
         for at in range(first, last + 1):
-            self.moment(replace(Moment(float(at), subjects), **more))  # type: ignore[arg-type]
+            self.moment(replace(Moment(float(at), subjects), **more))
 
     def told(self) -> list[tuple[str, float]]:
         return [(str(event.transition), event.at - WALL) for event in self.events]

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specdash.collect.gpu import GpuLooks
 from specdash.core.errors import RefusedError, SpecdashError
+from specdash.core.structs import json_of
 from specdash.system.stats import median
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class MachineWatch:
 
 def state_json(state: MachineState) -> dict[str, Any]:
     """As JSON, without the processes of other people."""
-    value = to_builtins(state)
+    value: dict[str, Any] = json_of(state)
     value["gpus"] = [{key: value for key, value in entry.items() if key != "processes"} for entry in value["gpus"]]
     return value
 
@@ -187,9 +188,7 @@ def fingerprint(
     ]
     # Where a log lies, and how long silence may last, change no speed.
     how = {
-        key: value
-        for key, value in to_builtins(options).items()
-        if key not in ("log", "silence_s", "limit_s", "give_up")
+        key: value for key, value in json_of(options).items() if key not in ("log", "silence_s", "limit_s", "give_up")
     }
     return {
         **{key: file_words(values[key]) for key in _MODELS if values.get(key)},

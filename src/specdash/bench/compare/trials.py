@@ -9,7 +9,7 @@ import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.bench.compare.beds import laid_over
@@ -21,7 +21,7 @@ from specdash.core.changes import Role, role_of, shown_value
 from specdash.core.errors import InputError, NotWrittenError, SpecdashError, UsageError
 from specdash.core.flag import Flag
 from specdash.core.speculation import KNOBS, NO_SPECULATION, knob_readers, spec_type
-from specdash.core.structs import Masked
+from specdash.core.structs import Masked, json_of
 from specdash.llama.chat import ChatFault
 from specdash.system.files import append_line, not_written
 
@@ -299,7 +299,7 @@ class BootMeasurement(Masked, Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """A line of boots.jsonl. It holds no text of anybody."""
-        return to_builtins(self)
+        return dict(json_of(self))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BootMeasurement:

@@ -11,12 +11,13 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specdash.cli.options import add_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     import argparse
@@ -151,7 +152,7 @@ def begun(
         "fingerprint": fingerprint(bed.values, prompts, options, engine=args.engine),
         "bed": bed.words,
         "seed": args.seed,
-        "options": to_builtins(options),
+        "options": json_of(options),
         "prompts": [prompt.id for prompt in prompts],
         "schedule": schedule,
     }

@@ -8,11 +8,10 @@ import shlex
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.bench.report import StepProgress
@@ -25,6 +24,7 @@ from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ConflictError, ExitCode, InputError, RefusedError, SpecdashError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.paths import tune_runs_dir
+from specdash.core.structs import json_of
 from specdash.system.text import counted, duration, file_timestamp, gain, number, percent, significant
 from specdash.tune.model.gains import gains
 from specdash.tune.run.run_report import measured_gain
@@ -202,7 +202,7 @@ def status(*, as_json: bool) -> int:
     """How the newest run stands; 0 also when there is none."""
     run = newest_run(os.environ)
     if as_json:
-        print(json.dumps(None if run is None else {**to_builtins(run), "state": str(run.state)}, indent=1))
+        print(json.dumps(None if run is None else {**json_of(run), "state": str(run.state)}, indent=1))
     elif run is None:
         print("nothing was tuned yet")
     else:
@@ -387,7 +387,7 @@ def _carried_out(
     directory = Path(earlier.directory) if earlier is not None else _new_directory(env)
     record = TuneRunRecord(directory)
     if earlier is None:
-        record.write_setup(Setup(to_builtins(prepared.options), prepared.fingerprint))
+        record.write_setup(Setup(json_of(prepared.options), prepared.fingerprint))
     loop: Loop | None = None
     printer.begin(prepared)
     error: SpecdashError | None = None
@@ -567,7 +567,7 @@ def abort() -> int:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(to_builtins(value), indent=1)
+    return json.dumps(json_of(value), indent=1)
 
 
 _EPILOG = (
@@ -641,11 +641,7 @@ def options_from(args: argparse.Namespace) -> TuneOptions:
         ("--free-vram", args.free_mib, 0, 10_000_000),
     ):
         within(option, value, None, least, most)
-    given = {
-        dataclass_field.name: getattr(args, dataclass_field.name)
-        for dataclass_field in fields(TuneOptions)
-        if getattr(args, dataclass_field.name) is not None
-    }
+    given = {name: getattr(args, name) for name in TuneOptions.__struct_fields__ if getattr(args, name) is not None}
     options = replace(TuneOptions(), **given)
     if args.apply and options.env_file is not None:
         raise UsageError("--apply is for the service, and --env-file is not its settings; leave one of them out")

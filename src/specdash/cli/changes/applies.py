@@ -6,10 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
-
 from specdash.cli.options import add_own_machine, check_own_machine
 from specdash.core.errors import ExitCode
+from specdash.core.structs import json_of
 from specdash.system.text import number, table, timestamp
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     records = read_records(applies_file(os.environ))
     shown = records[-args.n :] if args.n > 0 else ()
     if args.json:
-        print(json.dumps([to_builtins(apply_record) for apply_record in shown], indent=1, sort_keys=True))
+        print(json.dumps([json_of(apply_record) for apply_record in shown], indent=1, sort_keys=True))
     else:
         print("\n".join(table([_HEADER, *map(_row, shown)])) if shown else "nothing was applied yet")
     return ExitCode.OK

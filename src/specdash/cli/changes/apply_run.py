@@ -10,8 +10,6 @@ import sys
 import threading
 from typing import IO, TYPE_CHECKING, Any
 
-from msgspec import to_builtins
-
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings
@@ -22,6 +20,7 @@ from specdash.control.plan import ApplyOptions, plan_rollback, preview
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
 from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UsageError
+from specdash.core.structs import json_of
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def plan_json(plan: ApplyPlan, env: Mapping[str, str]) -> dict[str, Any]:
     """The plan for `--dry-run --json`."""
     return {
         "refused": plan.refused,
-        "changes": [to_builtins(change.masked) for change in plan.changes],
+        "changes": [json_of(change.masked) for change in plan.changes],
         "edits": [edit_preview.as_json() for edit_preview in preview(plan, env)],
         "findings": [finding.as_json() for finding in plan.findings],
     }
@@ -118,7 +117,7 @@ def _step_line(progress: ApplyProgress) -> str:
 def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None) -> None:
     """The end of it: the record on stdout as JSON, or a few lines of text, without what `shown` has said already."""
     if as_json:
-        print(json.dumps(to_builtins(record), sort_keys=True))
+        print(json.dumps(json_of(record), sort_keys=True))
         return
     said = {finding.line for finding in shown.findings} if shown is not None else set()
     for warning in (warning for warning in record.warnings if warning not in said):

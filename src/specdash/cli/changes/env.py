@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specdash.cli.options import (
     add_actions,
@@ -347,7 +347,7 @@ def _explain(args: argparse.Namespace) -> int:
         close = difflib.get_close_matches(args.key.upper(), known, n=3, cutoff=0.6)
         hint = f"did you mean {' or '.join(close)}?" if close else "docs/settings.md lists them all"
         raise InputError(f"{args.key}: no such key; {hint}")
-    print_answer(to_builtins(found), _explained(found), as_json=args.json)
+    print_answer(json_of(found), _explained(found), as_json=args.json)
     return ExitCode.OK
 
 

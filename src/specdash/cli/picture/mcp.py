@@ -8,8 +8,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import to_builtins
-
 from specdash import __version__
 from specdash.cli.options import (
     add_settings,
@@ -22,6 +20,7 @@ from specdash.cli.options import (
 from specdash.core.changes import Role
 from specdash.core.config import RULE_SETTINGS, TARGET_SETTINGS, WINDOWS_S
 from specdash.core.errors import ExitCode, InputError
+from specdash.core.structs import json_of
 
 if TYPE_CHECKING:
     import argparse
@@ -143,7 +142,7 @@ def _what_may_be_set(service: Literal["backend", "proxy"] = "backend") -> dict[s
     from specdash.core.env_edit import all_keys
 
     role = Role(service)
-    return {"service": service, "settings": [to_builtins(entry) | {"role": service} for entry in all_keys(role)]}
+    return {"service": service, "settings": [json_of(entry) | {"role": service} for entry in all_keys(role)]}
 
 
 TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (

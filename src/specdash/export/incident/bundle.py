@@ -20,15 +20,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash import __version__
 from specdash.collect.run_records import is_alive, notes
 from specdash.core import paths
 from specdash.core.errors import NotWrittenError
 from specdash.core.records import ProxyRecord, RunRecord
-from specdash.core.structs import Masked
+from specdash.core.structs import Masked, json_of
 from specdash.export import snapshot
 from specdash.export.charts_svg import Marker, Plot, draw
 from specdash.export.incident.redaction import TABLE, Names, diffs, redacted, shown, spellings
@@ -197,9 +197,7 @@ def run_records(env: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
 
 
 def _record(record: RunRecord | ProxyRecord) -> dict[str, Any]:
-    from msgspec import to_builtins
-
-    return {**to_builtins(record), "alive": is_alive(record)}
+    return {**json_of(record), "alive": is_alive(record)}
 
 
 def _system() -> str:
@@ -342,7 +340,7 @@ def assemble(parts: Parts, label: str = "") -> Bundle:
     name = f"specdash-incident-{file_timestamp(parts.made)}{f'-{own}' if own else ''}"
     members = [_checked(member, parts, missing) for member in _members(clean, parts, missing)]
     there = [member for member in members if member is not None]
-    clean = msgspec.structs.replace(clean, missing=tuple(redacted(missing, parts.redactor)))
+    clean = replace(clean, missing=tuple(redacted(missing, parts.redactor)))
     drawn = [
         (CHARTS[metric].title, _plot_name(metric)) for metric in map(Metric, PLOTTED) if _has(there, _plot_name(metric))
     ]
@@ -358,7 +356,7 @@ def assemble(parts: Parts, label: str = "") -> Bundle:
 
 def _redacted(parts: Parts) -> Parts:
     redactor = parts.redactor
-    return msgspec.structs.replace(
+    return replace(
         parts,
         url=redactor.text(parts.url),
         picture=redacted(parts.picture, redactor),
@@ -382,7 +380,7 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
         data = redactor.data(snapshot.to_json(clean.picture))
         yield BundleFile("snapshot.json", "the server as it was when this was written (docs/snapshot.md)", _json(data))
         gpu = {
-            "gpus": [msgspec.to_builtins(gpu) for gpu in clean.picture.gpu.gpus],
+            "gpus": json_of(clean.picture.gpu.gpus),
             "unavailable": clean.picture.gpu.unavailable,
         }
         yield BundleFile("gpu.json", "the GPUs, or why there are none", _json(gpu))
@@ -390,14 +388,10 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
     yield BundleFile(
         "alerts.json",
         "alerts of the span, with their evidence",
-        _json([msgspec.to_builtins(alert) for alert in clean.alerts]),
+        _json(json_of(clean.alerts)),
     )
-    yield BundleFile(
-        "events.json", "what happened, in order", _json([msgspec.to_builtins(event) for event in clean.events])
-    )
-    yield BundleFile(
-        "applies.json", "changes that specdash applied", _json([msgspec.to_builtins(apply) for apply in clean.applies])
-    )
+    yield BundleFile("events.json", "what happened, in order", _json(json_of(clean.events)))
+    yield BundleFile("applies.json", "changes that specdash applied", _json(json_of(clean.applies)))
     for part in parts.envs:
         yield BundleFile(
             f"env/{part.role}.env", f"the {part.role}'s env file, redacted", shown(part.now.text, redactor).encode()
@@ -417,11 +411,7 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
         text = "".join(f"{to_json(event)}\n" for event in clean.proxy_events)
         yield BundleFile("proxy-events.jsonl", "the proxy's requests and guardrail actions", text.encode())
     yield BundleFile("versions.json", "versions of everything that matters", _json(clean.versions))
-    host = (
-        msgspec.to_builtins(clean.picture.host)
-        if clean.picture is not None and clean.picture.host is not None
-        else None
-    )
+    host = json_of(clean.picture.host) if clean.picture is not None and clean.picture.host is not None else None
     machine = {**clean.machine, "now": host, "backend_command": clean.command}
     yield BundleFile("machine.json", "the host, and the backend's command line", _json(machine))
     if clean.run_records:

@@ -8,11 +8,11 @@ What others wrote (prompts, answers, chat templates) never gets this far: `specd
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import json
 import re
 import shlex
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cache, lru_cache
@@ -390,7 +390,7 @@ def redacted(value: Any, redactor: Redactor) -> Any:
         return redactor.text(value)
     if kind is tuple or kind is list:
         return kind(redacted(item, redactor) for item in value)
-    if dataclasses.is_dataclass(kind):
+    if issubclass(kind, Struct):
         return _all_fields(_without(value, redactor), redactor)
     if isinstance(value, Enum):
         return value
@@ -417,12 +417,9 @@ def _all_fields(value: Any, redactor: Redactor) -> Any:
 
 @cache
 def _with_text(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass that are not declared to be nothing but numbers."""
-    return tuple(
-        dataclass_field.name
-        for dataclass_field in dataclasses.fields(kind)
-        if set(_WORD.findall(str(dataclass_field.type))) - _NUMERIC
-    )
+    """The fields of a struct that are not declared to be nothing but numbers."""
+    types = ChainMap(*(vars(base).get("__annotations__", {}) for base in kind.__mro__))
+    return tuple(name for name in kind.__struct_fields__ if set(_WORD.findall(str(types[name]))) - _NUMERIC)
 
 
 def _without(value: Any, redactor: Redactor) -> Any:

@@ -226,7 +226,7 @@ class _Server:
                     self.header = None
                     return fact
                 self.header_used = True
-            return replace(fact, slot=self.header.slot, task=self.header.task)  # type: ignore[arg-type]
+            return replace(fact, slot=self.header.slot, task=self.header.task)
         return fact
 
     def is_new(self, fact: LogFact, before: Sequence[ReadLine]) -> bool:

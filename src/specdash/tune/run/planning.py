@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash import __version__
@@ -22,6 +22,7 @@ from specdash.bench.verify_run import VerifyServer
 from specdash.core.changes import ApplyOutcome
 from specdash.core.errors import InputError, SpecdashError, UsageError
 from specdash.core.paths import applies_file
+from specdash.core.structs import json_of
 from specdash.system.stats import median
 from specdash.tune.model.problem import Budget, Task, points_of, workload_of
 from specdash.tune.run import knobs
@@ -356,7 +357,7 @@ def fingerprint(
 ) -> Fingerprint:
     """What results depend on: every setting (as digests), model files, engine, GPUs with their power limits, prompts,
     and `more`."""
-    asked = json.dumps([to_builtins(prompt) for prompt in prompts], sort_keys=True, default=str)
+    asked = json.dumps([json_of(prompt) for prompt in prompts], sort_keys=True, default=str)
     return {
         **{f"setting {key}": digest(value.encode()) for key, value in values.items()},
         **{name: file_words(path) for name, path in files.items() if path is not None},

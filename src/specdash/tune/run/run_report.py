@@ -6,10 +6,10 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from specdash.core.errors import InputError, NotWrittenError
+from specdash.core.structs import json_of
 from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system import files
 from specdash.system.stats import mean, median, nearest_rank
@@ -60,14 +60,14 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
         "schema": SCHEMA,
         "state": str(run.state),
         "at": run.head.at,
-        "plan": to_builtins(run.plan),
+        "plan": json_of(run.plan),
         "options": options,
         "measured_on": fingerprint,
         "boots": [
             {
-                **to_builtins(boot),
-                "against_the_start": None if gain is None else to_builtins(gain),
-                "classes": {kind: to_builtins(row) for kind, row in by_class(boot.result.prompts).items()},
+                **json_of(boot),
+                "against_the_start": None if gain is None else json_of(gain),
+                "classes": {kind: json_of(row) for kind, row in by_class(boot.result.prompts).items()},
                 "latency_p95_s": slowest.get(boot.number),
             }
             for boot, gain in zip(run.boots, told, strict=True)
@@ -75,14 +75,14 @@ def as_json(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> dict[
         "discarded": discarded(directory),
         "measured_gain": _chosen_gain(run),
         "boot_noise": boot_noise([boot.result for boot in run.boots], run.plan.workload)[0],
-        "end": None if run.end is None else to_builtins(run.end),
+        "end": None if run.end is None else json_of(run.end),
     }
 
 
 def _chosen_gain(run: TuneRun) -> dict[str, float | None] | None:
     outcome = run.end.outcome if run.end is not None else None
     told = measured_gain(run, outcome.chosen) if outcome is not None else None
-    return None if told is None else to_builtins(told)
+    return None if told is None else json_of(told)
 
 
 def measured_gain(run: TuneRun, point: Point) -> Gain | None:

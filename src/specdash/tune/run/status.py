@@ -19,11 +19,12 @@ import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.paths import tune_runs_dir
 from specdash.core.records import read
+from specdash.core.structs import json_of
 from specdash.system import files
 from specdash.system.stats import share
 from specdash.tune.model.problem import BootResult, Budget, Point, Stage, TuneOutcome, WorkloadShares
@@ -297,18 +298,18 @@ class TuneRunRecord:
         name = next(name for name, kind in _EVENTS.items() if isinstance(event, kind))
         path = self.directory / RUN
         with files.writing(path, NotWrittenError):
-            files.append_line(path, encode({"event": name, **to_builtins(event)}))
+            files.append_line(path, encode({"event": name, **json_of(event)}))
 
     def tell(self, now: CurrentStep) -> None:
         """Replace what is going on."""
         path = self.directory / NOW
         with files.writing(path, NotWrittenError):
-            files.replace(path, encode(to_builtins(now)))
+            files.replace(path, encode(json_of(now)))
 
     def write_setup(self, setup: Setup) -> None:
         path = self.directory / SETUP
         with files.writing(path, NotWrittenError):
-            files.replace(path, json.dumps({"schema": SCHEMA, **to_builtins(setup)}).encode())
+            files.replace(path, json.dumps({"schema": SCHEMA, **json_of(setup)}).encode())
 
     def keep(self, number: int, measured: MeasuredBoot, discarded: str) -> None:
         """Append a boot's requests."""
@@ -319,8 +320,8 @@ class TuneRunRecord:
             "warnings": sorted(measured.warnings),
             "notes": measured.notes,
             "problem": measured.problem,
-            "seen": to_builtins(measured.seen),
-            "samples": [to_builtins(sample) for sample in measured.samples],
+            "seen": json_of(measured.seen),
+            "samples": [json_of(sample) for sample in measured.samples],
         }
         with files.writing(path, NotWrittenError):
             files.append_line(path, json.dumps(told, separators=(",", ":")).encode())
