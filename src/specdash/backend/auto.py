@@ -256,7 +256,7 @@ def fitted(
         raise InputError(f"{named}: not even the smallest context fits ({'; '.join(steps)})", _LESS)
     decision = Decision(_NAME, str(context), "the largest context that fits", tuple(steps))
     changed = settings.with_value(_NAME, context, assigned.source)
-    return changed.model_copy(update={"decisions": (*settings.decisions, decision)})
+    return replace(changed, decisions=(*settings.decisions, decision))
 
 
 def _prompt_cache(settings: BackendSettings, room: MemoryRoom) -> int:
@@ -273,6 +273,4 @@ def without(settings: BackendSettings) -> BackendSettings:
     if not wanted(settings):
         return settings
     held = settings.parameters[_NAME]
-    return settings.model_copy(
-        update={"parameters": {**settings.parameters, _NAME: held.model_copy(update={"value": 0})}}
-    )
+    return replace(settings, parameters={**settings.parameters, _NAME: replace(held, value=0)})

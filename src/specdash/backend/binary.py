@@ -212,7 +212,7 @@ def environment(settings: BackendSettings) -> dict[str, str]:
 
 def secrets(settings: BackendSettings) -> dict[str, str]:
     """The secrets in the variables that an engine reads them from."""
-    found = {BY_NAME[name].environment: value.get_secret_value() for name, value in settings.secrets.items()}
+    found = {BY_NAME[name].environment: value for name, value in settings.secrets.items()}
     return {variable: value for variable, value in found.items() if variable is not None}
 
 

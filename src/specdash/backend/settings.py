@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, SecretStr
+from msgspec.structs import replace
 
 from specdash.core.errors import InputError, Problem, ProblemKind
 from specdash.core.parameter_catalogue import (
@@ -27,6 +27,7 @@ from specdash.core.parameter_catalogue import (
 )
 from specdash.core.parameters import Parameter, Scalar, ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
+from specdash.core.structs import Masked
 
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
@@ -151,13 +152,11 @@ _DEVICE_SAMPLING = "spec-draft-backend-sampling"
 DraftDetector = Callable[[str], SpecType | None]
 
 
-class ParameterValue(BaseModel):
+class ParameterValue(Struct, frozen=True):
     """The value of one parameter and where it came from: an env key, `LLAMA_EXTRA_ARGS`, or `default`.
 
     `note` is what became of it on the way, for people.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     value: Scalar
     source: str
@@ -169,10 +168,10 @@ class ParameterValue(BaseModel):
         return f"{self.source}{self.note}"
 
 
-class BackendSettings(BaseModel):
+class BackendSettings(Masked, Struct, frozen=True):
     """Everything needed to start the backend with either engine."""
 
-    model_config = ConfigDict(frozen=True)
+    hidden = ("secrets",)
 
     parameters: dict[str, ParameterValue]
     """Engine parameters by name, the ones that are set and the ones that are always rendered."""
@@ -187,7 +186,7 @@ class BackendSettings(BaseModel):
     start_baseline: bool = True
     trace: str = "1"
     rollback_mode: str | None = None
-    secrets: dict[str, SecretStr] = {}
+    secrets: dict[str, str] = {}
     """Secret parameters by name; never in `parameters`."""
     extra_args: tuple[str, ...] = ()
     """Arguments of LLAMA_EXTRA_ARGS the catalogue does not know."""
@@ -275,7 +274,7 @@ class BackendSettings(BaseModel):
     def with_value(self, name: str, value: Scalar, source: str, note: str = "") -> BackendSettings:
         """The same settings with one engine parameter changed."""
         changed = ParameterValue(value=value, source=source, note=note)
-        return self.model_copy(update={"parameters": {**self.parameters, name: changed}})
+        return replace(self, parameters={**self.parameters, name: changed})
 
 
 def settings_from_env(
@@ -306,7 +305,7 @@ class _SettingsReader:
         self.extra = parse(self.env.get(SOURCE, ""))
         self.remarks: list[Problem] = list(self.extra.remarks)
         self.assigned: dict[str, ParameterValue] = {}
-        self.secrets: dict[str, SecretStr] = {}
+        self.secrets: dict[str, str] = {}
 
     def settings(self) -> BackendSettings:
         for key in [key for key in REMOVED_KEYS if key in self.env]:
@@ -343,7 +342,7 @@ class _SettingsReader:
             trace=str(self._ours("LLAMA_TRACE")),
             rollback_mode=self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE"),
             secrets=self.secrets,
-            extra_args=self.extra.rest,
+            extra_args=tuple(self.extra.rest),
             native=native,
             environment=environment,
             remarks=tuple(self.remarks),
@@ -372,7 +371,7 @@ class _SettingsReader:
             if parameter.always and parameter.default is not None:
                 self.assigned[parameter.name] = ParameterValue(value=parameter.default, source=DEFAULT)
         elif parameter.secret:
-            self.secrets[parameter.name] = SecretStr(found[0])
+            self.secrets[parameter.name] = found[0]
         else:
             text, source = found
             named = f"{source} {parameter.flags[0]}" if source == SOURCE else source

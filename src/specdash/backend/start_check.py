@@ -95,7 +95,7 @@ def server_key(settings: BackendSettings) -> str | None:
     """A key that the server takes, None where it asks for none or its file cannot be read."""
     secret = settings.secrets.get("api-key")
     if secret is not None:
-        return first_key(secret.get_secret_value())
+        return first_key(secret)
     return first_key_of(settings.api_key_file) if settings.api_key_file is not None else None
 
 

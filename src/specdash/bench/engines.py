@@ -80,9 +80,7 @@ def without_speculation(settings: BackendSettings) -> BackendSettings:
         name: parameter for name, parameter in settings.parameters.items() if not name.startswith(_ABOUT_DRAFTS)
     }
     native = {name: value for name, value in settings.native.items() if not name.startswith(_NATIVE)}
-    return settings.model_copy(
-        update={"parameters": parameters, "native": native, "spec_types": (), "spec_source": "baseline"}
-    )
+    return replace(settings, parameters=parameters, native=native, spec_types=(), spec_source="baseline")
 
 
 def check_memory(values: Mapping[str, str], env: Mapping[str, str] = os.environ) -> None:

@@ -215,7 +215,7 @@ def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Ci
 
 def _key(backend: BackendSettings, sent: str) -> Iterator[Finding]:
     secret, file = backend.secrets.get("api-key"), backend.text("api-key-file")
-    keys = secret.get_secret_value().split(",") if secret is not None else []
+    keys = secret.split(",") if secret is not None else []
     if file is not None:
         try:
             keys += Path(file).expanduser().read_text(encoding="utf-8").splitlines()

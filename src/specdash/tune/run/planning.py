@@ -372,7 +372,7 @@ def fingerprint(
 def _engine_words(settings: BackendSettings, engine: str | None, env: Mapping[str, str]) -> str:
     from specdash.backend.engines import find_engine
 
-    wanted = settings if engine is None else settings.model_copy(update={"engine": engine})
+    wanted = settings if engine is None else replace(settings, engine=engine)
     return find_engine(wanted, env).words
 
 
