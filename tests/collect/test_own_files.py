@@ -146,7 +146,7 @@ def test_applies_to_another_server_are_left_out_and_those_without_an_address_are
 def test_damaged_lines_are_passed_over(own: OwnFiles) -> None:
     bad = [b"", b"{", b"null", b"[1]", b"\xff\xfe\x00", b'{"number": 1}', b"[" * 5000, b'{"number": Infinity}']
     bad.append(record(2).to_json().replace('"applied"', '"exploded"').encode())
-    bad.append(record(3).to_json().replace('"number": 3', '"number": Infinity').encode())
+    bad.append(record(3).to_json().replace('"number":3', '"number":Infinity').encode())
     bad.append(record(5).to_json().replace("105.0", "NaN").encode())
     bad.append(record(6).to_json().replace("107.0", "1e300").encode())
     bad.append(b"x" * (MAX_LINE_BYTES + 5))

@@ -1,18 +1,16 @@
 """Values of any type that its hints allow, as hypothesis draws them."""
 
 import enum
-import sys
 import typing
 from typing import Any
 
+import msgspec
+import msgspec.structs
 from hypothesis import strategies as st
-from msgspec import Struct
 
-from specdash.core.proxy_events import ProxyEvent
 from specdash.core.readings import Failure, FailureKind, Reading, ReadingStatus, Source
 from specdash.core.sources import SOURCES
 
-NAMES = {"ProxyEvent": ProxyEvent}
 texts = st.text(max_size=8) | st.sampled_from(["", "slot 0", "a" * 40])
 floats = (
     st.floats(allow_nan=False) | st.floats(0, 1000).map(lambda value: round(value, 3)) | st.sampled_from([0.0, -0.0])
@@ -42,12 +40,9 @@ def of_hint(hint: Any) -> st.SearchStrategy[Any]:
         return st.none()
     if issubclass(hint, enum.Enum):
         return st.sampled_from(list(hint))
-    if issubclass(hint, Struct):
-        hints = typing.get_type_hints(hint, {**vars(sys.modules[hint.__module__]), **NAMES})
-        return st.builds(
-            typing.cast("type[Any]", hint),
-            **{name: of_hint(hints[name]) for name in hint.__struct_fields__},
-        )
+    if issubclass(hint, msgspec.Struct):
+        drawn = {field.name: of_hint(field.type) for field in msgspec.structs.fields(hint)}
+        return st.builds(typing.cast("type[Any]", hint), **drawn)
     return {bool: st.booleans(), int: wholes, float: floats, str: texts}[hint]
 
 
