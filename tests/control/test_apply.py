@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import shutil
 import threading
@@ -289,7 +288,7 @@ def test_a_backend_that_serves_tls_is_verified_over_tls(rig: Rig, tmp_path: Path
     certificate, key = make_certificate(tmp_path, "backend", "DNS:gpu.example")
     # The proxy asks over http.
     rig.order("stop", Role.PROXY)
-    alone = dataclasses.replace(rig, deployment=replace(rig.deployment, proxy=None))
+    alone = replace(rig, deployment=replace(rig.deployment, proxy=None))
     for words in ((f"LLAMA_ARG_SSL_CERT_FILE={certificate}", f"LLAMA_ARG_SSL_KEY_FILE={key}"), ("LLAMA_DRAFT_MAX=9",)):
         record = alone.apply(*words, health_timeout_s=10)
         assert record.outcome is ApplyOutcome.APPLIED, record.reason

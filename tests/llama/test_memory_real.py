@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from specdash.backend.auto import loads
 from specdash.backend.settings import settings_from_env

@@ -16,11 +16,11 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.backend import demo
@@ -107,8 +107,7 @@ class Command(subprocess.Popen[str]):
             pytest.fail(f"{self.args!r} hangs after {timeout} s:\n{said}")
 
 
-@dataclass(slots=True)
-class Rig:
+class Rig(Struct):
     """A running deployment. `env` leads to it, for functions and for `specdash` as a command."""
 
     home: Path

@@ -6,9 +6,10 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from specdash.backend.launch import free_port
 from support.asking import ask, complete, healthy
@@ -19,8 +20,7 @@ _PROMPT = "the speculative decoder drafts several tokens with a"
 _BUFFER = re.compile(r"(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a run went. `answered`: a completion came back; `drafted`: tokens it drafted."""
 
     started: bool

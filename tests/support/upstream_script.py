@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from support.scripted_server import SSE, Behaviour, Call
 
@@ -15,40 +17,34 @@ MOMENT_S = 0.002
 """Long enough for the kernel to hand over what was written as a read of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Struct, frozen=True):
     """One chunk of a stream: its delta, and the finish reason when it ends the answer."""
 
     delta: dict[str, Any]
     finish: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Say nothing for some seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(Struct, frozen=True):
     """Bytes sent as they are, between events."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
+class Hang(Struct, frozen=True):
     """Say nothing more, until the other side goes away."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Close the connection here, in the middle of the answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endless:
+class Endless(Struct, frozen=True):
     """The same text again and again, until the other side goes away."""
 
     text: str = " word"
@@ -58,8 +54,7 @@ class Endless:
 Act = Delta | Pause | Raw | Hang | Drop | Endless
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """How one request is answered.
 
     A chat completion plays `acts`; with `body`, that is the whole answer instead. The flags leave out what a server may
