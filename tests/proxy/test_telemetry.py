@@ -216,14 +216,16 @@ def test_a_guardrail_action_is_an_event_a_count_a_mark_and_a_line(desk: Desk, ca
     assert (event.session, event.request_id, event.facts["streak"]) == ("s", "req_1", 2)
     assert desk.telemetry.counters == {"malformed_tool:detected": 2}
     assert active.guardrails == ["malformed_tool:detected"]
-    assert "MALFORMED TOOL PAYLOAD: session=s streak=2 kind=markup request=req_1" in caplog.messages
+    assert "MALFORMED TOOL PAYLOAD: detected streak=2 kind=markup request=req_1 session=s" in caplog.messages
 
 
 def test_a_refused_prompt_is_an_overflow(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     active = desk.begin()
     desk.telemetry.overflow(active, 5000, 4096)
     assert active.session.overflows == 1
-    assert any(text.startswith("CONTEXT OVERFLOW detected (count=1): 5000 tokens > 4096") for text in caplog.messages)
+    assert any(
+        text.startswith("CONTEXT OVERFLOW: detected overflows=1 prompt=5000 window=4096") for text in caplog.messages
+    )
 
 
 @pytest.mark.parametrize(("prompt", "level"), [(1000, "INFO"), (3100, "WARNING"), (3500, "WARNING"), (3900, "ERROR")])
