@@ -25,11 +25,7 @@ SUBSTRINGS = {
     "context_exceeded": "exceeds the available context size",
     "unauthorized": "Invalid API Key",
     "synth_enabled": "synthetic speculative acceptance is enabled",
-    "deprecated_argument": "DEPRECATED",
     "full_reprocess": "forcing full prompt re-processing",
-    "ctx_other_missing": "requires ctx_other to be set",
-    "prompt_fully_cached": "need to evaluate at least",
-    "trace_enabled": "LLAMA_TRACE = ",
     "ggml_assert": "GGML_ASSERT",
 }
 

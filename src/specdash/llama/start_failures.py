@@ -17,7 +17,7 @@ from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log import GRAMMAR, TABLE
 from specdash.llama.log.forms import Cause, ServerEnd
 from specdash.llama.log.parser import ANSI
-from specdash.llama.log.trouble_lines import FALSE_ALARM_CLASSES
+from specdash.llama.log.trouble_lines import FALSE_ALARM
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -124,11 +124,6 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
     found = _best([of for of in OF_CLASSES if (of[1].ends in _ENDING) is ended], said)
     if found is None and ended:
         return (_by_code(exit_code) if exit_code is not None else None) or _last_error(said)
-    if found is not None and found.id == "synth_without":
-        # It is the consequence of something that alone would not have ended it.
-        without = [of for of in OF_CLASSES if of[1].ends is ServerEnd.WITHOUT and of[1].pattern]
-        if (cause := _best(without, said)) is not None:
-            return StartFailure(found.id, f"{found.because}: {cause.because}", cause.fix, found.ends, cause.line)
     return found
 
 
@@ -160,7 +155,7 @@ def false_alarm(line: str) -> bool:
     """Whether a line looks like an error and is harmless."""
     if "requires ctx_other" not in line and "measure the memory of the extra model" not in line:
         return False
-    return _class_of(line.encode()) in FALSE_ALARM_CLASSES
+    return _class_of(line.encode()) == FALSE_ALARM
 
 
 def _best(causes: Sequence[tuple[LineClass, Cause]], said: Sequence[str]) -> StartFailure | None:

@@ -19,37 +19,25 @@ def _failed(task: int | None = None, error: str = "", at_s: float | None = None,
 
 
 TOO_LONG = "request exceeds the available context size"
-FALSE_ALARM_CLASSES = frozenset({"ctx_other_missing", "extra_model_unmeasured"})
-"""Of their lines llama.cpp itself says that they are normal, although it prints them as errors."""
+FALSE_ALARM = "draft_unmeasured"
+"""Id of the class of which llama.cpp itself says that it is normal, although it prints it as an error."""
 
 _ARGUMENT = r'error while handling (?P<kind>argument|environment variable) "(?P<name>[^"]+)": '
 _INIT = "failed to initialize speculative decoding context: "
-_REFUSED = Cause("start_refused", "{title} ({line})", "mend what the line names")
 
-BEFORE_START = frozenset(
-    {"bad_argument", "deprecated_argument", "environment_overridden", "other_error", "other_warning"}
-)
+BEFORE_START = frozenset({"bad_argument", "normal", "other_error", "other_warning"})
 """Classes whose lines may come before the line with which a server starts."""
 
 TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
-        "ctx_other_missing",
-        "a draft context was tried without its target while memory was measured",
+        FALSE_ALARM,
+        "a draft model's memory could not be measured beforehand",
         (
-            (
-                "failed to initialize the context: {:w} requires ctx_other to be set (this warning is normal during "
-                "memory fitting)"
-            ),
+            "failed to initialize the context: {:w} requires ctx_other to be set (this warning is normal {:rest}",
+            "failed to measure the memory of the extra model{:rest}",
         ),
         severity=NOTICE,
-        note="A false alarm, although printed as an error: it comes from fitting DFlash or EAGLE-3 drafts to memory.",
-    ),
-    LineClass(
-        "extra_model_unmeasured",
-        "the draft model's memory could not be measured beforehand",
-        ("failed to measure the memory of the extra model{:rest}",),
-        severity=NOTICE,
-        note="A false alarm unless an allocation fails later: memory is fitted without the draft model.",
+        note="Printed as an error, and normal: memory is fitted without the draft model.",
     ),
     LineClass(
         "bad_argument",
@@ -184,40 +172,10 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="The server goes on WITHOUT speculation.",
         causes=(
             Cause(
-                "synth_both",
-                "--spec-synth-len and --spec-synth-rates exclude each other",
-                "give one of them",
-                pattern=r"synthetic acceptance length and rates are mutually exclusive",
-            ),
-            Cause(
-                "synth_count",
-                "--spec-synth-rates must have {want} values, one for each token of the longest draft, and has {got}",
-                "give {want} values, or set LLAMA_DRAFT_MAX={got}",
-                pattern=r"synthetic acceptance rates must contain (?P<want>\d+) values?, got (?P<got>\d+)",
-            ),
-            Cause(
-                "synth_increasing",
-                "--spec-synth-rates rise: a later token cannot be accepted more often than one before it",
-                "give them in falling order",
-                pattern=r"synthetic acceptance rates must be monotonically non-increasing",
-            ),
-            Cause(
-                "synth_range",
-                "--spec-synth-rates must be between 0 and 1",
-                "correct the values",
-                pattern=r"synthetic acceptance rates must be finite and within",
-            ),
-            Cause(
-                "synth_length",
-                "--spec-synth-len must be between 1 and {most}, the longest draft and the target's own token",
-                "correct it, or draft longer",
-                pattern=r"synthetic acceptance length must be finite and within \[1, (?P<most>\d+)\]",
-            ),
-            Cause(
-                "synth_no_tokens",
-                "synthetic acceptance needs drafts of one token at least",
-                "set LLAMA_DRAFT_MAX to 1 or more",
-                pattern=r"synthetic acceptance requires at least one speculative token",
+                "synthetic",
+                "synthetic acceptance was refused: {said}",
+                "correct or remove --spec-synth-len and --spec-synth-rates",
+                pattern=r"(?P<said>synthetic acceptance .*)",
             ),
             Cause(
                 "eagle3_wrong_draft",
@@ -255,21 +213,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 pattern=_INIT + r"(?P<said>.*)",
                 ends=ServerEnd.WITHOUT,
                 general=True,
-            ),
-        ),
-    ),
-    LineClass(
-        "synth_needs_speculation",
-        "synthetic acceptance was asked for, but nothing speculates",
-        ("synthetic acceptance requires an initialized speculative decoding context",),
-        severity=ERROR,
-        note="The server exits.",
-        causes=(
-            Cause(
-                "synth_without",
-                "synthetic acceptance was asked for, and nothing speculates",
-                "set LLAMA_SPEC_TYPE and what it needs, or remove --spec-synth-len and --spec-synth-rates",
-                pattern=r"synthetic acceptance requires an initialized speculative decoding context",
             ),
         ),
     ),
@@ -626,62 +569,26 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
     ),
     LineClass(
-        "adapter_failed",
-        "a LoRA adapter or control vector could not be loaded",
+        "start_refused",
+        "the server could not start",
         (
             "failed to load lora adapter '{:s}'",
             "failed to apply lora adapter: {:rest}",
             "failed to load control vector file from {:rest}",
             "control vectors in {:s} does not match previous dimensions",
-            "direction tensor in {:s} does not match previous dimensions",
-            "invalid (non-{:d}D) direction tensor shape in {:rest}",
-            "invalid (non-F{:d}) direction tensor type in {:rest}",
-            "invalid (zero) direction tensor layer index in {:rest}",
-            "invalid/unparsable direction tensor layer index in {:rest}",
-            "no direction tensors found in {:rest}",
-            "skipping {:s} due to invalid direction tensors",
-        ),
-        severity=ERROR,
-        note="One failure prints several such lines. The server exits.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "template_invalid",
-        "the model's chat template cannot be used",
-        (
             "chat template parsing error: {:rest}",
             "failed to initialize chat template",
-            "please consider disabling jinja via --no-jinja, {:rest}",
-            "for example: --no-jinja --chat-template chatml",
-        ),
-        severity=ERROR,
-        note="One failure prints several such lines. The server exits: give another --chat-template, or --no-jinja.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "http_server_failed",
-        "the HTTP server failed",
-        (
             "couldn't start HTTP listener on {:rest}",
             "listener on {:s} stopped unexpectedly",
             "failed to initialize HTTP server",
             "exiting due to HTTP server error",
-            "failed to stop HTTP server: {:rest}",
-        ),
-        severity=ERROR,
-        note="Clients do not reach the server, at least not on the address that the line names.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "threads_failed",
-        "the worker threads could not be made",
-        (
             "threadpool create failed : n_threads {:d}",
             "batch threadpool create failed : n_threads {:d}",
+            "synthetic acceptance requires an initialized speculative decoding context",
         ),
         severity=ERROR,
-        note="Look at --threads, the CPU masks and the limits that the system sets for the process.",
-        causes=(_REFUSED,),
+        note="The line names the part that failed: an adapter, the chat template, the HTTP server, its threads.",
+        causes=(Cause("start_refused", "{title} ({line})", "mend what the line names"),),
     ),
     LineClass(
         "interrupted_twice",
@@ -838,28 +745,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
     ),
     LineClass(
-        "draft_behind",
-        "the draft context missed part of the prompt",
+        "draft_degraded",
+        "the draft model did not see a part of the prompt",
         (
-            "ctx_dft pos_max={:d} < N-{:d}={:d} - process() {:rest}",
-            "ctx_dft pos_max={:d} < N-{:d}={:d}",
+            "ctx_dft pos_max={:d} < N-{:d}={:d}{:rest}",
+            "target embeddings of size {:d} do not fit the draft input width {:d}, {:rest}",
+            "^process() did not run on every prefill ubatch. Drafts may degrade.",
         ),
         severity=WARNING,
-        note="Drafts get worse, which otherwise only a falling acceptance shows; the answers stay right.",
-    ),
-    LineClass(
-        "draft_input_dropped",
-        "the draft model cannot read the target's image or audio embeddings",
-        ("target embeddings of size {:d} do not fit the draft input width {:d}, {:rest}",),
-        severity=WARNING,
-        note="Drafts after an image or audio part of a prompt are poor; the answers stay right. Printed once.",
-    ),
-    LineClass(
-        "rollback_unsupported",
-        "the model cannot roll its recurrent state back",
-        ("n_rs_seq={:d} requested but model does not support recurrent partial rollback; clamping to {:d}",),
-        severity=NOTICE,
-        note="Rejected draft tokens are undone by restoring a checkpoint and computing again, which costs speed.",
+        note="Drafts get worse, mostly after an image or audio part; the answers stay right.",
     ),
     LineClass(
         "draft_clamped",
@@ -886,25 +780,14 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="Short matches draft often and wrongly.",
     ),
     LineClass(
-        "synth_limit_reduced",
-        "the draft length of synthetic acceptance was reduced",
-        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
-        severity=WARNING,
-        note="Only with --spec-synth-len or --spec-synth-rates.",
-    ),
-    LineClass(
         "synth_enabled",
         "acceptance is simulated",
-        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
+        (
+            "synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",
+            "synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",
+        ),
         severity=WARNING,
         note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
-    ),
-    LineClass(
-        "trace_enabled",
-        "LLAMA_TRACE is set",
-        ("LLAMA_TRACE = {:d}",),
-        severity=NOTICE,
-        note="Wanted: it prints every verification step, the only live acceptance that the server has.",
     ),
     LineClass(
         "find_slot_non_consecutive",
@@ -945,31 +828,25 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="Only with --context-shift. The model forgets the dropped part.",
     ),
     LineClass(
-        "prompt_fully_cached",
-        "the slot already held the whole prompt",
+        "normal",
+        "a warning that is normal",
         (
-            "slot| need to evaluate at least {:d} token for each active slot (n_past = {:d}, task.n_tokens() = {:d})",
-            "slot| need to evaluate at least {:d} token{:rest}",
-        ),
-        severity=NOTICE,
-        note=(
-            "Normal when the same prompt is sent again: its last token is read once more, to have something to go on "
-            "from."
-        ),
-    ),
-    LineClass(
-        "feature_disabled",
-        "a feature was switched off because this model or context cannot have it",
-        (
+            "LLAMA_TRACE = {:d}",
             "KV cache shifting is not supported for this context, disabling KV cache shifting",
             "cache_reuse is not supported by {:rest}",
             "swa_full is not supported by {:rest}",
             "ctx_shift is not supported by {:rest}",
             "context shift is not supported {:rest}",
             "prompt caching is not supported {:rest}",
+            "n_rs_seq={:d} requested but model does not support recurrent partial rollback; clamping to {:d}",
+            "slot| need to evaluate at least {:d} token{:rest}",
+            "DEPRECATED: {:rest}",
+            "^warn: {:w} environment variable is set, but will be overwritten by {:rest}",
+            "{:w} environment variable is set, but will be overwritten by {:rest}",
+            "notice: server default port will be changed {:rest}",
         ),
         severity=NOTICE,
-        note="The line names the feature.",
+        note="Nothing needs to be done; the line says what happened.",
     ),
     LineClass(
         "gpu_operation_off",
@@ -985,49 +862,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
     ),
     LineClass(
-        "deprecated_argument",
-        "an argument is deprecated or given twice",
-        ("DEPRECATED: {:rest}",),
-        severity=WARNING,
-        note="Of an argument given twice only the last value counts.",
-    ),
-    LineClass(
-        "environment_overridden",
-        "an environment variable is overridden by an argument",
+        "exposed",
+        "the server is open to everyone who reaches its port",
         (
-            "^warn: {:w} environment variable is set, but will be overwritten by {:rest}",
-            "{:w} environment variable is set, but will be overwritten by {:rest}",
+            "security: no API key is set and CORS allows all origins {:rest}",
+            "security: {:s} enabled - do not expose to untrusted environments",
+            "security: router mode enabled - do not expose to untrusted environments",
         ),
         severity=NOTICE,
-        note="Said of --spec-type too, whose values really add up.",
-    ),
-    LineClass(
-        "no_api_key",
-        "no API key set",
-        ("security: no API key is set and CORS allows all origins {:rest}",),
-        severity=NOTICE,
-        note="Normal on a machine of one's own, where the server listens on 127.0.0.1 only.",
-    ),
-    LineClass(
-        "router_exposed",
-        "the router starts models for anybody who asks",
-        ("security: router mode enabled - do not expose to untrusted environments",),
-        severity=NOTICE,
-        note="Normal on a machine of one's own.",
-    ),
-    LineClass(
-        "tools_exposed",
-        "the server runs tools for anybody who asks",
-        ("security: {:s} enabled - do not expose to untrusted environments",),
-        severity=WARNING,
-        note="Harmless only where no one else reaches the port: tools read files and run commands on this machine.",
-    ),
-    LineClass(
-        "default_port_changes",
-        "the default port will change in a later build",
-        ("notice: server default port will be changed {:rest}",),
-        severity=NOTICE,
-        note="Give --port to be sure.",
+        note="Normal where it listens on 127.0.0.1 only. Tools read files and run commands on this machine.",
     ),
     LineClass(
         "moe_cache_small",
@@ -1041,7 +884,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "a further line of the warning before it",
         (
             "slot| n_past was set to {:d}",
-            "^process() did not run on every prefill ubatch. Drafts may degrade.",
             "current device: {:d}, in function {:rest}",
             "cudaStreamSynchronize({:rest}",
             "cudaMalloc{:rest}",
