@@ -16,7 +16,6 @@ SUBSTRINGS = {
     "kv_no_free_space": "failed to find free space",
     "context_shift": "slot context shift",
     "checkpoint_erased": "erased invalidated context checkpoint",
-    "spec_init_failed": "failed to initialize speculative decoding context",
     "draft_clamped": "clamping to",
     "alloc_failed": "cudaMalloc failed",
     "cuda_error": "CUDA error",
