@@ -192,7 +192,7 @@ def test_the_report_of_an_ab_crowns_who_is_really_faster(tmp_path: Path) -> None
     with Results(tmp_path) as results:
         ab.report(report).save(results)
         assert results.trouble is None
-    assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md", "decode.svg", "gain.svg"}
+    assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md"}
     assert any("B is faster than A: +20" in line for line in ab.report(report).lines)
 
 

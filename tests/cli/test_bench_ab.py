@@ -81,9 +81,7 @@ class TestBesideTheService:
         assert by_name["none"]["verdict"] == "real: faster", report["comparisons"]
         assert by_name["current (2)"]["verdict"] in ("within noise", "the same"), report["comparisons"]
         assert report["winner"] == "none"
-        assert {"report.md", "report.json", "decode.svg", "gain.svg", "boots.jsonl"} <= {
-            path.name for path in (tmp_path / "out").iterdir()
-        }
+        assert {"report.md", "report.json", "boots.jsonl"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
     def test_when_nothing_starts_there_is_no_recommendation_and_it_fails(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def report(out: Path) -> dict[str, Any]:
     return told
 
 
-def test_it_prints_a_table_and_leaves_report_samples_and_plots(
+def test_it_prints_a_table_and_leaves_report_and_samples(
     prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -70,8 +69,6 @@ def test_it_prints_a_table_and_leaves_report_samples_and_plots(
     assert {(sample["prompt"], sample["run"]) for sample in samples} == {
         (f"a{n}", run) for n in range(4) for run in range(2)
     }
-    for name in ("decode.svg", "ttft.svg", "acceptance.svg"):
-        assert ET.fromstring((out / name).read_text(encoding="utf-8")).tag.endswith("svg")  # noqa: S314 - our own
     assert "| first | 4 |" in (out / "report.md").read_text(encoding="utf-8")
 
 
@@ -143,7 +140,6 @@ def test_when_all_runs_fail_it_is_exit_1_and_there_are_no_figures(
     told = report(out)
     assert told["figures"] == {}
     assert told["faults"] == {"server error": 5}
-    assert not (out / "decode.svg").exists()
 
 
 ODD: dict[str, tuple[Callable[[], FaultUpstream], tuple[str, ...], tuple[str, ...]]] = {

@@ -16,7 +16,6 @@ from specdash.core.readings import Source
 from specdash.core.target import Target
 from specdash.history.store import Store
 from support.asking import complete
-from support.bundles import members
 from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
 from support.outside import say
@@ -144,52 +143,6 @@ def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
     assert CANARY not in out + err + table + str(snapshots) + text
     assert say("check", "--all", "--target", "good")[0] == 3
     assert say("snapshot", "--all", "--target", "good")[0] == ExitCode.USAGE
-
-
-def test_an_incident_of_all_is_a_bundle_for_each_named_by_it_with_nothing_of_this_machine_for_one_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    directory = tmp_path / "bundles"
-    directory.mkdir()
-    with FaultServer(ROUTES) as good:
-        gone = f"http://127.0.0.1:{free_port()}"
-        configured(monkeypatch, tmp_path, gone=gone, good=good.url, far=f"http://{FAR}")
-        paths.backend_env_file().write_text("LLAMA_CTX_SIZE=4711\n")
-        code, out, err = say("incident", "--all", "--json", "--output", str(directory))
-        hidden = say("incident", "--all", "--anonymise", "--output", str(directory))
-    document = json.loads(out)
-    assert (code, document["schema"]) == (ExitCode.OK, "specdash.incidents/1")
-    bundles = {server["name"]: server["bundle"] for server in document["servers"]}
-    assert list(bundles) == ["gone", "good", "far"]
-    assert [("DOWN" in bundle["state"]) for bundle in bundles.values()] == [True, False, True]
-    assert all(bundle["path"].endswith(f"-{name}.tar.gz") for name, bundle in bundles.items())
-    assert "env/backend.env" in members(Path(bundles["good"]["path"]))
-    assert not {"env/backend.env", "run-records.json"} & members(Path(bundles["far"]["path"])).keys()
-    assert "own machine" in {lack["part"]: lack["why"] for lack in bundles["far"]["missing"]}["env/backend.env"]
-    assert hidden[0] == ExitCode.OK
-    assert sorted(path.name.rpartition("server-")[2] for path in directory.glob("*server-*")) == [
-        f"{number}.tar.gz" for number in (1, 2, 3)
-    ]
-    for path in directory.iterdir():
-        assert not any(CANARY.encode() in data for data in members(path).values())
-    assert CANARY not in out + err + hidden[1] + hidden[2]
-
-
-def test_an_incident_of_all_that_cannot_be_written_says_of_whom_and_ends_with_the_worst(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("")
-    configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}")
-    assert say("incident", "--all", "--output", str(tmp_path / "file"))[0] == ExitCode.NOT_WRITTEN
-    assert say("incident", "--all", "--target", "gone")[0] == ExitCode.USAGE
-    state = paths.incidents_dir()
-    state.parent.mkdir(parents=True, exist_ok=True)
-    state.write_text("no directory")
-    code, out, err = say("incident", "--all", "--json")
-    (server,) = json.loads(out)["servers"]
-    assert code == server["exit_code"] == ExitCode.NOT_WRITTEN
-    assert (server["name"], server["bundle"]) == ("gone", None)
-    assert "gone: " in err
 
 
 @pytest.mark.slow

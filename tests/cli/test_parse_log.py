@@ -57,7 +57,7 @@ class TestJson:
             "cancelled": False,
         }
         assert first["steps"] == {"count": 9, "accepted": 40, "generated": 72, "replays": 9}
-        warning = report["warnings"]["trace_enabled"]
+        warning = report["warnings"]["normal"]
         assert (warning["count"], warning["first"], warning["last"]) == (1, 0.046765, 0.046765)
         assert warning["sample"] == "0.00.046.765 W srv    load_model: LLAMA_TRACE = 1"
 

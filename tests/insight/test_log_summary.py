@@ -16,7 +16,6 @@ SUBSTRINGS = {
     "kv_no_free_space": "failed to find free space",
     "context_shift": "slot context shift",
     "checkpoint_erased": "erased invalidated context checkpoint",
-    "spec_init_failed": "failed to initialize speculative decoding context",
     "draft_clamped": "clamping to",
     "alloc_failed": "cudaMalloc failed",
     "cuda_error": "CUDA error",
@@ -25,11 +24,7 @@ SUBSTRINGS = {
     "context_exceeded": "exceeds the available context size",
     "unauthorized": "Invalid API Key",
     "synth_enabled": "synthetic speculative acceptance is enabled",
-    "deprecated_argument": "DEPRECATED",
     "full_reprocess": "forcing full prompt re-processing",
-    "ctx_other_missing": "requires ctx_other to be set",
-    "prompt_fully_cached": "need to evaluate at least",
-    "trace_enabled": "LLAMA_TRACE = ",
     "ggml_assert": "GGML_ASSERT",
 }
 

@@ -1,10 +1,8 @@
 """Points that a limit rules out are named and marked wherever their speeds are shown."""
 
 from specdash.cli.bench.tune import boot_line
-from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.tui.widgets.tuner.tuner_boots import chart_lines, dots_of
 from specdash.tune.model.problem import BootResult, Point, Stage, WorkloadShares
-from specdash.tune.run.run_report import plot
 from specdash.tune.run.status import Boot, RunHead, RunPlan, TuneRun, excluded_points, exclusion_words
 
 FAST, START = Point(("draft-simple",), n_max=6), Point(("draft-simple",), n_max=3)
@@ -38,14 +36,6 @@ def test_a_line_of_a_boot_keeps_its_speed_and_says_that_a_limit_put_it_out() -> 
     assert "214" in line
     assert f"out by a limit: {LIMIT}" in line
     assert "not usable" not in line
-
-
-def test_the_plot_of_the_report_draws_them_hollow() -> None:
-    rows = {row.label: row for row in plot(RUN).rows}
-    assert [name for name, row in rows.items() if row.note] == ["none"]
-    text = draw_rows(Rows("t", "tok/s", (FigureRow("a", 1.0), FigureRow("b", 2.0, note="out by a limit"))))
-    assert text.count('class="dot hollow"') == 1
-    assert "2, out by a limit" in text
 
 
 def test_the_chart_on_the_screen_has_a_sign_of_its_own_for_them() -> None:

@@ -23,9 +23,8 @@ from specdash.bench.load.figures import (
     was_cached,
 )
 from specdash.bench.load.samples import NO_TIMINGS, SHORT
-from specdash.bench.report import BenchReport, bullets, figure_row, page, sample_json, section
+from specdash.bench.report import BenchReport, bullets, page, sample_json, section
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import Rows, draw_rows
 from specdash.system import stats
 from specdash.system.stats import spread
 from specdash.system.text import (
@@ -226,12 +225,10 @@ def report(live: LiveReport) -> BenchReport:
         lines += [*text_table(table(live)), ""]
         if live.throughput is not None and not live.options.alone:
             lines.append(f"all requests together: {significant(live.throughput, 4)} tokens/s")
-        parts += [markdown_table(table(live)), "![Decode](decode.svg)", "![Time to the first token](ttft.svg)"]
-        parts += ["![Acceptance](acceptance.svg)"] if live.overall.acceptance is not None else []
+        parts += [markdown_table(table(live))]
         parts.append(section("Both ways to average", _both_ways(live)))
     parts += [section("What to know", notes(live)), section("Machine", _machine(live))]
-    charts = plots(live) if run.answered else {}
-    return BenchReport(document, [*lines, *bullets(notes(live))], page("bench live", *parts), charts)
+    return BenchReport(document, [*lines, *bullets(notes(live))], page("bench live", *parts))
 
 
 def _by_prompt(samples: Sequence[BenchSample]) -> list[dict[str, Any]]:
@@ -258,29 +255,6 @@ def _by_prompt(samples: Sequence[BenchSample]) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def plots(live: LiveReport) -> dict[str, str]:
-    """The charts by their file names."""
-    groups = live.groups.items()
-    samples = live.run.answered
-
-    def of(kind: str) -> list[BenchSample]:
-        return [sample for sample in samples if kind in (ALL, sample.kind)]
-
-    decode = tuple(figure_row(name, figures.decode, (s.decode_rate for s in of(name))) for name, figures in groups)
-    ttft = tuple(figure_row(name, figures.ttft, (s.ttft_s for s in of(name))) for name, figures in groups)
-    accepted = tuple(
-        figure_row(name, figures.acceptance, ((s.accepted or 0) / s.drafted for s in of(name) if s.drafted))
-        for name, figures in groups
-    )
-    charts = {
-        "decode.svg": Rows("Decode speed of each class, and of single requests", "tokens/s", decode),
-        "ttft.svg": Rows("Time to the first token, from when the request was due", "seconds", ttft),
-    }
-    if any(figure_row.value is not None for figure_row in accepted):
-        charts["acceptance.svg"] = Rows("Accepted draft tokens", "%", accepted)
-    return {name: draw_rows(chart) for name, chart in charts.items()}
 
 
 LATENCY = "latency p50 / p95"

@@ -12,19 +12,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.paths import state_dir
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import FigureRow
 from specdash.system import files
 from specdash.system.text import UNKNOWN, duration, file_timestamp, markdown_table, percent, significant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from specdash.bench.load.figures import Figure
     from specdash.bench.load.samples import BenchSample
 
 
@@ -131,19 +129,16 @@ def sample_json(sample: BenchSample, origin_s: float, **more: Any) -> dict[str, 
 
 
 class BenchReport(Struct, frozen=True):
-    """`document` is report.json, `lines` are what a terminal shows, `page` is report.md; `charts` are SVG by name."""
+    """`document` is report.json, `lines` are what a terminal shows, `page` is report.md."""
 
     document: dict[str, Any]
     lines: list[str]
     page: str
-    charts: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, results: Results) -> None:
         """All of it into the folder; what cannot be written is its trouble."""
         results.write_json(REPORT_JSON, self.document)
         results.write(REPORT_MD, self.page)
-        for name, svg in self.charts.items():
-            results.write(name, svg)
 
     def show(self, results: Results, *, as_json: bool) -> None:
         """Print the lines, or the document with the folder that it is in."""
@@ -179,16 +174,6 @@ def measured_on(facts: Mapping[str, Any]) -> str:
 def bounds(low: float | None, high: float | None) -> str:
     """An interval of a speed: `790.1 to 830.2`."""
     return UNKNOWN if low is None or high is None else f"{significant(low, 4)} to {significant(high, 4)}"
-
-
-def figure_row(
-    name: str, figure: Figure | None, ticks: Iterable[float | None] = (), *, is_best: bool = False
-) -> FigureRow:
-    """The row of a chart; ticks that are unknown are left out."""
-    known = tuple(tick for tick in ticks if tick is not None)
-    if figure is None:
-        return FigureRow(name, None, ticks=known, is_best=is_best)
-    return FigureRow(name, figure.value, figure.low, figure.high, known, is_best)
 
 
 # How far a long measurement is, on stderr: one line kept up to date on a terminal, else a line now and then.

@@ -194,10 +194,6 @@ class BlockWriter:
         """Goes into the next block: the last reading of each source that may be silent for long."""
         self._latest: dict[Source, tuple[Any, str, bytes]] = {}
 
-    def carry(self, reading: Reading[Any]) -> None:
-        """Note what was read before the first block."""
-        _carry(self.carried, self._row(reading))
-
     def add(
         self,
         era: int,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import logging
-import math
 import os
 import sqlite3
 import time
 from contextlib import closing, suppress
 from functools import cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,12 +28,9 @@ from specdash.core.proxy_events import ActiveView, ProxyEvents, ProxyStatus, Req
 from specdash.core.readings import Failure, FailureKind, Health, Reading, Source
 from specdash.core.records import Alert, EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, encode
-from specdash.core.structs import json_of
 from specdash.history import block
-from specdash.history.block import BlockWriter
 from specdash.history.store import MODE, PAGE_BYTES, OlderSchemaError, connect, is_of_an_older_version
 from specdash.history.tiers import TIERS, Point, Tier, TierChunk, points_of
-from specdash.insight.charts import Metric
 from specdash.llama.log.safe import (
     bare,
     recognise,
@@ -50,8 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
-
-    from specdash.history.store import Store
 
 
 # Keeps the record within its bounds of age and size, the oldest and finest going first; a record that is damaged, or
@@ -661,94 +655,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-# A span of the record as a database of its own, every value changed on its way: what an incident bundle carries.
-
-
-RUN_UP_S: Final = 90.0
-"""Readings of so long before the span come with it: a replay needs them to show its beginning."""
-
-
-def copy_span(
-    store: Store,
-    target: str,
-    since: float,
-    until: float,
-    path: Path,
-    *,
-    name: str,
-    change: Callable[[Any], Any],
-    readings_since: float | None = None,
-) -> int:
-    """Write what the record has of `target` from `since` to `until` to a new file at `path`; how many readings.
-
-    `change` is given every reading, alert and event, and returns what is written of it, of the same type. `name` is
-    what the target is called there. Series, alerts and events are of the whole span, readings from `readings_since`.
-    The file stands alone: no -wal belongs to it.
-    """
-    begin = max(since, readings_since if readings_since is not None else since) - RUN_UP_S
-    connection = connect(path, read_only=False)
-    try:
-        connection.execute("BEGIN")
-        connection.execute("INSERT INTO targets (id, name) VALUES (1, ?)", (name,))
-        blocks, count = BlockWriter(connection, 1), 0
-        for _, reading in store.latest(target, begin):
-            blocks.carry(change(reading))
-        for _, group in groupby(
-            (change(reading) for _, reading in store.readings(target, begin, until)),
-            key=lambda entry: math.floor(entry.at / BLOCK_S),
-        ):
-            readings = list(group)
-            blocks.add(1, readings, _raise)
-            count += len(readings)
-        connection.execute(
-            "INSERT INTO eras (id, target, pid, began, ended) VALUES (1, 1, ?, ?, ?)", (os.getpid(), begin, until)
-        )
-        for tier in TIERS:
-            _copy_tier(connection, store, target, since, until, tier)
-        _copy_alerts(connection, (change(alert) for alert in store.alerts(target, since, until)))
-        events = store.events(target, since, until)
-        _copy_events(connection, (change(event) for event in events if event.kind is not EventKind.ALERT))
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-    finally:
-        connection.close()
-    return count
-
-
-def _raise(error: Exception) -> None:
-    raise error
-
-
-def _copy_tier(
-    connection: sqlite3.Connection, store: Store, target: str, since: float, until: float, tier: Tier
-) -> None:
-    chunks: dict[int, TierChunk] = {}
-    for metric in Metric:
-        for at, cell in store.cells(target, metric, since, until, tier):
-            start = math.floor(at / tier.span_s) * tier.span_s
-            chunk = chunks.setdefault(start, TierChunk(tier.step_s))
-            chunk.metrics.setdefault(metric.value, {})[math.floor(at / tier.step_s)] = cell
-    for start, chunk in chunks.items():
-        row = (1, tier.step_s, start, chunk.pack())
-        connection.execute("INSERT INTO tiers (target, step, start, data) VALUES (?, ?, ?, ?)", row)
-
-
-def _copy_alerts(connection: sqlite3.Connection, alerts: Iterable[Alert]) -> None:
-    for alert in alerts:
-        connection.execute(
-            "INSERT OR REPLACE INTO alerts (target, rule, subject, raised, since, ended, data) "
-            "VALUES (1, ?, ?, ?, ?, ?, ?)",
-            (alert.rule, alert.subject, alert.raised, alert.since, alert.ended, alert.to_json()),
-        )
-
-
-def _copy_events(connection: sqlite3.Connection, events: Iterable[TimelineEvent]) -> None:
-    for event in events:
-        connection.execute(
-            "INSERT OR REPLACE INTO events (target, at, kind, ref, title, ended, severity, detail) "
-            "VALUES (1, :at, :kind, :ref, :title, :ended, :severity, :detail)",
-            json_of(event),
-        )

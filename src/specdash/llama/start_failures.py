@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import re
 import signal
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.speculation import NO_SPECULATION, SPEC_TYPES, spec_type
 from specdash.llama.log import GRAMMAR, TABLE
 from specdash.llama.log.forms import Cause, ServerEnd
 from specdash.llama.log.parser import ANSI
-from specdash.llama.log.trouble_lines import FALSE_ALARM_CLASSES
+from specdash.llama.log.trouble_lines import DRAFT_LOAD_FAILED, FALSE_ALARM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from specdash.llama.log.forms import LineClass
+    from specdash.llama.log.forms import ReadLine
 
 MOST_GENERAL = "other_exit"
 """The cause that the last error line of a server that ended falls into, where no other does."""
@@ -73,24 +73,27 @@ _BY_SIGNAL = {
     ),
 }
 
-OF_CLASSES: tuple[tuple[LineClass, Cause], ...] = tuple(
-    sorted(
-        ((line_class, cause) for line_class in TABLE for cause in line_class.causes),
-        # Those with a pattern of their own first, and of them the general ones last.
-        key=lambda found: (not found[1].pattern, found[1].general),
-    )
-)
-"""Every cause that a log speaks of; where it speaks of several, the first one counts."""
+_OF_DRAFT = {
+    "model_missing": Cause("draft_missing", "the draft model {path} does not exist", "correct LLAMA_DRAFT_MODEL"),
+    "model_broken": Cause(
+        "draft_broken",
+        "the draft model could not be loaded: {said}",
+        "download or convert it again (`specdash gguf FILE` says what is wrong)",
+    ),
+}
+"""Causes of a model that is missing or broken, where the log says that the draft model could not be loaded."""
+OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.causes)
+"""Every cause that a log speaks of; where it speaks of several, the first one counts, general ones last."""
 BY_ID: dict[str, Cause] = {
-    cause.id: cause
-    for cause in (*(cause for _, cause in OF_CLASSES), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
+    cause.id: cause for cause in (*OF_LINES, *_OF_DRAFT.values(), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
 }
 _OF_MEMORY = frozenset({"gpu_memory", "gpu_memory_running", "compute_buffer", "kv_cache", "memory"})
 _LONGEST = 4096
 _MOST = 2000
 _LAST = 200
 """Lines at the end of an output that tell whether the server ended: a backtrace may come last."""
-_ENDING = frozenset({ServerEnd.EXIT, ServerEnd.ABORT})
+_ENDING = frozenset({ServerEnd.EXIT, ServerEnd.ABORT, ServerEnd.EITHER})
+_GOES_ON = frozenset({ServerEnd.WITHOUT, ServerEnd.REQUEST, ServerEnd.EITHER})
 _ENDED = re.compile(
     r"exiting due to|^error while |^error: |GGML_ASSERT|terminate called|^\S+\.(?:cpp|cu|c|h):\d+: |CUDA error|"
     r"couldn't bind HTTP server socket|ggml_abort"
@@ -121,20 +124,15 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
         return None
     said = [text for line in lines if (text := _clean(line)) and not false_alarm(text)][-_MOST:]
     ended = exit_code is not None or any(_ENDED.search(line) for line in said[-_LAST:])
-    found = _best([of for of in OF_CLASSES if (of[1].ends in _ENDING) is ended], said)
+    found = _best(said, _ENDING if ended else _GOES_ON, ServerEnd.EXIT if ended else ServerEnd.WITHOUT)
     if found is None and ended:
         return (_by_code(exit_code) if exit_code is not None else None) or _last_error(said)
-    if found is not None and found.id == "synth_without":
-        # It is the consequence of something that alone would not have ended it.
-        without = [of for of in OF_CLASSES if of[1].ends is ServerEnd.WITHOUT and of[1].pattern]
-        if (cause := _best(without, said)) is not None:
-            return StartFailure(found.id, f"{found.because}: {cause.because}", cause.fix, found.ends, cause.line)
     return found
 
 
 def out_of_memory(lines: Iterable[str]) -> bool:
     """Whether the lines of one server's output say that memory ran out. A GPU's error alone does not."""
-    return _best([of for of in OF_CLASSES if of[1].id in _OF_MEMORY], [_clean(line) for line in lines]) is not None
+    return any(cause.id in _OF_MEMORY for line in lines if (cause := _read(_clean(line))[0].cause) is not None)
 
 
 def unspoken(parameters: Mapping[str, str]) -> StartFailure | None:
@@ -158,29 +156,20 @@ def unspoken(parameters: Mapping[str, str]) -> StartFailure | None:
 
 def false_alarm(line: str) -> bool:
     """Whether a line looks like an error and is harmless."""
-    if "requires ctx_other" not in line and "measure the memory of the extra model" not in line:
-        return False
-    return _class_of(line.encode()) in FALSE_ALARM_CLASSES
+    return _read(line)[0].line_class.id == FALSE_ALARM
 
 
-def _best(causes: Sequence[tuple[LineClass, Cause]], said: Sequence[str]) -> StartFailure | None:
-    """The first cause that the lines fit."""
-    text = "\n".join(said)
-    classes: dict[str, str] = {}
-    for line_class, cause in causes:
-        if cause.pattern:
-            found = [_compiled(pattern).search(text) for pattern in (cause.pattern, cause.also) if pattern]
-            if None not in found:
-                matches = [match for match in found if match is not None]
-                named = [item for match in matches for item in match.groupdict().items() if item[1] is not None]
-                return _made(cause, {"line": _line_at(text, matches[0].start())} | dict(named))
-            continue
-        if not classes:
-            for line in said:
-                classes.setdefault(_class_of(line.encode("utf-8", "replace")), line)
-        if line_class.id in classes:
-            return _made(cause, {"title": line_class.title, "line": classes[line_class.id]})
-    return None
+def _best(said: Sequence[str], ends: frozenset[ServerEnd], either: ServerEnd) -> StartFailure | None:
+    """The first cause of those with these ends that the lines speak of."""
+    read = [(line, *_read(line)) for line in said]
+    causes = [(kind, cause, text, line) for line, kind, text in read if (cause := kind.cause) and cause.ends in ends]
+    if not causes:
+        return None
+    kind, cause, text, line = min(causes, key=lambda found: (found[1].general, OF_LINES.index(found[1])))
+    if any(kind.line_class.id == DRAFT_LOAD_FAILED for _, kind, _ in read):
+        cause = _OF_DRAFT.get(cause.id, cause)
+    found = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
+    return replace(found, ends=either) if cause.ends is ServerEnd.EITHER else found
 
 
 def _last_error(said: Sequence[str]) -> StartFailure | None:
@@ -223,15 +212,7 @@ def _clean(line: str) -> str:
     return "" if text.startswith("# CMD:") else text.replace('\\"', '"')
 
 
-def _line_at(text: str, at: int) -> str:
-    end = text.find("\n", at)
-    return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
-
-
-def _class_of(line: bytes) -> str:
-    return GRAMMAR.read(line[:_LONGEST]).line_class.id
-
-
-@lru_cache(maxsize=256)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.MULTILINE)
+def _read(line: str) -> tuple[ReadLine, bytes]:
+    """What a line is, and its bytes."""
+    text = line.encode("utf-8", "replace")[:_LONGEST]
+    return GRAMMAR.read(text), text

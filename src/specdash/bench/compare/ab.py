@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from specdash.bench.compare.trials import rounds_of
 from specdash.bench.load.figures import Figure, value_of
-from specdash.bench.report import BenchReport, bounds, bullets, figure_row, measured_on, page, section
+from specdash.bench.report import BenchReport, bounds, bullets, measured_on, page, section
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system import stats
 from specdash.system.stats import median, spread
 from specdash.system.text import (
@@ -449,14 +448,12 @@ def report(ab: AbReport) -> BenchReport:
     text = page(
         "bench ab",
         *map(markdown_table, tables),
-        "![Decode speed](decode.svg)",
-        "![Gain over the reference](gain.svg)",
         section("By class", markdown_table(rows)) if gains else "",
         section("Conclusion", notes),
         section("Configurations", markdown_table(sets)),
         measured_on(ab.facts),
     )
-    return BenchReport(document, lines, text, _charts(ab))
+    return BenchReport(document, lines, text)
 
 
 _SIDE = (
@@ -470,21 +467,6 @@ def comparison_json(comparison: CandidateComparison) -> dict[str, Any]:
     value: dict[str, Any] = json_of(comparison)
     value["reference_tokens_per_s"], value["tokens_per_s"] = value.pop("before"), value.pop("after")
     return value
-
-
-def _charts(ab: AbReport) -> dict[str, str]:
-    rows = tuple(
-        figure_row(side.name, side.decode, rates_of(ab.booted, side.name), is_best=side.name == ab.winner)
-        for side in ab.sides
-    )
-    charts = {"decode.svg": draw_rows(Rows("Decode speed, and of single boots", "tokens/s", rows))}
-    gains = tuple(
-        FigureRow(item.name, item.gain, item.low, item.high, (), item.name == ab.winner) for item in ab.comparisons
-    )
-    if gains:
-        chart = Rows(f"Gain over {ab.reference}, with 95 % intervals", "%", gains, origin=None, reference=0.0)
-        charts["gain.svg"] = draw_rows(chart)
-    return charts
 
 
 def speeds_table(ab: AbReport) -> list[list[str]]:

