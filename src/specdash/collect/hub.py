@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdash.collect.backend import BackendPoller
     from specdash.collect.host import HostCollector
     from specdash.collect.log_source import LogLines
-    from specdash.collect.own_files import TrialCollector
+    from specdash.collect.own_files import OwnFile
     from specdash.collect.proxy import ProxyPoller
     from specdash.core.target import Target
 
@@ -220,7 +220,7 @@ class Hub:
         self._others: list[str] = []
         self._others_due = 0.0
         self._log_lines: LogLines | None = None
-        self._trials: TrialCollector | None = None
+        self._trials: OwnFile | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._root: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="specdash-hub", daemon=True)
@@ -409,11 +409,11 @@ class Hub:
         from specdash.collect import own_files
 
         publish, url, env = self.bus.publish, self._target.url, self._env
-        self._trials = own_files.TrialCollector(url, publish, env)
+        self._trials = own_files.trials(url, publish, env)
         collectors = (
             self._trials,
-            own_files.ApplyCollector(url, publish, env),
-            own_files.BaselineCollector(publish, env),
+            own_files.applies(url, publish, env),
+            own_files.baselines(publish, env),
             own_files.RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env),
         )
 
@@ -460,7 +460,7 @@ class Hub:
         if self._seen_alive or local_port(self._target.url) is None:
             return reading
         if time.monotonic() >= self._others_due:
-            self._others = [found.url for found in discover(self._env, ports=()) if found.url != self._target.url]
+            self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
             self._others_due = time.monotonic() + OTHERS_S
         if not self._others:
             return reading
