@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace
+from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace, poll
 from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.core.target import normalise_url
@@ -60,24 +60,7 @@ class ProxyPoller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        due = time.monotonic()
-        while True:
-            self._wake.clear()
-            result = await self.look()
-            now = time.monotonic()
-            if isinstance(result, Failure):
-                self._misses += 1
-                self._publish(Reading.unknown(Source.PROXY, now, result.kind, result.detail))
-            else:
-                self._misses = 0
-                self._publish(Reading.known(Source.PROXY, now, result))
-            due = max(due + self._pause(result), now)
-            try:
-                async with asyncio.timeout(due - now):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-            due = time.monotonic()
+        await poll(Source.PROXY, self.look, self._publish, self._pause, self._wake)
 
     async def look(self) -> ProxyStatus | Failure:
         """Ask once."""
@@ -96,11 +79,10 @@ class ProxyPoller:
         await self._http.aclose()
 
     def _pause(self, result: ProxyStatus | Failure) -> float:
+        self._misses = self._misses + 1 if isinstance(result, Failure) else 0
         if not isinstance(result, Failure):
             return self._interval
-        if result.kind is FailureKind.DISABLED:
-            return self._pace.settled
-        return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
+        return self._pace.settled if result.kind is FailureKind.DISABLED else self._pace.retry(self._misses)
 
     def _refusal(self, answer: HttpReply) -> Failure:
         message = error_message(answer.body)
