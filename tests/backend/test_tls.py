@@ -118,7 +118,7 @@ def test_a_real_server_with_tls_is_checked_recorded_and_watched(
     monkeypatch.setenv("XDG_STATE_HOME", str(backend.state))
     try:
         assert backend.wait_checked().drafting is Drafting.YES
-        (target,) = (found for found in discover(ports=()) if str(backend.port) in found.url)
+        (target,) = (found for found in discover() if str(backend.port) in found.url)
         assert (target.url, target.api_key) == (f"https://127.0.0.1:{backend.port}", "old-key")
 
         async def health() -> Health | Failure:

@@ -177,17 +177,12 @@ class TestFaults:
             server.routes["/health"] = OK
             await until_async(lambda: watched.known(Source.HEALTH))
 
-    async def test_a_key_that_is_taken_again_is_noticed_at_one_endpoint_and_asked_for_at_all(
-        self, server: FaultServer
-    ) -> None:
+    async def test_a_key_that_is_taken_again_at_one_endpoint_is_tried_at_all(self, server: FaultServer) -> None:
         paths = ("/metrics", "/slots", "/props")
         before = {path: server.routes[path] for path in paths}
         server.routes.update(dict.fromkeys(paths, DENIED))
-        async with watching(server, pace=replace(QUICK, settled=1e6)) as watched:
+        async with watching(server) as watched:
             await until_async(lambda: all(watched.kind(Source(path[1:])) is FailureKind.UNAUTHORIZED for path in paths))
-            asked = server.count("/slots")
-            await until_async(lambda: len(watched.readings[Source.METRICS]) >= 5)
-            assert server.count("/slots") <= asked + 1, "one endpoint asks for all"
             server.routes.update(before)
             await until_async(lambda: all(watched.known(Source(path[1:])) for path in paths))
 

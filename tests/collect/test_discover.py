@@ -1,4 +1,4 @@
-"""Servers on this machine are found by their run records, their processes and their usual ports, in this order."""
+"""Servers on this machine are found by their run records and their processes, in this order."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from specdash.collect.discover import (
-    answers_like_llama_server,
     discover,
     ended_run,
     is_llama_server,
@@ -24,12 +23,13 @@ from specdash.collect.discover import (
     target_for_url,
 )
 from specdash.core.paths import run_records_dir
+from specdash.core.readings import Failure, FailureKind, Props
 from specdash.core.records import RunRecord
 from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
 from support.ended import zombie
-from support.fault_server import FaultServer, free_port, hangs, says, writes
+from support.fault_server import FaultServer, free_port, says
 
 OK = '{"status":"ok"}'
 NOBODY = 65534
@@ -63,10 +63,12 @@ def leave_key(env: dict[str, str], tmp_path: Path, url: str, **changes: Any) -> 
     record(env, url=url, api_key_env="LLAMA_API_KEY", env_file=str(file), **changes)
 
 
-async def looked_at(target: Target) -> None:
+async def looked_at(target: Target) -> Props | Failure:
     client = LlamaClient(target)
-    await client.props()
-    await client.aclose()
+    try:
+        return await client.props()
+    finally:
+        await client.aclose()
 
 
 @contextlib.contextmanager
@@ -102,7 +104,7 @@ def listening_as_another_user(port: int = 0) -> Iterator[tuple[str, list[bytes]]
 class TestRunRecords:
     def test_a_live_record_tells_what_props_cannot(self, env: dict[str, str]) -> None:
         record(env)
-        target = discover(env, ports=())[0]
+        target = discover(env)[0]
         assert target.url == "http://127.0.0.1:18199"
         assert target.engine == "xllamacpp 1"
         assert target.log == "/var/log/llama.log"
@@ -113,47 +115,47 @@ class TestRunRecords:
     @pytest.mark.parametrize("changes", [{"pid": 2**22 + 5}, {"pid_started": 1.0}, {"url": "no address"}])
     def test_a_record_of_another_life_is_void(self, env: dict[str, str], changes: dict[str, Any]) -> None:
         record(env, **changes)
-        assert not [target for target in discover(env, ports=()) if "run record" in target.origin]
+        assert not [target for target in discover(env) if "run record" in target.origin]
 
     def test_the_record_of_a_backend_that_ended_and_was_not_reaped_is_void(self, env: dict[str, str]) -> None:
         with zombie() as pid:
             record(env, pid=pid, pid_started=began(pid))
-            assert not [target for target in discover(env, ports=()) if "run record" in target.origin]
+            assert not [target for target in discover(env) if "run record" in target.origin]
             assert ended_run(env=env) is not None
 
     def test_a_damaged_record_hides_no_other(self, env: dict[str, str]) -> None:
         record(env)
         (run_records_dir(env) / "0.json").write_bytes(b"\xff{")
         (run_records_dir(env) / "2.json").write_text('{"pid": 1')
-        assert "run record" in discover(env, ports=())[0].origin
+        assert "run record" in discover(env)[0].origin
 
     def test_the_key_comes_from_the_variable_that_the_record_names(self, env: dict[str, str]) -> None:
         record(env, api_key_env="LLAMA_API_KEY")
-        assert discover(env, ports=())[0].api_key is None
-        assert discover({**env, "LLAMA_API_KEY": "K1"}, ports=())[0].api_key == "K1"
+        assert discover(env)[0].api_key is None
+        assert discover({**env, "LLAMA_API_KEY": "K1"})[0].api_key == "K1"
 
     def test_else_from_the_backends_own_env_file(self, env: dict[str, str], tmp_path: Path) -> None:
         file = tmp_path / "llama.env"
         file.write_text("LLAMA_API_KEY=K2\n")
         record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
-        assert discover(env, ports=())[0].api_key == "K2"
+        assert discover(env)[0].api_key == "K2"
 
     def test_of_several_keys_the_first_is_sent(self, env: dict[str, str], tmp_path: Path) -> None:
         """`LLAMA_API_KEY=old,new` is how keys are changed without an outage (docs/apply.md)."""
         file = tmp_path / "llama.env"
         file.write_text("LLAMA_API_KEY=old, new\n")
         record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
-        assert discover(env, ports=())[0].api_key == "old"
-        assert discover({**env, "LLAMA_API_KEY": "K1,K2"}, ports=())[0].api_key == "K1"
+        assert discover(env)[0].api_key == "old"
+        assert discover({**env, "LLAMA_API_KEY": "K1,K2"})[0].api_key == "K1"
 
     def test_a_key_may_come_from_the_file_that_the_server_reads_its_keys_from(
         self, env: dict[str, str], tmp_path: Path
     ) -> None:
         keys = tmp_path / "keys"
         record(env, api_key_file=str(keys))
-        assert discover(env, ports=())[0].api_key is None
+        assert discover(env)[0].api_key is None
         keys.write_text("# of the clients\n\nK4\nK5\n")
-        assert discover(env, ports=())[0].api_key == "K4"
+        assert discover(env)[0].api_key == "K4"
 
     def test_an_address_that_the_user_names_gains_what_is_known_of_it(self, env: dict[str, str]) -> None:
         record(env)
@@ -187,7 +189,7 @@ class TestRunRecords:
         with listening_as_another_user() as (url, heard), zombie() as pid:
             leave_key(env, tmp_path, url, **({} if is_alive else {"pid": pid, "pid_started": began(pid)}))
             assert target_for_url(url, env).api_key is None
-            assert not any(target.api_key for target in discover(env, ports=()))
+            assert not any(target.api_key for target in discover(env))
             assert heard == []
 
     def test_one_that_listens_there_only_later_gets_none_either(self, env: dict[str, str], tmp_path: Path) -> None:
@@ -198,10 +200,9 @@ class TestRunRecords:
             target = target_for_url(url, env)
         assert target.api_key == "K4"
         with listening_as_another_user(port) as (_, heard):
-            asyncio.run(looked_at(target))
-        assert b"GET /props" in b"".join(heard)
-        assert b"K4" not in b"".join(heard)
-        assert b"authorization" not in b"".join(heard).lower()
+            refused = asyncio.run(looked_at(target))
+        assert b"".join(heard) == b""
+        assert refused == Failure(FailureKind.UNREACHABLE, "another user's program listens there, and gets no key")
 
     def test_where_the_owner_of_a_listener_is_not_known_it_gets_none(
         self, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +241,7 @@ class TestProcesses:
     ) -> None:
         process, log = llama_process
         deadline = time.monotonic() + 10
-        while not (found := [t for t in discover(env, ports=()) if t.pid == process.pid]):
+        while not (found := [t for t in discover(env) if t.pid == process.pid]):
             assert time.monotonic() < deadline
         (target,) = found
         assert target.url == "http://127.0.0.1:18197"
@@ -254,7 +255,7 @@ class TestProcesses:
         self, env: dict[str, str], llama_process: tuple[subprocess.Popen[bytes], Path]
     ) -> None:
         record(env, url="http://localhost:18197")
-        found = [target for target in discover(env, ports=()) if "18197" in target.url]
+        found = [target for target in discover(env) if "18197" in target.url]
         assert [target.origin.split()[0] for target in found] == ["run"]
 
 
@@ -311,35 +312,6 @@ class TestCommandLines:
 
     def test_a_socket_file_has_no_address(self) -> None:
         assert server_arguments(["llama-server", "--host", "/run/llama.sock"]).url() is None
-
-
-class TestPorts:
-    @pytest.mark.parametrize(
-        ("behaviour", "is_one"),
-        [
-            (says(200, OK), True),
-            (says(503, '{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'), True),
-            (says(200, "hello"), False),
-            (says(404, ""), False),
-            (writes(b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 15\r\n\r\n" + OK.encode()), False),
-            (writes(b"SSH-2.0 hi\r\n\r\n"), False),
-            (writes(b""), False),
-            (hangs(), False),
-        ],
-    )
-    def test_only_what_answers_like_llama_server_is_one(self, behaviour: Any, is_one: bool) -> None:
-        with FaultServer({"/health": behaviour}) as server:
-            assert answers_like_llama_server(server.port) is is_one
-
-    def test_a_usual_port_is_tried_when_nothing_better_is_known(self, env: dict[str, str]) -> None:
-        with FaultServer({"/health": says(200, OK)}) as server:
-            found = [t for t in discover(env, ports=(server.port,)) if t.url == server.url]
-        assert [target.origin for target in found] == [f"answers on port {server.port}"]
-
-    def test_a_closed_port_is_nothing(self) -> None:
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            assert not answers_like_llama_server(unused.getsockname()[1])
 
 
 def test_discovery_is_light_enough_for_every_command() -> None:

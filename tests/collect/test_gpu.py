@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from specdash.collect import gpu as gpu_module
-from specdash.collect.gpu import PROBES, RETRY_ABSENT_S, GpuCollector, reasons_in_words
+from specdash.collect.gpu import PROBES, RETRY_ABSENT_S, STATIC_PROBES, GpuCollector, reasons_in_words
 from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, ReadingStatus, Source
 from support.driver_library import DriverLibrary, error, healthy, number, processes, structure
 from support.faulty_nvml import FaultyNvml
@@ -98,19 +98,16 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
 
 
 def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:
-    fields = [name for probe in PROBES for name in probe.fields]
+    fields = [name for probe in (*PROBES, *STATIC_PROBES) for name in probe.fields]
     assert sorted(fields) == sorted(set(Gpu.__struct_fields__) - {"index"})
 
 
-def test_each_field_is_asked_no_more_often_than_it_can_change(bench: Bench, nvml: FaultyNvml) -> None:
+def test_what_hardly_ever_changes_is_asked_once_a_minute(bench: Bench, nvml: FaultyNvml) -> None:
     bench.step()
     for _ in range(20):
         bench.step(1.0)
     asked = {name: nvml.calls.count(name) for name in set(nvml.calls)}
     assert asked["nvmlDeviceGetUtilizationRates"] == 21
-    assert asked["nvmlDeviceGetCurrentClocksEventReasons"] == 11
-    assert asked["nvmlDeviceGetTemperatureV"] == 5
-    assert asked["nvmlDeviceGetComputeRunningProcesses"] == 5
     assert asked["nvmlDeviceGetName"] == 1
     assert asked["nvmlInit"] == 1
 
@@ -127,7 +124,7 @@ def test_a_power_limit_that_is_set_by_hand_is_seen_within_a_minute(bench: Bench,
     assert [*seen, bench.gpu.power_limit_watts] == [None, 700.0, 250.0]
 
 
-@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.fields[0])
+@pytest.mark.parametrize("probe", [*PROBES, *STATIC_PROBES], ids=lambda probe: probe.fields[0])
 @pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
 def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(probe: Any, error: int) -> None:
     whole, part = Bench(FaultyNvml()), Bench(FaultyNvml())
@@ -136,7 +133,7 @@ def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(probe: An
     probe.ask(whole.nvml, 0)
     part.nvml.faults[whole.nvml.calls[before]] = error
     part.step()
-    affected = {name for other in PROBES for name in other.fields if getattr(part.gpu, name) is None}
+    affected = {name for other in (*PROBES, *STATIC_PROBES) for name in other.fields if getattr(part.gpu, name) is None}
     assert set(probe.fields) <= affected
     # The two clocks are one function of NVML; everything else stands alone.
     assert affected - set(probe.fields) <= {"sm_clock_mhz", "memory_clock_mhz"}

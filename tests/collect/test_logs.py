@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from specdash.collect.logs import KEPT_TAIL_LINES, LogCollector, merged
-from specdash.core.log_facts import DETAIL, TOLD, LogBatch, TaskLaunched, WarningTally
+from specdash.collect.logs import LogCollector
+from specdash.core.log_facts import LogBatch, TaskLaunched
 from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
 
 LAUNCH = b"0.00.%03d.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0\n"
@@ -132,40 +132,3 @@ def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Path, published
         turns += 1
     assert turns > 10
     assert len(published) == turns
-
-
-class TestMerging:
-    def test_nothing_merges_to_nothing(self) -> None:
-        assert merged([]) == ()
-
-    def test_batches_of_one_life_become_one(self) -> None:
-        first = LogBatch(3, 1, (TaskLaunched(0, 1),), (WarningTally("a", 2, 1.0, 2.0, "s1"),), ("x",))
-        second = LogBatch(4, 0, (TaskLaunched(0, 2),), (WarningTally("a", 5, 3.0, 4.0, "s2"),), ("y",))
-        assert merged([first, second]) == (
-            LogBatch(
-                7, 1, (TaskLaunched(0, 1), TaskLaunched(0, 2)), (WarningTally("a", 7, 1.0, 4.0, "s1"),), ("x", "y")
-            ),
-        )
-
-    def test_a_restart_begins_a_batch_of_its_own(self) -> None:
-        batches = [LogBatch(1), LogBatch(2), LogBatch(3, restarted=True), LogBatch(4)]
-        assert merged(batches) == (LogBatch(3), LogBatch(7, restarted=True))
-
-    def test_only_the_last_raw_lines_are_kept(self) -> None:
-        batches = [LogBatch(tail=tuple(str(number) for number in range(600))) for _ in range(3)]
-        (batch,) = merged(batches)
-        assert len(batch.tail) == KEPT_TAIL_LINES
-        assert batch.tail[-1] == "599"
-
-    def test_what_tells_something_is_kept_longer_than_detail(self) -> None:
-        detail = LogBatch(tail=("step",) * 400, tail_kinds=DETAIL * 400)
-        (batch,) = merged([LogBatch(tail=("begun",), tail_kinds=TOLD), *[detail] * 3])
-        assert batch.tail[0] == "begun"
-        assert batch.tail_kinds == TOLD + DETAIL * (KEPT_TAIL_LINES // 2)
-
-    def test_tallies_without_times_keep_what_is_known(self) -> None:
-        first = LogBatch(warnings=(WarningTally("a", 1, None, None, "s"),))
-        second = LogBatch(warnings=(WarningTally("a", 1, 3.0, 4.0, "t"), WarningTally("b", 1, None, None, "u")))
-        third = LogBatch(warnings=(WarningTally("a", 1, None, None, "v"),))
-        (batch,) = merged([first, second, third])
-        assert batch.warnings == (WarningTally("a", 3, 3.0, 4.0, "s"), WarningTally("b", 1, None, None, "u"))

@@ -19,10 +19,10 @@ from specdash.collect.hub import Hub
 from specdash.collect.own_files import (
     KEPT,
     MAX_LINE_BYTES,
-    ApplyCollector,
-    BaselineCollector,
     RecordWatch,
-    TrialCollector,
+    applies,
+    baselines,
+    trials,
 )
 from specdash.core import paths
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
@@ -51,9 +51,9 @@ class OwnFiles:
         self.applies, self.baselines = paths.applies_file(self.env), paths.baselines_file(self.env)
         self.trial = paths.trial_file(self.env)
         self.trial.parent.mkdir(parents=True)
-        self.apply_collector = ApplyCollector(URL, self.said.append, self.env)
-        self.baseline_collector = BaselineCollector(self.said.append, self.env)
-        self.trial_collector = TrialCollector(URL, self.said.append, self.env)
+        self.apply_collector = applies(URL, self.said.append, self.env)
+        self.baseline_collector = baselines(self.said.append, self.env)
+        self.trial_collector = trials(URL, self.said.append, self.env)
 
     def add(self, *records: ApplyRecord | bytes) -> None:
         with self.applies.open("ab") as file:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from specdash.collect import discover
 from specdash.collect.discover import ProxySearch, with_proxy
 from specdash.core import paths
 from specdash.core.records import ProxyRecord
@@ -132,22 +131,3 @@ def test_a_proxy_that_ended_stays_until_another_is_found(env: dict[str, str], ot
     found = search.look()
     assert found is not None
     assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4001", "/mine.log")
-
-
-def test_records_are_read_again_only_when_one_changed(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    leave(env, "other", upstream="http://127.0.0.1:9999")
-    read: list[int] = []
-    wanted = discover._record
-
-    def counted(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
-        read.append(1)
-        return wanted(target, env)
-
-    monkeypatch.setattr(discover, "_record", counted)
-    search = ProxySearch(SERVER, env)
-    for _ in range(3):
-        assert search.look() is None
-    assert len(read) == 1
-    leave(env, "other", upstream="http://127.0.0.1:8080/")
-    assert search.look() is not None
-    assert len(read) == 2

@@ -161,7 +161,7 @@ def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well
     file: Path, published: Published
 ) -> None:
     file.write_bytes(HUMAN)
-    ProxyEventsCollector(str(file), published.append, tell_context=True).step()
+    ProxyEventsCollector(str(file), published.append, tells_context=lambda: True).step()
     (event,) = published.events()
     assert (event.guardrail, event.action) == (Guardrail.LOOP_BREAKER, GuardrailAction.RELEASED)
     (status,) = published.statuses()
@@ -190,7 +190,7 @@ def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, publishe
 
 def test_lines_of_one_session_are_one_session(published: Published) -> None:
     text = b"CONTEXT: 10/100 tokens (10.0%), unknown turns remaining\n" * 300
-    ProxyEventsCollector("x", published.append, lines=Given(TailChunk(text)), tell_context=True).step()
+    ProxyEventsCollector("x", published.append, lines=Given(TailChunk(text)), tells_context=lambda: True).step()
     (status,) = published.statuses()
     assert [session.requests for session in status.sessions] == [300]
 
@@ -216,7 +216,7 @@ def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: s
     cut = data.draw(st.integers(0, len(text)))
     published = Published()
     collector = ProxyEventsCollector(
-        "x", published.append, lines=Given(TailChunk(text[:cut]), TailChunk(text[cut:])), tell_context=True
+        "x", published.append, lines=Given(TailChunk(text[:cut]), TailChunk(text[cut:])), tells_context=lambda: True
     )
     collector.step()
     collector.step()
@@ -226,9 +226,9 @@ def test_what_came_as_json_is_not_counted_again_from_the_words_beside_it(data: s
 
 def test_once_the_address_is_known_the_log_speaks_for_the_proxy_no_more(published: Published) -> None:
     given = Given(TailChunk(HUMAN), TailChunk(HUMAN))
-    collector = ProxyEventsCollector("x", published.append, lines=given, tell_context=True)
+    tells = iter([True, False])
+    collector = ProxyEventsCollector("x", published.append, lines=given, tells_context=lambda: next(tells))
     collector.step()
-    collector.tell_no_context()
     collector.step()
     assert len(published.statuses()) == 1
     assert len(published.events()) == 2

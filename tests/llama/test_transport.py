@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from specdash.core.readings import Failure, FailureKind
-from specdash.llama.client import Transport
-from specdash.system.http import HttpReply
+from specdash.llama.client import question
+from specdash.system.http import Http, HttpReply
 from support.fault_server import FaultServer, says, writes
 
 
@@ -23,36 +23,36 @@ async def got(
     server: FaultServer | str, path: str = "/x", deadline_s: float = 20.0, connect_s: float = 10.0
 ) -> HttpReply | Failure:
     url = server if isinstance(server, str) else server.url
-    asking = Transport(url, None, connect_s)
+    asking = Http(url, connect_s=connect_s)
     try:
-        return await asking.get(path, deadline_s)
+        return await question(asking, path, deadline_s)
     finally:
         await asking.aclose()
 
 
 class TestConnections:
     async def test_a_connection_is_used_again_unless_the_server_says_otherwise(self, server: FaultServer) -> None:
-        asking = Transport(server.url, None, 10.0)
+        asking = Http(server.url)
         server.routes = {"/keep": says(200, "x"), "/close": says(200, "x", "Connection: close")}
         for path in ("/keep", "/keep", "/close", "/keep"):
-            assert isinstance(await asking.get(path, 20.0), HttpReply)
+            assert isinstance(await question(asking, path, 20.0), HttpReply)
         await asking.aclose()
         assert server.connections == 2
 
     async def test_questions_at_the_same_time_have_a_connection_each(self, server: FaultServer) -> None:
         server.routes["/x"] = says(200, "x")
-        asking = Transport(server.url, None, 10.0)
+        asking = Http(server.url)
         for _ in range(3):
-            answers = await asyncio.gather(*(asking.get("/x", 20.0) for _ in range(4)))
+            answers = await asyncio.gather(*(question(asking, "/x", 20.0) for _ in range(4)))
             assert all(isinstance(answer, HttpReply) for answer in answers)
         await asking.aclose()
         assert server.connections == 4
 
     async def test_connections_that_the_server_closed_meanwhile_are_replaced(self, server: FaultServer) -> None:
         server.routes["/x"] = says(200, "x")
-        asking = Transport(server.url, None, 10.0)
+        asking = Http(server.url)
         for _ in range(3):
-            assert isinstance(await asking.get("/x", 20.0), HttpReply)
+            assert isinstance(await question(asking, "/x", 20.0), HttpReply)
             server.drop_connections()
         await asking.aclose()
         assert server.connections == 3
@@ -61,9 +61,9 @@ class TestConnections:
         self, server: FaultServer
     ) -> None:
         server.routes = {"/x": says(200, "x"), "/cut": writes(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1")}
-        asking = Transport(server.url, None, 10.0)
-        await asking.get("/x", 20.0)
-        failure = await asking.get("/cut", 20.0)
+        asking = Http(server.url)
+        await question(asking, "/x", 20.0)
+        failure = await question(asking, "/cut", 20.0)
         await asking.aclose()
         assert failure == Failure(FailureKind.RESET, "connection closed within the answer")
         assert server.count("/cut") == 1
@@ -93,21 +93,35 @@ class TestConnections:
             failure = await got(f"https://127.0.0.1:{listener.getsockname()[1]}")
         assert isinstance(failure, Failure)
 
+    async def test_a_handshake_that_takes_too_long_leaves_no_connection(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            failure = await got(f"https://127.0.0.1:{listener.getsockname()[1]}", deadline_s=0.4)
+            await asyncio.to_thread(_hear_until_it_closes, listener)
+        assert failure == Failure(FailureKind.UNREACHABLE, "no connection within 0.4 s")
+
     async def test_a_question_with_a_body_is_posted_once_with_its_headers(self, server: FaultServer) -> None:
         server.routes["/x"] = says(200, "{}")
-        asking = Transport(server.url, "K")
+        asking = Http(server.url, "K")
         try:
-            answer = await asking.post("/x", {"a": "é"}, 20.0, {"x-session": "s1"})
+            answer = await question(asking, "/x", 20.0, body={"a": "é"}, headers={"x-session": "s1"})
             assert isinstance(answer, HttpReply)
             server.drop_connections()
             server.routes["/x"] = writes(b"")
-            assert isinstance(await asking.post("/x", {}, 20.0), Failure)
+            assert isinstance(await question(asking, "/x", 20.0, body={}), Failure)
         finally:
             await asking.aclose()
         head = server.asked("/x")[0].head
         assert head.startswith("POST /x HTTP/1.1")
         for line in ("Content-Type: application/json", "x-session: s1", "Authorization: Bearer K"):
             assert line in head
+
+
+def _hear_until_it_closes(listener: socket.socket) -> None:
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(10)
+        while connection.recv(4096):
+            """The greeting of TLS."""
 
 
 def _answer_once(listener: socket.socket) -> None:

@@ -202,7 +202,11 @@ class ThreadedServer(ScriptedServer):
 
     def drop_connections(self) -> None:
         """Close every connection now, as a server does with idle ones."""
-        self._loop.call_soon_threadsafe(super().drop_connections)
+        self._run(self._drop())
+
+    async def _drop(self) -> None:
+        super().drop_connections()
+        await asyncio.sleep(0)  # they are closed in the loop's next turn
 
     def close(self) -> None:
         """Stop listening and break every connection; the port is free afterwards."""

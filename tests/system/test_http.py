@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -21,7 +22,7 @@ from support.certificates import make_certificate
 from support.fault_server import FaultServer, hangs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 
@@ -107,17 +108,23 @@ def test_whoever_waits_is_let_go_from_another_thread_and_nobody_asks_after_that(
         assert server.count("/x") == 1
 
 
+async def events_of(*pieces: bytes, **limit: int) -> list[bytes]:
+    async def body() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    return [event async for event in http.Response(200, {}, body(), 0.0).events(**limit)]
+
+
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_events_are_the_same_wherever_they_are_cut(cuts: list[int]) -> None:
     ends = [0, *sorted(cuts), len(STREAM)]
-    lines = http.EventLines()
-    assert [event for begin, end in pairwise(ends) for event in lines.feed(STREAM[begin:end])] == EVENTS
+    assert asyncio.run(events_of(*(STREAM[begin:end] for begin, end in pairwise(ends)))) == EVENTS
 
 
-def test_a_line_without_end_is_cut_off() -> None:
-    lines = http.EventLines(longest=1000)
+async def test_a_line_without_end_is_cut_off() -> None:
     with pytest.raises(http.HttpError, match="cut off"):
-        [lines.feed(b"data: " + b"x" * 100) for _ in range(100)]
+        await events_of(b"data: ", *([b"x" * 100] * 100), longest=1000)
 
 
 @pytest.mark.parametrize("url", ["http://gpu.sockeye.lan:8080", "http://127.0.0.1:1/a.sock/b"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from specdash.core.readings import Failure, FailureKind
 from specdash.llama.chat import ChatClient, ChatFault
-from specdash.llama.client import MAX_BODY_BYTES, Transport
+from specdash.llama.client import MAX_BODY_BYTES, question
 from specdash.system import http
 from support.fault_server import (
     FaultServer,
@@ -95,11 +95,11 @@ def limit_of(kind: FailureKind) -> float:
 
 
 async def asked(url: str, limit_s: float, connect_s: float = 10.0) -> http.HttpReply | Failure:
-    transport = Transport(url, None, connect_s)
+    client = http.Http(url, connect_s=connect_s)
     try:
-        return await transport.get("/x", limit_s)
+        return await question(client, "/x", limit_s)
     finally:
-        await transport.aclose()
+        await client.aclose()
 
 
 @pytest.mark.parametrize("name", FAULTS)

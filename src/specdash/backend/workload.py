@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from specdash.llama.client import Transport
+from specdash.llama.client import question
 from specdash.llama.server_answers import ParseError, load_object
-from specdash.system.http import HttpReply
+from specdash.system.http import Http, HttpReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,25 +111,25 @@ class DemoTraffic:
 
     async def run(self) -> None:
         """Repeat the phases until cancelled."""
-        async with contextlib.aclosing(Transport(self._url, None)) as client:
+        async with contextlib.aclosing(Http(self._url)) as client:
             while True:
                 for phase in self._phases:
                     await self._phase(client, phase)
 
-    async def _phase(self, client: Transport, phase: TrafficPhase) -> None:
+    async def _phase(self, client: Http, phase: TrafficPhase) -> None:
         until = time.monotonic() + phase.seconds
         if phase.clients == 0:
             await asyncio.sleep(phase.seconds)
             return
         await asyncio.gather(*(self._client(client, phase, until) for _ in range(phase.clients)))
 
-    async def _client(self, client: Transport, phase: TrafficPhase, until: float) -> None:
+    async def _client(self, client: Http, phase: TrafficPhase, until: float) -> None:
         while time.monotonic() < until:
             if not await self._request(client, phase.name, phase.prompt(self._rng)):
                 await asyncio.sleep(0.5)
             await asyncio.sleep(phase.pause_s)
 
-    async def _request(self, client: Transport, phase: str, prompt: DemoPrompt) -> bool:
+    async def _request(self, client: Http, phase: str, prompt: DemoPrompt) -> bool:
         body = {
             "messages": [{"role": "user", "content": prompt.text}],
             "max_tokens": prompt.max_tokens,
@@ -137,7 +137,7 @@ class DemoTraffic:
             "seed": self._rng.randrange(2**31),
         }
         try:
-            answer = await client.post("/v1/chat/completions", body, REQUEST_DEADLINE_S)
+            answer = await question(client, "/v1/chat/completions", REQUEST_DEADLINE_S, body=body)
             timings = load_object(answer.body)["timings"] if isinstance(answer, HttpReply) else None
         except (ParseError, KeyError):
             return False
@@ -171,7 +171,7 @@ _FILES = ("config.py", "server.py", "cache.py", "tokens.py", "stream.py", "paths
 _LINES = "".join(f"    def step_{at}(self, value):\n        return value + {at}\n" for at in range(12))
 
 
-async def _work(client: Transport, name: str, rng: random.Random, *, stuck: bool) -> None:
+async def _work(client: Http, name: str, rng: random.Random, *, stuck: bool) -> None:
     """One session after another through a proxy, until cancelled."""
     number = 0
     while True:
@@ -187,7 +187,7 @@ async def _work(client: Transport, name: str, rng: random.Random, *, stuck: bool
                 "tools": TOOLS,
             }
             headers = {"x-claude-code-session-id": f"{name}-{number}"}
-            await client.post("/v1/messages", body, REQUEST_DEADLINE_S, headers)
+            await question(client, "/v1/messages", REQUEST_DEADLINE_S, body=body, headers=headers)
             path = "config.py" if stuck else rng.choice(_FILES)
             call = {"type": "tool_use", "id": f"toolu_{turn}", "name": "read_file", "input": {"path": path}}
             result = f"class Module{turn}:\n{_LINES[: rng.randrange(100, 400)]}"
@@ -201,10 +201,10 @@ async def _work(client: Transport, name: str, rng: random.Random, *, stuck: bool
 
 async def work_as_agents(url: str) -> None:
     """Run all agents once the proxy answers, until cancelled."""
-    async with contextlib.aclosing(Transport(url, None)) as client:
+    async with contextlib.aclosing(Http(url)) as client:
         async with asyncio.timeout(START_DEADLINE_S):
             while True:
-                if isinstance(await client.get("/health", REQUEST_DEADLINE_S), HttpReply):
+                if isinstance(await question(client, "/health", REQUEST_DEADLINE_S), HttpReply):
                     break
                 await asyncio.sleep(0.2)
         names = ("refactor", "review", "stuck")

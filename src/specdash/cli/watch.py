@@ -128,7 +128,6 @@ def _choose(targets: Sequence[Target], settings: Mapping[str, Resolved]) -> Targ
 
 def _wait_for_server(settings: Mapping[str, Resolved]) -> Sequence[Target]:
     """Show how to connect until servers turn up; none when the user quit."""
-    from specdash.collect.discover import USUAL_PORTS
     from specdash.tui.action_table import read_keys
     from specdash.tui.screens.connect import ConnectApp
 
@@ -138,7 +137,6 @@ def _wait_for_server(settings: Mapping[str, Resolved]) -> Sequence[Target]:
     tried = (
         (str(paths.run_records_dir()), "no `specdash backend run` is alive"),
         ("processes of this machine", "no llama-server among those this user may see"),
-        (", ".join(f"127.0.0.1:{port}" for port in USUAL_PORTS), "nothing there answers as llama-server"),
     )
     app: ConnectApp[Sequence[Target]] = ConnectApp(
         tried,

@@ -31,85 +31,9 @@ from specdash.core.readings import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Protocol
 
     from specdash.collect.model_files import ModelFiles
-
-    class Asked(Protocol):
-        """What of `LlamaClient` the poller uses."""
-
-        async def health(self, deadline_s: float) -> Health | Failure: ...
-        async def props(self, deadline_s: float) -> Props | Failure: ...
-        async def metrics(self, deadline_s: float) -> Counters | Failure: ...
-        async def slots(self, deadline_s: float) -> Slots | Failure: ...
-        async def models(self, deadline_s: float) -> RouterModels | Failure: ...
-        def look_at(self, model: str | None) -> None: ...
-
-
-EVERY_S = 2.0
-DEADLINE_S = 3.0
-NO_ROUTER_S = 30.0
-"""How long until a server that was no router is asked again, by a user who named a model."""
-
-
-class RouterWatch:
-    """Publishes ROUTER readings until its `run` is cancelled; silent for a server that is no router.
-
-    `ask` is GET /models; `look_at` is told the model to look at, None: the router itself.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[float], Awaitable[RouterModels | Failure]],
-        publish: Callable[[Reading[Any]], None],
-        look_at: Callable[[str | None], None],
-        *,
-        named: str | None,
-    ) -> None:
-        self._ask = ask
-        self._publish = publish
-        self._look_at = look_at
-        self._named = named
-        self._looks_at: str | None = named
-        self.seen = asyncio.Event()
-        """Set when the server said that it is a router."""
-        self.chosen = asyncio.Event()
-        """Set when it is known which model to look at, or that there is none."""
-        if named is not None:
-            self.seen.set()
-            self.chosen.set()
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        while True:
-            await self.seen.wait()
-            result = await self._ask(DEADLINE_S)
-            await asyncio.sleep(self._take(result))
-
-    def _take(self, result: RouterModels | Failure) -> float:
-        now = time.monotonic()
-        if isinstance(result, Failure):
-            self._publish(Reading.unknown(Source.ROUTER, now, result.kind, result.detail))
-            return EVERY_S
-        if not result.models and self._named is not None:
-            return NO_ROUTER_S
-        if not result.models:
-            self.seen.clear()
-        self._publish(Reading.known(Source.ROUTER, now, result))
-        if self._named is None:
-            self._choose(result)
-        return EVERY_S
-
-    def _choose(self, found: RouterModels) -> None:
-        if any(model.id == self._looks_at and model.resident for model in found.models):
-            return
-        best = most_recent_resident(found.models)
-        chosen = best.id if best is not None else None
-        if chosen != self._looks_at:
-            self._looks_at = chosen
-            self._look_at(chosen)
-        self.chosen.set()
-
+    from specdash.llama.client import LlamaClient
 
 MIN_INTERVAL_S = 0.25
 MAX_INTERVAL_S = 5.0
@@ -123,6 +47,21 @@ DEADLINES_S: dict[Source, float] = {
     Source.METRICS: 3.0,
     Source.SLOTS: 3.0,
 }
+ROUTER_S, ROUTER_DEADLINE_S = 2.0, 3.0
+NO_ROUTER_S = 30.0
+"""How long until a server that was no router is asked again, by a user who named a model."""
+WHICH_MODEL_S = 0.5
+"""How long the first look at a server waits to learn whether it is a router, and which model to look at."""
+HEALTH_PATIENCE = 4
+"""So many deadlines is an answer of /health waited for: one that comes late shows a slow server, where another question
+would show one that never answers."""
+
+NOT_THERE = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET})
+"""Nothing has answered, and it need not be asked every second whether something does by now."""
+NOT_IN_TIME = frozenset({FailureKind.TIMEOUT, FailureKind.UNREACHABLE})
+"""Failures that rest on time alone: where specdash itself got no CPU meanwhile, they say nothing."""
+
+_TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
 
 
 class PollPace(Struct, frozen=True):
@@ -131,25 +70,45 @@ class PollPace(Struct, frozen=True):
     props: float = 30.0
     props_asleep: float = 5.0
     first_retry: float = 2.0
-    """Also the pause of /metrics while the key is refused: it asks for all."""
     last_retry: float = 5.0
     settled: float = 30.0
-    """After an answer that will not change by itself, such as a disabled endpoint; and of the other endpoints while the
-    key is refused."""
+    """After the answer of a disabled endpoint, which will not change by itself."""
+
+    def retry(self, misses: int) -> float:
+        """The pause after so many failures in a row."""
+        return min(self.last_retry, self.first_retry * 1.5 ** min(misses - 1, 10))
 
 
-WHICH_MODEL_S = 0.5
-"""How long the first look at a server waits to learn whether it is a router, and which model to look at."""
-HEALTH_PATIENCE = 4
-"""So many deadlines is an answer of /health waited for: one that comes late shows a slow server, where asking anew
-would show one that never answers."""
-
-NOBODY_THERE = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET})
-"""Nobody has answered, and it need not be asked every second whether somebody does by now."""
-NOT_IN_TIME = frozenset({FailureKind.TIMEOUT, FailureKind.UNREACHABLE})
-"""Failures that rest on time alone: where specdash itself got no CPU meanwhile, they say nothing."""
-
-_TOTALS = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "accepted_tokens")
+async def poll(
+    source: Source,
+    ask: Callable[[], Awaitable[Any]],
+    publish: Callable[[Reading[Any]], None],
+    pause: Callable[[Any], float | None],
+    wake: asyncio.Event,
+) -> None:
+    """Publish what `ask` brings until cancelled, and again after the `pause` that its value or `Failure` asks for, or
+    at `wake`. Where that is None, the answer says nothing and is asked for again at once."""
+    due = time.monotonic()
+    while True:
+        wake.clear()
+        result = await ask()
+        now = time.monotonic()
+        rest = pause(result)
+        if rest is None:
+            due = now
+            continue
+        if isinstance(result, Failure):
+            publish(Reading.unknown(source, now, result.kind, result.detail))
+        else:
+            publish(Reading.known(source, now, result))
+        # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
+        due = max(due + rest, now)
+        try:
+            async with asyncio.timeout(due - now):
+                await wake.wait()
+        except TimeoutError:
+            continue
+        due = time.monotonic()
 
 
 class _Known(Struct):
@@ -165,22 +124,19 @@ class _Known(Struct):
 
 
 class _Endpoint(Struct):
-    source: Source
-    observe: Callable[[], Awaitable[Any]]
+    ask: Callable[[], Awaitable[Any]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     misses: int = 0
-    failure: FailureKind | None = None
-    """Of the last look."""
-    answered: bool = False
-    """Whether the last look brought a value."""
+    asked: float = 0.0
+    """When it was asked last."""
 
 
 class BackendPoller:
-    """Publishes HEALTH, PROPS, METRICS and SLOTS readings of one server until its `run` is cancelled."""
+    """Publishes HEALTH, PROPS, METRICS, SLOTS and, of a router, ROUTER readings until its `run` is cancelled."""
 
     def __init__(
         self,
-        client: Asked,
+        client: LlamaClient,
         publish: Callable[[Reading[Any]], None],
         *,
         interval_s: float = 1.0,
@@ -198,116 +154,67 @@ class BackendPoller:
         self._publish = publish
         self._pace = pace or PollPace()
         self._deadlines = deadlines_s or DEADLINES_S
-        self._interval = interval_s
         self._slept_since = slept_since
         self._known = _Known()
-        self._props_told = asyncio.Event()
+        self._props_told, self._is_router, self._model_chosen = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._named, self._model = model, model
+        if model is not None:
+            self._is_router.set()
+            self._model_chosen.set()
         self._settled = False
         """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
-            Source.HEALTH: _Endpoint(Source.HEALTH, self._health),
-            Source.PROPS: _Endpoint(Source.PROPS, self._props),
-            Source.METRICS: _Endpoint(Source.METRICS, self._metrics),
-            Source.SLOTS: _Endpoint(Source.SLOTS, self._slots),
+            Source.HEALTH: _Endpoint(self._health),
+            Source.PROPS: _Endpoint(self._props),
+            Source.METRICS: _Endpoint(self._metrics),
+            Source.SLOTS: _Endpoint(self._slots),
         }
-        self._router = RouterWatch(client.models, publish, self._look_at, named=model)
         self.set_interval(interval_s)
 
     async def run(self) -> None:
         """Poll until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for endpoint in self._endpoints.values():
-                group.create_task(self._poll(endpoint), name=f"poll-{endpoint.source}")
-            group.create_task(self._router.run(), name="poll-router")
+            for source, endpoint in self._endpoints.items():
+                group.create_task(self._poll(source, endpoint), name=f"poll-{source}")
+            group.create_task(self._poll_router(), name="poll-router")
 
     def set_interval(self, interval_s: float) -> None:
         """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
 
-    def _look_at(self, model: str | None) -> None:
-        self._client.look_at(model)
-        self._known = _Known(healthy=self._known.healthy)
-        self._props_told.clear()
-        self._wake(Source.PROPS, Source.METRICS, Source.SLOTS)
+    async def _poll(self, source: Source, endpoint: _Endpoint) -> None:
+        def ask() -> Awaitable[Any]:
+            endpoint.asked = time.monotonic()
+            return endpoint.ask()
 
-    async def _poll(self, endpoint: _Endpoint) -> None:
-        due = time.monotonic()
-        while True:
-            endpoint.wake.clear()
-            asked = time.monotonic()
-            result = await endpoint.observe()
-            now = time.monotonic()
-            if self._is_own_doing(result, asked):
-                due = now
-                continue
-            self._note(endpoint, result)
-            if isinstance(result, Failure):
-                self._publish(Reading.unknown(endpoint.source, now, result.kind, result.detail))
-            else:
-                self._publish(Reading.known(endpoint.source, now, result))
-            # Counting from when it was due keeps the cadence; a look that took too long skips beats, none pile up.
-            due = max(due + self._pause(endpoint, result), now)
-            try:
-                async with asyncio.timeout(due - now):
-                    await endpoint.wake.wait()
-            except TimeoutError:
-                continue
-            due = time.monotonic()
+        await poll(source, ask, self._publish, lambda result: self._pause(source, endpoint, result), endpoint.wake)
 
-    def _is_own_doing(self, result: object, asked: float) -> bool:
-        """Whether time ran out because specdash itself did not get to look."""
-        return isinstance(result, Failure) and result.kind in NOT_IN_TIME and self._slept_since(asked)
-
-    def _note(self, endpoint: _Endpoint, result: object) -> None:
-        before = endpoint.failure
-        endpoint.failure = result.kind if isinstance(result, Failure) else None
-        endpoint.answered = endpoint.failure is None
-        endpoint.misses = 0 if endpoint.answered else endpoint.misses + 1
-        if before is FailureKind.UNAUTHORIZED and endpoint.failure is not before:
-            # The key is the same for all of them.
-            self._wake(
-                *(
-                    endpoint.source
-                    for endpoint in self._endpoints.values()
-                    if endpoint.failure is FailureKind.UNAUTHORIZED
-                )
-            )
-
-    def _pause(self, endpoint: _Endpoint, result: object) -> float:
-        if isinstance(result, Failure):
-            return self._pause_after(result.kind, endpoint)
-        if endpoint.source is Source.PROPS:
+    def _pause(self, source: Source, endpoint: _Endpoint, result: object) -> float | None:
+        if not isinstance(result, Failure):
+            if endpoint.misses:
+                # A key that is taken again, or a server that is there again, is so for all of them.
+                self._wake(*(other for other, found in self._endpoints.items() if found.misses and other != source))
+            endpoint.misses = 0
+            if source is not Source.PROPS:
+                return self._interval
             soon = self._known.asleep or (self._files is not None and self._files.pending)
             return self._pace.props_asleep if soon else self._pace.props
-        return self._interval
-
-    def _pause_after(self, kind: FailureKind, endpoint: _Endpoint) -> float:
-        if endpoint.source is Source.HEALTH and kind not in NOBODY_THERE:
-            # Whoever answers for the server's health may be another process a moment later.
-            return self._interval
-        if self._is_settled(kind, endpoint):
+        kind = result.kind
+        if self._is_own_doing(result, endpoint.asked):
+            return None
+        endpoint.misses += 1
+        if kind is FailureKind.DISABLED:
             return self._pace.settled
-        if kind is FailureKind.SLEEPING:
+        is_slow = kind is FailureKind.TIMEOUT and self._known.healthy
+        if is_slow or kind is FailureKind.SLEEPING or (source is Source.HEALTH and kind not in NOT_THERE):
+            # What is slow has already been given its deadline; what answers for the health may be another process soon.
             return self._interval
-        if kind is FailureKind.UNAUTHORIZED:
-            return self._pace.first_retry
-        # A server that is there but slow has already been given its deadline.
-        if kind is FailureKind.TIMEOUT and self._known.healthy:
-            return self._interval
-        return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(endpoint.misses - 1, 10))
+        return self._pace.retry(endpoint.misses)
 
-    def _is_settled(self, kind: FailureKind, endpoint: _Endpoint) -> bool:
-        """Whether the answer will not change by itself. That nothing is found there is one of a llama-server alone: as
-        long as no other endpoint is answered as by one, it may be something else, and a llama-server again any moment.
-        A refused key is asked for at one endpoint, for all."""
-        if kind is FailureKind.UNAUTHORIZED:
-            metrics = self._endpoints[Source.METRICS]
-            return endpoint is not metrics and metrics.failure is FailureKind.UNAUTHORIZED
-        is_llama_server = any(
-            endpoint.answered for endpoint in self._endpoints.values() if endpoint.source is not Source.HEALTH
-        )
-        return kind is FailureKind.DISABLED or (kind is FailureKind.NOT_FOUND and is_llama_server)
+    def _is_own_doing(self, result: Failure, asked: float) -> bool:
+        """Whether time ran out because specdash itself did not get to look."""
+        return result.kind in NOT_IN_TIME and self._slept_since(asked)
 
     def _wake(self, *sources: Source) -> None:
         for source in sources:
@@ -315,13 +222,12 @@ class BackendPoller:
 
     async def _health(self) -> Health | Failure:
         deadline_s = self._deadlines[Source.HEALTH]
-        asked = time.monotonic()
         look = asyncio.ensure_future(self._client.health(HEALTH_PATIENCE * deadline_s))
         try:
             await asyncio.wait({look}, timeout=deadline_s)
             if not look.done():
                 late = Failure(FailureKind.TIMEOUT, f"accepts connections, no answer within {deadline_s:.1f} s")
-                if not self._is_own_doing(late, asked):
+                if not self._is_own_doing(late, self._endpoints[Source.HEALTH].asked):
                     self._note_health(late)
                     self._publish(Reading.unknown(Source.HEALTH, time.monotonic(), late.kind, late.detail))
             result = await look
@@ -335,7 +241,7 @@ class BackendPoller:
     def _note_health(self, result: Health | Failure) -> None:
         healthy = isinstance(result, Health) and result.status is HealthStatus.OK
         if healthy and self._known.healthy is False:
-            self._wake(*(source for source in self._endpoints if self._endpoints[source].misses))
+            self._wake(*(source for source, endpoint in self._endpoints.items() if endpoint.misses))
         if not healthy:
             self._known.quiet = None
         self._known.healthy = healthy
@@ -344,7 +250,7 @@ class BackendPoller:
         result = await self._client.props(self._deadlines[Source.PROPS])
         asleep = result.is_sleeping if isinstance(result, Props) else None
         if isinstance(result, Props) and result.role == ROUTER:
-            self._router.seen.set()
+            self._is_router.set()
         if self._known.asleep and not asleep:
             self._wake(Source.SLOTS)
         self._known.asleep = asleep
@@ -371,46 +277,69 @@ class BackendPoller:
         if before is not None and _went_back(before, result):
             known.slots = None
             self._wake(Source.PROPS)
-        was_quiet = known.quiet
-        known.quiet = _quiet(before, result)
+        was_quiet, known.quiet = known.quiet, _quiet(before, result)
         if known.quiet is False and (was_quiet or known.asleep):
             if known.asleep:
-                # Whoever sent it work has woken the server.
+                # What sent it work has woken the server.
                 known.asleep = None
                 self._wake(Source.PROPS)
             self._wake(Source.SLOTS)
         return result
 
-    async def _learn_which_model(self) -> None:
-        """A router answers only for a model that is named; which one to look at is known a moment after the start."""
-        if self._settled:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WHICH_MODEL_S):
-                await self._props_told.wait()
-                if self._router.seen.is_set():
-                    await self._router.chosen.wait()
-        self._settled = True
-
     async def _slots(self) -> Slots | Failure:
         await self._learn_which_model()
         known = self._known
-        if not self._props_told.is_set():
-            await self._props_told.wait()
-        if known.quiet is None and known.slots is not None and _all_idle(known.slots):
+        await self._props_told.wait()
+        is_idle = known.slots is not None and not any(slot.is_processing for slot in known.slots.slots)
+        if known.quiet is None and is_idle:
             # Only /slots itself could tell of work now, and the server may have fallen asleep since.
             await self._props()
         if known.asleep:
             return Failure(FailureKind.SLEEPING, "not asked, because asking would wake the server")
-        if known.quiet and known.slots is not None and _all_idle(known.slots):
+        if known.quiet and is_idle and known.slots is not None:
             return known.slots
         result = await self._client.slots(self._deadlines[Source.SLOTS])
         known.slots = result if isinstance(result, Slots) else None
         return result
 
+    async def _learn_which_model(self) -> None:
+        """A router answers only for a model that is named; which one to look at is known a moment after the start."""
+        if not self._settled:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WHICH_MODEL_S):
+                    await self._props_told.wait()
+                    if self._is_router.is_set():
+                        await self._model_chosen.wait()
+            self._settled = True
 
-def _all_idle(slots: Slots) -> bool:
-    return not any(slot.is_processing for slot in slots.slots)
+    async def _poll_router(self) -> None:
+        """Publish ROUTER readings; none of a server that is no router."""
+        while True:
+            await self._is_router.wait()
+            found, now = await self._client.models(ROUTER_DEADLINE_S), time.monotonic()
+            if isinstance(found, Failure):
+                self._publish(Reading.unknown(Source.ROUTER, now, found.kind, found.detail))
+            elif found.models or self._named is None:
+                self._publish(Reading.known(Source.ROUTER, now, found))
+                if self._named is None:
+                    self._choose_model(found)
+                if not found.models:
+                    self._is_router.clear()
+            is_none = isinstance(found, RouterModels) and not found.models and self._named is not None
+            await asyncio.sleep(NO_ROUTER_S if is_none else ROUTER_S)
+
+    def _choose_model(self, found: RouterModels) -> None:
+        if any(model.id == self._model and model.resident for model in found.models):
+            return
+        best = most_recent_resident(found.models)
+        chosen = best.id if best is not None else None
+        if chosen != self._model:
+            self._model = chosen
+            self._client.look_at(chosen)
+            self._known = _Known(healthy=self._known.healthy)
+            self._props_told.clear()
+            self._wake(Source.PROPS, Source.METRICS, Source.SLOTS)
+        self._model_chosen.set()
 
 
 def _quiet(before: Counters | None, now: Counters) -> bool | None:

@@ -1,4 +1,4 @@
-"""Finds llama-servers on this machine: by run records, by processes, and at the ports where they usually are."""
+"""Finds llama-servers on this machine: by run records, then by processes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from specdash.core.masking import added, flags_of, speculation
 from specdash.core.parameter_catalogue import BY_KEY
 from specdash.core.records import RunRecord
 from specdash.core.target import Target, is_local, local_port, normalise_url
-from specdash.llama.server_answers import ParseError, parse_health
-from specdash.system.processes import began, listener_owners
+from specdash.system.processes import listener_owners
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from specdash.core.parameters import Parameter
     from specdash.core.records import ProxyRecord
@@ -106,21 +105,11 @@ def _port(text: str | None) -> int | None:
     return int(text) or None
 
 
-USUAL_PORTS: tuple[int, ...] = (8080, 9931)
-"""llama-server's default port, and the one announced as its next."""
-
-PROBE_S = 0.3
-
-
-def discover(env: Mapping[str, str] = os.environ, ports: Iterable[int] = USUAL_PORTS) -> list[Target]:
-    """Every server found, best first: those that left a run record, then processes, the newest first, then ports."""
+def discover(env: Mapping[str, str] = os.environ) -> list[Target]:
+    """Every server found, best first: those that left a run record, then processes, the newest first."""
     found: dict[tuple[str, int], Target] = {}
     for target in (*_recorded(env), *_running()):
         found.setdefault(place(target.url), target)
-    for port in ports:
-        url = f"http://127.0.0.1:{port}"
-        if place(url) not in found and answers_like_llama_server(port):
-            found[place(url)] = Target(url, origin=f"answers on port {port}")
     return list(found.values())
 
 
@@ -168,22 +157,6 @@ def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> Ru
     newest = [max(found, key=lambda pair: pair[0]) for found in places.values()]
     ended = [pair for pair in newest if pair[0] != float("inf") and (url is None or place(pair[1].url) == place(url))]
     return max(ended, key=lambda pair: pair[0])[1] if ended else None
-
-
-def answers_like_llama_server(port: int, timeout_s: float = PROBE_S) -> bool:
-    """Whether GET /health on a local port is answered as llama-server does, loading or not."""
-    if listener_owners(port) == set():
-        return False
-    from specdash.system.http import ask
-
-    try:
-        answer = ask(f"http://127.0.0.1:{port}", "/health", timeout=timeout_s, most_bytes=16384)
-        parse_health(answer.status, answer.body)
-    except (OSError, ParseError):
-        return False
-    # Others answer {"status":"ok"} as well; llama-server names itself, and while loading its error is its own.
-    names_itself = "llama.cpp" in answer.headers.get("server", "")
-    return (answer.status in (200, 503) and names_itself) or (answer.status == 503 and b"oading" in answer.body)
 
 
 def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
@@ -244,38 +217,33 @@ def admin_token(record: ProxyRecord) -> str | None:
 
 
 def _running() -> Iterator[Target]:
-    processes = [(process, command) for process, command in _commands() if is_llama_server(command)]
-    for process, command in sorted(processes, key=lambda found: began(found[0].pid) or 0.0, reverse=True):
-        try:
-            target = _target_of(process, command)
-        except psutil.Error:
-            continue
-        if target is not None:
-            yield target
-
-
-def _commands() -> Iterator[tuple[psutil.Process, list[str]]]:
+    found = []
     for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error):
-            if _may_be_llama_server(pid):
+        with contextlib.suppress(psutil.Error, OSError):
+            # A look that costs a fifth of psutil's: a desktop has some hundred processes.
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"llama-server" in words or EMBEDDED_MODULE.encode() in words:
                 process = psutil.Process(pid)
-                yield process, process.cmdline()
-
-
-def _may_be_llama_server(pid: int) -> bool:
-    """By a look that costs a fifth of psutil's: a desktop has some hundred processes, and each command looks at all."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True
-    return b"llama-server" in words or EMBEDDED_MODULE.encode() in words
+                command = process.cmdline()
+                if is_llama_server(command):
+                    found.append((process.create_time(), process, command))
+    for _, process, command in sorted(found, key=lambda entry: entry[0], reverse=True):
+        with contextlib.suppress(psutil.Error):
+            if (target := _target_of(process, command)) is not None:
+                yield target
 
 
 def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
-    arguments = server_arguments(command, _environment(process), _cwd(process))
-    port = arguments.port
-    if port is None:
-        port = _listening_port(process)
+    # Of a process of another user only the command line can be seen.
+    environment: dict[str, str] = {}
+    cwd = port = None
+    with contextlib.suppress(psutil.Error, OSError):
+        environment, cwd = process.environ(), process.cwd()
+    arguments = server_arguments(command, environment, cwd)
+    if arguments.port is None:
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            connections = process.net_connections(kind="tcp")
+            port = min(entry.laddr.port for entry in connections if entry.status == psutil.CONN_LISTEN)
         if port is None and EMBEDDED_MODULE in command:
             return None
     url = arguments.url(port)
@@ -286,38 +254,13 @@ def _target_of(process: psutil.Process, command: list[str]) -> Target | None:
 
         trust(url, arguments.certificate)
     origin = f"process {process.pid} ({Path(command[0]).name})"
-    if arguments.needs_key:
-        origin += ", which wants an API key"
     return Target(
         normalise_url(url),
         log=arguments.log or place_of_process(process.pid),
         pid=process.pid,
         parameters=arguments.speculation,
-        origin=origin,
+        origin=f"{origin}, which wants an API key" if arguments.needs_key else origin,
     )
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except (psutil.Error, OSError):
-        return {}
-
-
-def _cwd(process: psutil.Process) -> str | None:
-    try:
-        return process.cwd()
-    except (psutil.Error, OSError):
-        return None
-
-
-def _listening_port(process: psutil.Process) -> int | None:
-    try:
-        connections = process.net_connections(kind="tcp")
-    except (psutil.Error, OSError):
-        return None
-    ports = [connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN]
-    return min(ports) if ports else None
 
 
 def place(url: str) -> tuple[str, int]:
@@ -352,7 +295,7 @@ def with_proxy(target: Target, env: Mapping[str, str]) -> Target:
 
 
 class ProxySearch:
-    """Looks for the proxy of a target again and again. Costs a directory listing while nothing changes."""
+    """Looks for the proxy of a target again and again."""
 
     def __init__(self, target: Target, env: Mapping[str, str]) -> None:
         """The target names no proxy, or has one from `with_proxy`."""
@@ -360,16 +303,11 @@ class ProxySearch:
         self._told = target
         self._bare = replace(target, proxy_found=(), **{name: _NOTHING[name] for name in target.proxy_found})
         self._record: ProxyRecord | None = None
-        self._listing: frozenset[tuple[str, int, int]] | None = None
 
     def look(self) -> Target | None:
         """The target with the proxy found for it, when that is another than before."""
         if self._record is not None and is_alive(self._record):
             return None
-        listing = _listing(self._env)
-        if self._record is None and listing == self._listing:
-            return None
-        self._listing = listing
         self._record = _record(self._bare, self._env)
         if self._record is None:
             return None
@@ -391,21 +329,6 @@ def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Targ
 
 def _record(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
     return next((record for record in running_proxies(env) if place(record.upstream) == place(target.url)), None)
-
-
-def _listing(env: Mapping[str, str]) -> frozenset[tuple[str, int, int]]:
-    """The records there are, by name, time of change and size: equal listings hold the same records."""
-    seen: set[tuple[str, int, int]] = set()
-    try:
-        with os.scandir(paths.proxy_records_dir(env)) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json"):
-                    status = entry.stat()
-                    seen.add((entry.name, status.st_mtime_ns, status.st_size))
-    except OSError:
-        # What vanished in between makes another listing the next time.
-        pass
-    return frozenset(seen)
 
 
 def running_proxies(env: Mapping[str, str]) -> Iterator[ProxyRecord]:

@@ -4,16 +4,15 @@ machine."""
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from specdash.collect.backend import BackendPoller
-from specdash.collect.hub import STOP_S, SchedulingWatch, keep_stepping
+from specdash.collect.hub import LoopThread, SchedulingWatch, keep_stepping
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
-from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ CONNECTIONS = 4
 """At most so many for each server."""
 
 
-class FleetHub:
+class FleetHub(LoopThread):
     """Hands what is read of each server to the sink that came with it, on one of three threads.
 
     A server is asked for /health, /metrics, /slots, and now and then for /props; a router for its models. Its log is
@@ -38,42 +37,14 @@ class FleetHub:
     """
 
     def __init__(self, watched: Sequence[tuple[Target, Sink]], *, interval_s: float = 1.0) -> None:
+        super().__init__("specdash-fleet")
         self._watched = tuple(watched)
         self._interval_s = interval_s
-        self._stopping = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._root: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, name="specdash-fleet", daemon=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Begin, without waiting."""
         _allow_files(len(self._watched) * CONNECTIONS + FILES_LEFT)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End within a second, whatever hangs."""
-        self._stopping.set()
-        if self._loop is not None and self._root is not None:
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._root.cancel)
-        if self._thread.ident is not None:
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        async def watch() -> None:
-            self._loop, self._root = asyncio.get_running_loop(), asyncio.current_task()
-            if not self._stopping.is_set():
-                await self._watch()
-
-        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(watch())
+        super().start()
 
     async def _watch(self) -> None:
         scheduling = SchedulingWatch(partial(_publish, [sink for _, sink in self._watched]))
@@ -96,8 +67,7 @@ class FleetHub:
 
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:
         await asyncio.sleep(begins)
-        client = LlamaClient(target)
-        try:
+        async with contextlib.aclosing(LlamaClient(target)) as client:
             poller = BackendPoller(
                 client,
                 partial(_publish, [sink]),
@@ -106,8 +76,6 @@ class FleetHub:
                 slept_since=scheduling.slept_since,
             )
             await poller.run()
-        finally:
-            await client.aclose()
 
 
 def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:

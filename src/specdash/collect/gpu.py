@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: every field with its own time to live and failures, and a fresh start after a driver error.
+"""NVIDIA GPUs through NVML: each field fails alone, and a new session follows a driver error.
 
 `nvml` is the `pynvml` module (package nvidia-ml-py) or, in fault tests, something that behaves like it.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import ctypes
 import math
 import time
+from contextlib import suppress
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, Source
 from specdash.system.processes import name_of as process_name
@@ -51,10 +50,9 @@ THROTTLE_REASONS: tuple[tuple[int, str], ...] = (
 
 
 class Probe(Struct, frozen=True):
-    """One NVML question: the fields of `Gpu` that it fills, in order, and how long its answer is good for."""
+    """One NVML question and the fields of `Gpu` that it fills, in order."""
 
     fields: tuple[str, ...]
-    ttl_s: float
     ask: Callable[[Any, Any], tuple[Any, ...]]
 
 
@@ -101,18 +99,21 @@ def _first_known(nvml: Any, names: tuple[str, str], *arguments: Any) -> Any:
 
 
 PROBES: tuple[Probe, ...] = (
-    Probe(("utilisation", "memory_utilisation"), 1.0, _utilisation),
-    Probe(("memory_used_bytes", "memory_total_bytes", "memory_free_bytes"), 1.0, _memory),
-    Probe(("power_watts",), 1.0, lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,)),
-    Probe(("sm_clock_mhz",), 2.0, lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
-    Probe(("memory_clock_mhz",), 2.0, lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
-    Probe(("throttle_reasons",), 2.0, _throttle_reasons),
-    Probe(("temperature_celsius",), 5.0, _temperature),
-    Probe(("processes",), 5.0, _processes),
-    Probe(("power_limit_watts",), STATIC_S, lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
-    Probe(("name",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
-    Probe(("uuid",), STATIC_S, lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
+    Probe(("utilisation", "memory_utilisation"), _utilisation),
+    Probe(("memory_used_bytes", "memory_total_bytes", "memory_free_bytes"), _memory),
+    Probe(("power_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,)),
+    Probe(("sm_clock_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)),
+    Probe(("memory_clock_mhz",), lambda nvml, gpu: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)),
+    Probe(("throttle_reasons",), _throttle_reasons),
+    Probe(("temperature_celsius",), _temperature),
+    Probe(("processes",), _processes),
 )
+STATIC_PROBES: tuple[Probe, ...] = (
+    Probe(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000.0,)),
+    Probe(("name",), lambda nvml, gpu: (_text(nvml.nvmlDeviceGetName(gpu)),)),
+    Probe(("uuid",), lambda nvml, gpu: (_text(nvml.nvmlDeviceGetUUID(gpu)),)),
+)
+"""Asked once in `STATIC_S`."""
 
 FIELD_ERRORS = (
     "NVMLError_NotSupported",
@@ -140,7 +141,7 @@ def reasons_in_words(bits: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-def read(nvml: Any, gpu: Any, probes: Iterable[Probe] = PROBES) -> dict[str, Any]:
+def read(nvml: Any, gpu: Any, probes: Iterable[Probe]) -> dict[str, Any]:
     """What one GPU says to these questions, by the fields that they fill; None where it does not support one.
 
     Raises NVMLError when the driver session is no good any more.
@@ -156,14 +157,6 @@ def read(nvml: Any, gpu: Any, probes: Iterable[Probe] = PROBES) -> dict[str, Any
     return found
 
 
-class _Device(Struct):
-    index: int
-    handle: Any
-    """None for a GPU that the driver has lost."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    due: dict[str, float] = field(default_factory=dict)
-
-
 class GpuCollector:
     """Publishes GPU readings. `step` is to be called again after the seconds it returns."""
 
@@ -174,20 +167,22 @@ class GpuCollector:
         *,
         nvml: Any = None,
         clock: Callable[[], float] = time.monotonic,
-        name_of: Callable[[int], str | None] | None = None,
-        probes: Sequence[Probe] = PROBES,
+        name_of: Callable[[int], str | None] = process_name,
     ) -> None:
         self._publish = publish
         self._backend_pids = backend_pids
         self._nvml = nvml
         self._clock = clock
-        self._name_of = name_of or process_name
-        self._probes = probes
+        self._name_of = name_of
         self._names: dict[int, str | None] = {}
-        self._devices: list[_Device] | None = None
+        self._is_open = False
         self._driver: str | None = None
+        self._handles: dict[int, Any] = {}
+        self._static: dict[int, dict[str, Any]] = {}
+        self._static_due = self._revive_at = -math.inf
+        self._lost: set[int] = set()
+        """Those with which not even a new session helps; looked for again with another one at `_revive_at`."""
         self._errors = 0
-        self._revive_at = math.inf
 
     def step(self, interval_s: float) -> float:
         """Publish what NVML says, or why it says nothing."""
@@ -197,97 +192,78 @@ class GpuCollector:
             return self._absent("the package nvidia-ml-py is not installed", RETRY_ABSENT_S)
         except NoDriverError as error:
             return self._absent(str(error), RETRY_ABSENT_S)
+        was_open = self._is_open
         try:
             gpus = self._gpus(nvml)
         except nvml.NVMLError as error:
-            return self._driver_failed(nvml, error)
+            self._close(nvml)
+            if not was_open and (why := _why_absent(nvml, error)):
+                return self._absent(why, RETRY_ABSENT_S)
+            self._errors += 1
+            pause = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** (min(self._errors, 10) - 1))
+            return self._absent(f"driver error: {error}; trying again in {pause:.0f} s", pause)
         self._errors = 0
         if not gpus:
-            self._stop(nvml)
+            self._close(nvml)
             return self._absent("NVML shows no GPU", RETRY_ABSENT_S)
         self._publish(Reading.known(Source.GPU, self._clock(), Gpus(gpus, self._driver)))
         return max(interval_s, 1.0)
 
     def _gpus(self, nvml: Any) -> tuple[Gpu, ...]:
-        if self._devices is not None and self._clock() >= self._revive_at:
-            self._stop(nvml)
-        devices = self._devices if self._devices is not None else self._start(nvml)
-        gpus: list[Gpu] = []
-        for device in devices:
-            try:
-                gpus.append(self._gpu(nvml, device))
-            except nvml.NVMLError:
-                # A new session did not help this GPU; the others shall not be lost with it.
-                if not self._errors or len(devices) == 1:
-                    raise
-                device.handle = None
-                self._revive_at = self._clock() + LAST_RETRY_S
-                gpus.append(Gpu(device.index))
-        return tuple(gpus)
-
-    def _start(self, nvml: Any) -> list[_Device]:
-        nvml.nvmlInit()
-        self._devices = []
-        self._revive_at = math.inf
-        try:
-            self._driver = _text(nvml.nvmlSystemGetDriverVersion())
-        except nvml.NVMLError:
+        now = self._clock()
+        passed_over = frozenset(self._lost)
+        if self._lost and now >= self._revive_at:
+            self._close(nvml)
+        if not self._is_open:
+            nvml.nvmlInit()
+            self._is_open, self._handles, self._static_due, passed_over = True, {}, now, frozenset()
             self._driver = None
-        self._devices = [self._device(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-        return self._devices
+            with suppress(nvml.NVMLError):
+                self._driver = _text(nvml.nvmlSystemGetDriverVersion())
+        # A little less than the time to live, or a look that comes early would skip a whole round.
+        probes = PROBES if now < self._static_due else (*PROBES, *STATIC_PROBES)
+        self._static_due = self._static_due if now < self._static_due else now + 0.9 * STATIC_S
+        count, found = nvml.nvmlDeviceGetCount(), []
+        for index in range(count):
+            fields: dict[str, Any] = {}
+            try:
+                if index not in passed_over:
+                    fields = self._fields(nvml, index, probes)
+                    self._lost.discard(index)
+            except nvml.NVMLError:
+                # It is not there, or a new session did not help it; the others shall not be lost with it.
+                if index in self._handles and index not in self._lost and (not self._errors or count == 1):
+                    raise
+                self._lost.add(index)
+                self._revive_at = now + LAST_RETRY_S
+            found.append(Gpu(index, **fields))
+        return tuple(found)
 
-    def _device(self, nvml: Any, index: int) -> _Device:
-        try:
-            return _Device(index, nvml.nvmlDeviceGetHandleByIndex(index))
-        except nvml.NVMLError:
-            self._revive_at = self._clock() + LAST_RETRY_S
-            return _Device(index, None)
+    def _fields(self, nvml: Any, index: int, probes: Iterable[Probe]) -> dict[str, Any]:
+        if index not in self._handles:
+            self._handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
+        fields = read(nvml, self._handles[index], probes)
+        static = {name: fields[name] for probe in STATIC_PROBES for name in probe.fields if name in fields}
+        self._static[index] = static or self._static.get(index, {})
+        if (running := fields["processes"]) is not None:
+            ours = self._backend_pids()
+            for row in running:
+                if row.pid not in self._names:
+                    self._names[row.pid] = self._name_of(row.pid)
+            fields["processes"] = tuple(
+                GpuProcess(row.pid, row.memory_bytes, self._names[row.pid], row.pid in ours) for row in running
+            )
+        return {**self._static[index], **fields}
 
-    def _stop(self, nvml: Any) -> None:
-        self._devices = None
-        try:
+    def _close(self, nvml: Any) -> None:
+        self._is_open = False
+        # A session that is lost cannot always be closed; another one is what helps.
+        with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
-        except nvml.NVMLError:
-            # A session that is lost cannot always be closed; starting anew is what helps.
-            return
-
-    def _driver_failed(self, nvml: Any, error: Exception) -> float:
-        started = self._devices is not None
-        if started:
-            self._stop(nvml)
-        if not started and _is(nvml, error, "NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"):
-            return self._absent(_why_absent(nvml, error), RETRY_ABSENT_S)
-        self._errors += 1
-        pause = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** (min(self._errors, 10) - 1))
-        return self._absent(f"driver error: {error}; trying again in {pause:.0f} s", pause)
 
     def _absent(self, why: str, pause: float) -> float:
         self._publish(Reading.unknown(Source.GPU, self._clock(), FailureKind.UNAVAILABLE, why))
         return pause
-
-    def _gpu(self, nvml: Any, device: _Device) -> Gpu:
-        if device.handle is None:
-            return Gpu(device.index)
-        now = self._clock()
-        due = [probe for probe in self._probes if now >= device.due.get(probe.fields[0], now)]
-        device.fields |= read(nvml, device.handle, due)
-        # A little less than the time to live, or a look that comes early would skip a whole round.
-        device.due |= {probe.fields[0]: now + 0.9 * probe.ttl_s for probe in due}
-        known = dict(device.fields)
-        if (processes := known.get("processes")) is not None:
-            known["processes"] = self._named(processes)
-        return Gpu(index=device.index, **known)
-
-    def _named(self, processes: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
-        ours = self._backend_pids()
-        self._names = {
-            process.pid: self._names[process.pid] if process.pid in self._names else self._name_of(process.pid)
-            for process in processes
-        }
-        return tuple(
-            GpuProcess(process.pid, process.memory_bytes, self._names[process.pid], process.pid in ours)
-            for process in processes
-        )
 
 
 class NoDriverError(Exception):
@@ -318,85 +294,63 @@ _NO_DRIVER = f"no NVIDIA driver on this machine ({LIBRARY} not found)"
 def _why_absent(nvml: Any, error: Exception) -> str:
     if _is(nvml, error, "NVMLError_LibraryNotFound"):
         return _NO_DRIVER
-    return "the NVIDIA driver is not loaded"
+    return "the NVIDIA driver is not loaded" if _is(nvml, error, "NVMLError_DriverNotLoaded") else ""
 
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-# GPUs looked at when somebody wants to know, everything asked anew, for measurements: nothing here runs by itself.
-
-
 Number = TypeVar("Number", int, float)
-_PROBES = tuple(replace(probe, ttl_s=0.0) for probe in PROBES if probe.fields != ("processes",))
 
 
 class GpuLook(Struct, frozen=True):
-    """All GPUs at one moment, without their processes. What no driver tells is None."""
+    """All GPUs at one moment, and what matters of them together. What no driver tells is None."""
 
     gpus: tuple[Gpu, ...] = ()
     absent: str = ""
     """Why there is none."""
-
-    @property
-    def free_bytes(self) -> int | None:
-        """Of the one with the least."""
-        return min(_known(gpu.memory_free_bytes for gpu in self.gpus), default=None)
-
-    @property
-    def utilisation(self) -> float | None:
-        """Of the busiest, 0 to 1."""
-        return max(_known(gpu.utilisation for gpu in self.gpus), default=None)
-
-    @property
-    def used_bytes(self) -> int | None:
-        """Of all together."""
-        return _sum([gpu.memory_used_bytes for gpu in self.gpus])
-
-    @property
-    def watts(self) -> float | None:
-        """Of all together."""
-        return _sum([gpu.power_watts for gpu in self.gpus])
-
-    @property
-    def celsius(self) -> float | None:
-        """Of the hottest."""
-        return max(_known(gpu.temperature_celsius for gpu in self.gpus), default=None)
-
-    @property
-    def clock_mhz(self) -> int | None:
-        """Of the slowest."""
-        return min(_known(gpu.sm_clock_mhz for gpu in self.gpus), default=None)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """Name and power limit of each, as a stored result depends on them."""
-        return tuple(
-            f"{gpu.name or 'unknown'}, {'--' if gpu.power_limit_watts is None else f'{gpu.power_limit_watts:.0f}'} W"
-            for gpu in self.gpus
-        )
+    free_bytes: int | None = None
+    """Of the one with the least."""
+    used_bytes: int | None = None
+    """Of all together, as `watts`."""
+    watts: float | None = None
+    utilisation: float | None = None
+    """Of the busiest, 0 to 1."""
+    celsius: float | None = None
+    """Of the hottest."""
+    clock_mhz: int | None = None
+    """Of the slowest."""
+    words: tuple[str, ...] = ()
+    """Name and power limit of each, as a stored result depends on them."""
 
 
 class GpuLooks:
-    """Looks through NVML. What cannot be looked at is absent, with the reason. For one thread at a time."""
+    """Looks through NVML for measurements. For one thread at a time."""
 
     def __init__(self, *, nvml: Any = None) -> None:
         """`nvml` is as in `collect.gpu`."""
-        self._said: Reading[Any] | None = None
-        self._collector = GpuCollector(self._take, nvml=nvml, probes=_PROBES)
+        self._said: list[Reading[Any]] = []
+        self._collector = GpuCollector(self._said.append, nvml=nvml)
 
     def look(self) -> GpuLook:
         """What the GPUs say now."""
         self._collector.step(1.0)
-        said = self._said
-        value = said.value if said is not None else None
-        if not isinstance(value, Gpus):
-            return GpuLook(absent=said.failure.detail if said is not None and said.failure is not None else "")
-        return GpuLook(value.gpus)
-
-    def _take(self, reading: Reading[Any]) -> None:
-        self._said = reading
+        said = self._said.pop()
+        if not isinstance(said.value, Gpus):
+            return GpuLook(absent=said.failure.detail if said.failure is not None else "")
+        gpus = said.value.gpus
+        limits = ["--" if gpu.power_limit_watts is None else f"{gpu.power_limit_watts:.0f}" for gpu in gpus]
+        return GpuLook(
+            gpus,
+            free_bytes=min(_known(gpu.memory_free_bytes for gpu in gpus), default=None),
+            used_bytes=_sum([gpu.memory_used_bytes for gpu in gpus]),
+            watts=_sum([gpu.power_watts for gpu in gpus]),
+            utilisation=max(_known(gpu.utilisation for gpu in gpus), default=None),
+            celsius=max(_known(gpu.temperature_celsius for gpu in gpus), default=None),
+            clock_mhz=min(_known(gpu.sm_clock_mhz for gpu in gpus), default=None),
+            words=tuple(f"{gpu.name or 'unknown'}, {limit} W" for gpu, limit in zip(gpus, limits, strict=True)),
+        )
 
 
 def _known(values: Iterable[Number | None]) -> list[Number]:
@@ -460,44 +414,31 @@ class Driver(Struct, frozen=True):
     """Why there is no GPU, in words with what to do; empty where there is one."""
 
 
-def _compute(nvml: Any, gpu: Any) -> tuple[Any, ...]:
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(gpu)
-    return ((int(major), int(minor)),)
-
-
-_IDENTITY = (
-    *(probe for name in ("name", "memory_total_bytes") for probe in PROBES if name in probe.fields),
-    Probe(("compute",), STATIC_S, _compute),
-)
-
-
 def look(nvml: Any = None, pci: Path = PCI) -> Driver:
     """What the driver says now; never raises."""
     try:
         nvml = nvml or _import_nvml()
+        nvml.nvmlInit()
     except ImportError:
         return Driver(absence=Absence.NO_PACKAGE, detail="the package nvidia-ml-py is not installed")
     except NoDriverError:
         return _no_driver(pci)
-    try:
-        nvml.nvmlInit()
     except nvml.NVMLError as error:
         return _absent(nvml, error, pci)
+    version, cuda = (
+        _asked(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion())),
+        _asked(nvml, lambda: int(nvml.nvmlSystemGetCudaDriverVersion())),
+    )
+    known = version, None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
     try:
-        version = _asked(nvml, lambda: _text(nvml.nvmlSystemGetDriverVersion()))
-        cuda = _asked(nvml, lambda: _cuda(nvml.nvmlSystemGetCudaDriverVersion()))
-        try:
-            count = int(nvml.nvmlDeviceGetCount())
-        except nvml.NVMLError as error:
-            return Driver(version, cuda, (), Absence.ERROR, f"driver error: {error}")
-        gpus = tuple(_gpu(nvml, index) for index in range(count))
+        gpus = tuple(_gpu(nvml, index) for index in range(int(nvml.nvmlDeviceGetCount())))
+    except nvml.NVMLError as error:
+        return Driver(*known, (), Absence.ERROR, f"driver error: {error}")
     finally:
         _asked(nvml, nvml.nvmlShutdown)
     if gpus:
-        return Driver(version, cuda, gpus)
-    return Driver(
-        version, cuda, (), Absence.HIDDEN, "the driver shows no GPU; in a container, start it with --gpus all"
-    )
+        return Driver(*known, gpus)
+    return Driver(*known, (), Absence.HIDDEN, "the driver shows no GPU; in a container, start it with --gpus all")
 
 
 def _gpu(nvml: Any, index: int) -> DriverGpu:
@@ -505,8 +446,10 @@ def _gpu(nvml: Any, index: int) -> DriverGpu:
     if handle is None:
         return DriverGpu(index)
     # One at a time: what a broken driver does not say to one of them, it may say to the next.
-    name, memory, compute = (_asked(nvml, partial(read, nvml, handle, [probe])) or {} for probe in _IDENTITY)
-    return DriverGpu(index, name.get("name"), memory.get("memory_total_bytes"), compute.get("compute"))
+    name = _asked(nvml, lambda: _text(nvml.nvmlDeviceGetName(handle)))
+    memory = _asked(nvml, lambda: _memory(nvml, handle)[1])
+    compute = _asked(nvml, lambda: tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle))))
+    return DriverGpu(index, name, memory, compute)
 
 
 def _asked(nvml: Any, ask: Callable[[], Any]) -> Any:
@@ -552,7 +495,3 @@ def gpus_on_the_bus(pci: Path = PCI) -> tuple[str, ...]:
         if vendor == _NVIDIA and kind.startswith(_DISPLAY):
             found.append(device.name)
     return tuple(found)
-
-
-def _cuda(number: Any) -> tuple[int, int]:
-    return int(number) // 1000, int(number) % 1000 // 10

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from specdash.collect.backend import BackendPoller
-    from specdash.collect.host import HostCollector
     from specdash.collect.log_source import LogLines
-    from specdash.collect.own_files import TrialCollector
+    from specdash.collect.own_files import OwnFile
     from specdash.collect.proxy import ProxyPoller
     from specdash.core.target import Target
 
@@ -172,23 +171,74 @@ class SchedulingWatch:
         return late >= STARVED_SHARE * max(now - asked, TICK_S)
 
 
+STOP_S = 0.9
+"""How long `stop` may take in all."""
+
+
+class LoopThread:
+    """One asyncio loop in a thread of its own, which runs `_watch` from `start` to `stop`; all that may block (NVML,
+    psutil, logs) takes its steps in other threads of the loop's."""
+
+    def __init__(self, name: str) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._root: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin, without waiting."""
+        self._loop = new_loop()
+        self._root = self._loop.create_task(self._watch())
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End within a second, whatever hangs."""
+        if self._root is not None:
+            # Only the root: it ends its children in order, and the library's own tasks are for the library to end.
+            self._in_loop(self._root.cancel)
+            self._thread.join(STOP_S)
+
+    async def _watch(self) -> None:
+        raise NotImplementedError
+
+    def _in_loop(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._loop is not None:
+            # A loop that has ended has nothing left to change.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _run(self) -> None:
+        if self._loop is None or self._root is None:
+            return
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._root)
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
 PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
 """What the proxy's watch knows of a target."""
 RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
 """What the run record's watch knows of it."""
-STOP_S = 0.9
-"""How long `stop` may take in all."""
 OTHERS_S, OTHERS_NAMED = 30.0, 3
 """Seconds between two looks for other servers while nothing was seen alive at the address, and how many are named."""
-SOON_S, SOON_LOOKS = 0.1, 5
-"""A process that was killed takes a moment to end: so often it is looked at, and how long between two looks."""
+SOON_S = 0.1
+"""A process that was killed takes a moment to end: after this it is looked at again."""
 
 
-class Hub:
+class Hub(LoopThread):
     """Watches one target from `start` to `stop`, publishing every reading to the sinks.
 
-    One loop in one thread; everything that may block (NVML, psutil, the log) takes its steps in threads of the loop's.
-    Sinks are called one at a time, on any of these threads: they must be quick and must not call `stop`.
+    Sinks are called one at a time, on any of the loop's threads: they must be quick and must not call `stop`.
     """
 
     def __init__(
@@ -204,7 +254,8 @@ class Hub:
     ) -> None:
         """`on_target` is called on the hub's thread when the target changes: a proxy was found for it, or another
         engine has other parameters. `env` says where records are."""
-        self.bus = Bus([*sinks, self._look_again])
+        super().__init__("specdash-hub")
+        self.bus = Bus(sinks)
         self._target = target
         self._interval_s = interval_s
         self._with_gpu, self._with_host = gpu, host
@@ -213,42 +264,24 @@ class Hub:
         self._scheduling = SchedulingWatch(self.bus.publish)
         self._poller: BackendPoller | None = None
         self._proxy: ProxyPoller | None = None
-        self._host: HostCollector | None = None
         self._host_wake, self._gpu_wake = asyncio.Event(), asyncio.Event()
-        self._looks_soon = 0
-        self._was_refused = False
-        self._seen_alive = False
+        self._is_refused = self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
         self._log_lines: LogLines | None = None
-        self._trials: TrialCollector | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._root: asyncio.Task[None] | None = None
-        self._thread = threading.Thread(target=self._run, name="specdash-hub", daemon=True)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self._trials: OwnFile | None = None
 
     def start(self) -> None:
         """Begin to watch. Raises UsageError when an address of the target cannot be meant."""
         normalise_url(self._target.url)
         if self._target.proxy_url is not None:
             normalise_url(self._target.proxy_url)
-        self._loop = new_loop()
-        self._root = self._loop.create_task(self._watch())
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """End within a second, whatever hangs; no sink is called afterwards."""
         self.bus.close()
-        if self._root is not None:
-            # Only the root: it ends its children in order, and the library's own tasks are for the library to end.
-            self._in_loop(self._root.cancel)
-            self._thread.join(STOP_S)
+        super().stop()
 
     def set_interval(self, interval_s: float) -> None:
         """Change the seconds between two looks, from now on."""
@@ -263,23 +296,6 @@ class Hub:
         self._interval_s = interval_s
         self._in_loop(change)
 
-    def _in_loop(self, call: Callable[..., object], *arguments: Any) -> None:
-        if self._loop is not None:
-            # A loop that has ended has nothing left to change.
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(call, *arguments)
-
-    def _run(self) -> None:
-        assert self._loop is not None  # noqa: S101 - for the type checker
-        assert self._root is not None  # noqa: S101 - for the type checker
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._root)
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
     async def _watch(self) -> None:
         async with asyncio.TaskGroup() as self._group:
             self._group.create_task(self._scheduling.run())
@@ -287,10 +303,7 @@ class Hub:
             self._watch_log()
             self._watch_own_files()
             self._group.create_task(self._watch_proxy())
-            if self._with_host:
-                self._watch_host()
-            if self._with_gpu:
-                self._watch_gpu()
+            self._watch_machine()
 
     def _keep_stepping(self, step: Callable[[], float], source: Source, **more: Any) -> asyncio.Task[None]:
         return self._group.create_task(keep_stepping(step, partial(self._collector_failed, source), **more))
@@ -302,7 +315,7 @@ class Hub:
 
         client = LlamaClient(self._target)
         files = ModelFiles(lambda: self._target) if local_port(self._target.url) is not None else None
-        try:
+        async with contextlib.aclosing(client):
             while True:
                 self._poller = BackendPoller(
                     client,
@@ -313,8 +326,6 @@ class Hub:
                     slept_since=self._scheduling.slept_since,
                 )
                 await self._keep_polling(self._poller, Source.HEALTH)
-        finally:
-            await client.aclose()
 
     async def _keep_polling(self, poller: BackendPoller | ProxyPoller, source: Source) -> None:
         """Poll; an error is a bug, which is published, and after a pause the caller may try again."""
@@ -329,67 +340,65 @@ class Hub:
         """Poll the proxy that was named, or else the one that is found, and follow its events. While none is named it
         looks for one that runs, and again when the one that it found has ended; until another is found, that one
         stays."""
-        from specdash.collect.proxy_log import ProxyEventsCollector
-
-        target = self._target
+        target, before = self._target, None
         search = ProxySearch(target, self._env) if target.proxy_url is None or target.proxy_found else None
-        events: ProxyEventsCollector | None = None
         polling: asyncio.Task[None] | None = None
         following: asyncio.Task[None] | None = None
-        before = None
         while True:
-            if before is None or before.proxy_log != target.proxy_log:
-                if following is not None:
-                    following.cancel()
-                    await asyncio.wait({following})
-                following = events = None
-            elif events is not None:
-                events.tell_no_context()
+            has_other_log = before is None or before.proxy_log != target.proxy_log
+            if has_other_log and following is not None:
+                following.cancel()
+                await asyncio.wait({following})
             if before is not None:
                 # Before anything of the other proxy is published.
                 self._learn(PROXY_FIELDS, target)
             if before is None or (before.proxy_url, before.proxy_key) != (target.proxy_url, target.proxy_key):
                 if polling is not None:
                     polling.cancel()
-                if target.proxy_url is None:
-                    self._publish_no_proxy(Source.PROXY)
-                else:
-                    polling = self._group.create_task(self._poll_proxy(target))
-            if following is None:
-                if target.proxy_log is None:
-                    self._publish_no_proxy(Source.PROXY_EVENTS)
-                else:
-                    events = ProxyEventsCollector(
-                        target.proxy_log, self.bus.publish, tell_context=target.proxy_url is None
-                    )
-                    following = self._keep_stepping(events.step, Source.PROXY_EVENTS, close=events.close)
+                polling = self._poll_proxy(target)
+            if has_other_log:
+                following = self._follow_events(target)
             if search is None:
                 return
             before, target = target, await self._other_proxy(search)
 
     async def _other_proxy(self, search: ProxySearch) -> Target:
         """The target with another proxy than before, once there is one."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                found = await loop.run_in_executor(None, search.look)
+                found = await asyncio.get_running_loop().run_in_executor(None, search.look)
+                if found is not None:
+                    return found
             except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
                 _log.exception("the search for a proxy failed")
                 self._collector_failed(Source.PROXY, error)
-                found = None
-            if found is not None:
-                return found
             await asyncio.sleep(SEARCH_S)
 
-    async def _poll_proxy(self, target: Target) -> None:
+    def _poll_proxy(self, target: Target) -> asyncio.Task[None] | None:
+        if target.proxy_url is None:
+            self._publish_no_proxy(Source.PROXY)
+            return None
         from specdash.collect.proxy import ProxyPoller
 
         poller = self._proxy = ProxyPoller(target, self.bus.publish, interval_s=self._interval_s)
-        try:
-            while True:
-                await self._keep_polling(poller, Source.PROXY)
-        finally:
-            await poller.aclose()
+
+        async def keep_on() -> None:
+            async with contextlib.aclosing(poller):
+                while True:
+                    await self._keep_polling(poller, Source.PROXY)
+
+        return self._group.create_task(keep_on())
+
+    def _follow_events(self, target: Target) -> asyncio.Task[None] | None:
+        if target.proxy_log is None:
+            self._publish_no_proxy(Source.PROXY_EVENTS)
+            return None
+        from specdash.collect.proxy_log import ProxyEventsCollector
+
+        events = ProxyEventsCollector(
+            target.proxy_log, self.bus.publish, tells_context=lambda: self._target.proxy_url is None
+        )
+        return self._keep_stepping(events.step, Source.PROXY_EVENTS, close=events.close)
 
     def _publish_no_proxy(self, source: Source) -> None:
         self.bus.publish(Reading.unknown(source, time.monotonic(), FailureKind.NOT_CONFIGURED, NO_PROXY[source]))
@@ -410,11 +419,11 @@ class Hub:
         from specdash.collect import own_files
 
         publish, url, env = self.bus.publish, self._target.url, self._env
-        self._trials = own_files.TrialCollector(url, publish, env)
+        self._trials = own_files.trials(url, publish, env)
         collectors = (
             self._trials,
-            own_files.ApplyCollector(url, publish, env),
-            own_files.BaselineCollector(publish, env),
+            own_files.applies(url, publish, env),
+            own_files.baselines(publish, env),
             own_files.RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env),
         )
 
@@ -445,59 +454,51 @@ class Hub:
             self._watch_log()
 
     def _publish_answer(self, reading: Reading[Any]) -> None:
-        """Whether a server that does not answer, or whose process is gone, is on trial is told first."""
+        """Whether a server that does not answer, or whose process is gone, is on trial is told first; that its process
+        has ended must not wait either, for the alert does."""
         if reading.failure is not None and self._trials is not None:
             self._trials.step()
         if reading.source is Source.HEALTH:
             reading = self._with_others(reading)
         self.bus.publish(reading)
+        if reading.source is Source.HEALTH and self._loop is not None:
+            before, self._is_refused = self._is_refused, _is_refused(reading)
+            if self._is_refused and not before:
+                self._host_wake.set()
+                self._loop.call_later(SOON_S, self._host_wake.set)
 
     def _with_others(self, reading: Reading[Any]) -> Reading[Any]:
         """Where nothing was ever seen alive at the address, it may be wrong: with the other servers there are."""
         failure = reading.failure
-        if failure is None or failure.kind is not FailureKind.REFUSED:
-            self._seen_alive = self._seen_alive or failure is None
-            return reading
-        if self._seen_alive or local_port(self._target.url) is None:
+        self._seen_alive = self._seen_alive or failure is None
+        if failure is None or not _is_refused(reading) or self._seen_alive or local_port(self._target.url) is None:
             return reading
         if time.monotonic() >= self._others_due:
-            self._others = [found.url for found in discover(self._env, ports=()) if found.url != self._target.url]
+            self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
             self._others_due = time.monotonic() + OTHERS_S
         if not self._others:
             return reading
         named = OTHER_SERVERS + ", ".join(self._others[:OTHERS_NAMED])
         return Reading.unknown(reading.source, reading.at, failure.kind, failure.detail + named)
 
-    def _watch_host(self) -> None:
+    def _watch_machine(self) -> None:
         from specdash.collect.host import HostCollector, written_places
 
-        self._host = HostCollector(
+        hosts = HostCollector(
             self._target, self._publish_answer, places=lambda: written_places(self._target, self._env)
         )
-        self._keep_stepping(self._step_host, Source.HOST, wake=self._host_wake)
+        if self._with_host:
+            self._keep_stepping(lambda: hosts.step(self._interval_s), Source.HOST, wake=self._host_wake)
+        if self._with_gpu:
+            from specdash.collect.gpu import GpuCollector
 
-    def _look_again(self, reading: Reading[Any]) -> None:
-        """Where nothing listens any more, whether its process has ended must not wait: the alert does for it."""
-        if reading.source is Source.HEALTH:
-            is_refused = reading.failure is not None and reading.failure.kind is FailureKind.REFUSED
-            if is_refused and not self._was_refused:
-                self._looks_soon = SOON_LOOKS
-                self._host_wake.set()
-            self._was_refused = is_refused
-
-    def _step_host(self) -> float:
-        assert self._host is not None  # noqa: S101 - for the type checker
-        pause = self._host.step(self._interval_s)
-        self._looks_soon -= bool(self._looks_soon)
-        return min(pause, SOON_S) if self._looks_soon else pause
-
-    def _watch_gpu(self) -> None:
-        from specdash.collect.gpu import GpuCollector
-
-        pids = self._host.backend_pids if self._host is not None else frozenset
-        gpus = GpuCollector(self.bus.publish, pids)
-        self._keep_stepping(lambda: gpus.step(self._interval_s), Source.GPU, wake=self._gpu_wake)
+            gpus = GpuCollector(self.bus.publish, hosts.backend_pids)
+            self._keep_stepping(lambda: gpus.step(self._interval_s), Source.GPU, wake=self._gpu_wake)
 
     def _collector_failed(self, source: Source, error: Exception) -> None:
         detail = f"the collector failed: {type(error).__name__}"
         self.bus.publish(Reading.unknown(source, time.monotonic(), FailureKind.ERROR, detail))
+
+
+def _is_refused(reading: Reading[Any]) -> bool:
+    return reading.failure is not None and reading.failure.kind is FailureKind.REFUSED

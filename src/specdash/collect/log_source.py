@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import time
+from contextlib import closing, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Protocol
 
 from specdash.collect.tail import BACKFILL_BYTES, WHOLE_BELOW_BYTES, LogTail, TailChunk
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 BACKLOG_LINES = 20_000
 """Lines of the past that are read of what a program keeps."""
-_SLICE_BYTES = 256 * 1024
+_PIPE_BYTES = 64 * 1024
+"""What a pipe holds: after less than this, it is empty."""
 _RESTART_S = 5.0
 _COMPLAINS_S = 1.0
 """What a program prints within this time of its start may be why it ends."""
@@ -85,49 +88,40 @@ def past(place: str, lines: int = BACKLOG_LINES) -> Iterator[TailChunk]:
     """What is there now, in pieces; one with a failure where it cannot be read."""
     if place == STANDARD_INPUT:
         yield TailChunk(failure=_failure("standard input", "is read once, by the dashboard"))
-        return
-    if program_and_name(place) is not None:
-        yield _printed(place, lines)
-        return
-    tail = LogTail(place)
-    try:
-        more = True
-        while more:
+    elif program_and_name(place) is not None:
+        with TemporaryFile() as file:
+            try:
+                print_whole(place, file, lines, _PRINTS_S)
+            except InputError as error:
+                yield TailChunk(failure=Failure(FailureKind.UNAVAILABLE, str(error)))
+                return
+            file.seek(0)
+            yield TailChunk(file.read())
+    else:
+        tail = LogTail(place)
+        with closing(tail):
             chunk = tail.read()
-            more = chunk.more
+            while chunk.more:
+                yield chunk
+                chunk = tail.read()
             yield chunk
-    finally:
-        tail.close()
 
 
-def print_whole(place: str, into: IO[bytes]) -> None:
-    """Write all that a program keeps of a log into a file. Raises `InputError` with the program's complaint."""
-    command = command_of(place, None, follow=False)
+def print_whole(place: str, into: IO[bytes], lines: int | None = None, limit_s: float | None = None) -> None:
+    """Write the last lines, or all, that a program keeps of a log into a file. Raises `InputError` with its words."""
+    command = command_of(place, lines, follow=False)
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.STDOUT, timeout=limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{place}: {command[0]} did not end within {limit_s:g} s") from None
     except OSError as error:
         raise InputError(f"{place}: {_not_started(command[0], error)}") from None
     if done.returncode:
         into.seek(max(0, into.seek(0, os.SEEK_END) - _COMPLAINT_BYTES))
         words = _last_line(into.read()) or f"{command[0]} ended with status {done.returncode}"
         raise InputError(f"{place}: {words}")
-
-
-def _printed(place: str, lines: int) -> TailChunk:
-    command = command_of(place, lines, follow=False)
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=_PRINTS_S, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return TailChunk(failure=_failure(place, f"{command[0]} did not end within {_PRINTS_S:g} s"))
-    except OSError as error:
-        return TailChunk(failure=_failure(place, _not_started(command[0], error)))
-    if done.returncode:
-        words = _last_line(done.stdout) or f"{command[0]} ended with status {done.returncode}"
-        return TailChunk(failure=_failure(place, words))
-    return TailChunk(done.stdout)
 
 
 def place_of_process(pid: int, proc: Path = Path("/proc")) -> str | None:
@@ -169,7 +163,7 @@ class InputLines:
         os.set_blocking(self._descriptor, False)
         self._written_at: float | None = None
 
-    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
+    def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
         try:
             data = os.read(self._descriptor, limit)
@@ -180,7 +174,7 @@ class InputLines:
         if not data:
             return TailChunk(failure=_failure("standard input", "the program that wrote the log has ended"))
         self._written_at = time.time()
-        return TailChunk(data, more=True)
+        return TailChunk(data, more=len(data) >= _PIPE_BYTES)
 
     def follow(self, path: str) -> None:
         """It stays the same."""
@@ -212,27 +206,21 @@ class ProgramLines:
         self._failure: Failure | None = None
         self._written_at: float | None = None
 
-    def read(self, limit: int = _SLICE_BYTES) -> TailChunk:
+    def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
         process = self._process or self._start()
         if process is None or process.stdout is None:
             return TailChunk(failure=self._failure)
-        try:
+        with suppress(BlockingIOError):
             data = os.read(process.stdout.fileno(), limit)
-        except BlockingIOError:
-            if self._clock() - self._began < _COMPLAINS_S:
-                return TailChunk(failure=self._failure)
-            data, self._early = self._early, b""
-            # A program that has run for so long is not one that fails at once.
-            self._failure = None
-            return self._chunk(data)
-        if not data:
-            return self._ended()
-        self._early += data
-        if len(self._early) < _COMPLAINT_BYTES and self._clock() - self._began < _COMPLAINS_S:
+            if not data:
+                return self._ended(process)
+            self._early += data
+        if self._clock() - self._began < _COMPLAINS_S and len(self._early) < _COMPLAINT_BYTES:
             return TailChunk(more=True, failure=self._failure)
         data, self._early, self._failure = self._early, b"", None
-        return self._chunk(data, more=True)
+        self._written_at = time.time() if data else self._written_at
+        return TailChunk(data, more=len(data) >= _PIPE_BYTES)
 
     def follow(self, path: str) -> None:
         """The program goes on with the same unit or container."""
@@ -246,32 +234,13 @@ class ProgramLines:
         if self._process is not None:
             self._end(self._process)
 
-    def _chunk(self, data: bytes, *, more: bool = False) -> TailChunk:
-        if data:
-            self._written_at = time.time()
-        return TailChunk(data, more=more)
-
-    def _ended(self) -> TailChunk:
-        process = self._process
-        if process is None:
-            return TailChunk(failure=self._failure)
-        status = self._end(process)
-        if not status:
-            self._since = time.time()
-        data, self._early = self._early, b""
-        words = _last_line(data) if status else ""
-        program = command_of(self.place, 0)[0]
-        self._failure = _failure(self.place, words or f"{program} ended with status {status}")
-        # With a status of failure, what it has printed at once was its complaint and not the log's.
-        return TailChunk(b"" if words else self._chunk(data).data, failure=self._failure)
-
     def _start(self) -> subprocess.Popen[bytes] | None:
         if self._clock() < self._began + _RESTART_S:
             return None
         self._began = self._clock()
         command = command_of(self.place, self._backlog_lines, since=self._since)
         try:
-            process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
@@ -279,15 +248,24 @@ class ProgramLines:
             return None
         if process.stdout is not None:
             os.set_blocking(process.stdout.fileno(), False)
-        self._process = process
         return process
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> TailChunk:
+        status = self._end(process)
+        if not status:
+            self._since = time.time()
+        data, self._early = self._early, b""
+        # With a status of failure, what it has printed at once was its complaint and not the log's.
+        words = _last_line(data) if status else ""
+        program = command_of(self.place, 0)[0]
+        self._failure = _failure(self.place, words or f"{program} ended with status {status}")
+        return TailChunk(b"" if words else data, failure=self._failure)
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
         self._process = None
         if process.stdout is not None:
             process.stdout.close()
-        if process.poll() is None:
-            process.terminate()
+        process.terminate()
         try:
             return process.wait(0.5)
         except subprocess.TimeoutExpired:

@@ -1,21 +1,19 @@
-"""The server's log file to facts on the bus: a tail, a parser, and at most two batches a second."""
+"""The server's log to facts on the bus: lines, a parser, and two batches a second while it keeps up."""
 
 from __future__ import annotations
 
 import time
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
 from specdash.collect.log_source import LogLines, lines_of
-from specdash.core.log_facts import DETAIL, TOLD, ChildFacts, LogBatch, WarningTally
+from specdash.collect.tail import WHOLE_BELOW_BYTES
+from specdash.core.log_facts import LogBatch
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from specdash.core.log_facts import LogFact
+    from collections.abc import Callable
 
 
 class LineParser(Protocol):
@@ -29,23 +27,15 @@ class LineParser(Protocol):
 
 
 PERIOD_S = 0.5
-"""Seconds between looks at the file, and so between batches: each costs as much as some hundred lines."""
-
+"""Seconds between looks at the log, and so between batches: each costs as much as some hundred lines."""
 TURN_S = 0.2
-"""A backlog is parsed for so long at a time."""
-
-SLICE_BYTES = 256 * 1024
-"""Parsed at a time, so that other threads get their turn."""
-
-BACKFILL_S = 3.0
-"""The first batch holds all that the file had, if it can be parsed within this time."""
-
-KEPT_TAIL_LINES = 1000
-"""Raw lines that one batch carries at most."""
+"""The longest rest between two pieces of a backlog."""
+PIECE_BYTES = 1024 * 1024
+"""Parsed at a time; of what there was at first, all that the source reads of it."""
 
 
 class LogCollector:
-    """Reads what is new in a log file and publishes it. `step` is to be called again after the seconds it returns."""
+    """Reads what is new in a log and publishes it. `step` is to be called again after the seconds it returns."""
 
     def __init__(
         self,
@@ -57,117 +47,52 @@ class LogCollector:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._wall = wall
         self._lines = lines or lines_of(path)
         self._publish = publish
         self._new_parser = new_parser or _log_parser
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._parser: LineParser | None = None
         self._failure: Failure | None = None
-        self._told = False
         self._caught_up = False
+        """What there was before anybody looked has been read."""
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
         started = self._clock()
-        deadline = started + (TURN_S if self._told else BACKFILL_S)
-        batches: list[LogBatch] = []
-        chunk = self._lines.read(SLICE_BYTES)
-        while True:
-            if chunk.data or chunk.replaced:
-                self._parse(chunk.data, replaced=chunk.replaced, into=batches)
-            if not chunk.more or self._clock() >= deadline:
-                break
-            chunk = self._lines.read(SLICE_BYTES)
-        self._tell(batches, chunk.failure, more=chunk.more)
+        chunk = self._lines.read(PIECE_BYTES if self._caught_up else WHOLE_BELOW_BYTES)
+        ends_backlog = not (self._caught_up or chunk.more) and chunk.failure is None
+        if chunk.replaced and self._parser is not None:
+            last = self._parser.close()
+            self._parser = None
+            if last.lines:
+                self._publish_batch(replace(last, more_follows=not self._caught_up))
+        if chunk.data or chunk.replaced:
+            self._parser = self._parser or self._new_parser()
+            batch = self._parser.feed(chunk.data)
+            written_at = self._lines.written_at()
+            age_s = max(0.0, self._wall() - written_at) if written_at is not None else None
+            follows = not self._caught_up and chunk.more
+            restarted = chunk.replaced or batch.restarted
+            self._publish_batch(replace(batch, age_s=age_s, more_follows=follows, restarted=restarted))
+        elif ends_backlog or (self._failure is not None and chunk.failure is None):
+            self._publish_batch(LogBatch())
+        self._caught_up = self._caught_up or ends_backlog
+        failure = chunk.failure
+        if failure is not None and (failure != self._failure or chunk.data):
+            self._publish(Reading.unknown(Source.LOG, self._clock(), failure.kind, failure.detail))
+        self._failure = failure
         spent = self._clock() - started
         # While there is a backlog, rest as long as the work took: half a core is the most a storm may cost.
-        return min(spent, TURN_S) if chunk.more else max(0.01, PERIOD_S - spent)
+        if chunk.more:
+            return max(0.01, min(spent, TURN_S)) if chunk.data else TURN_S
+        return max(0.01, PERIOD_S - spent)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the log."""
         self._lines.close()
 
-    def _age_s(self) -> float | None:
-        written_at = self._lines.written_at()
-        return max(0.0, self._wall() - written_at) if written_at is not None else None
-
-    def _parse(self, data: bytes, *, replaced: bool, into: list[LogBatch]) -> None:
-        if self._parser is None:
-            self._parser = self._new_parser()
-        elif replaced:
-            into.append(self._parser.close())
-            self._parser = self._new_parser()
-        batch = self._parser.feed(data)
-        into.append(replace(batch, restarted=True) if replaced else batch)
-
-    def _tell(self, batches: Sequence[LogBatch], failure: Failure | None, *, more: bool) -> None:
-        now = self._clock()
-        recovered = self._failure is not None and failure is None
-        if batches or recovered or (failure is None and not self._told):
-            *earlier, last = merged(batches) or (LogBatch(),)
-            last = replace(last, age_s=self._age_s()) if batches else last
-            for batch, ends in (*((log_batch, False) for log_batch in earlier), (last, not more)):
-                told = batch if self._caught_up or ends else replace(batch, more_follows=True)
-                self._publish(Reading.known(Source.LOG, now, told))
-            self._caught_up = self._caught_up or not more
-        if failure is not None and (failure != self._failure or batches):
-            self._publish(Reading.unknown(Source.LOG, now, failure.kind, failure.detail))
-        self._failure = failure
-        self._told = True
-
-
-def merged(batches: Sequence[LogBatch]) -> tuple[LogBatch, ...]:
-    """The batches as few as possible: one, and one more for every restart of the log within them."""
-    runs: list[list[LogBatch]] = []
-    for batch in batches:
-        if not runs or batch.restarted:
-            runs.append([])
-        runs[-1].append(batch)
-    return tuple(run[0] if len(run) == 1 else _merge(run) for run in runs)
-
-
-def _merge(run: Sequence[LogBatch]) -> LogBatch:
-    tail, kinds = _last_lines(run)
-    return LogBatch(
-        lines=sum(batch.lines for batch in run),
-        unrecognised=sum(batch.unrecognised for batch in run),
-        facts=tuple(fact for batch in run for fact in batch.facts),
-        children=_children(run),
-        warnings=_tallies(run),
-        tail=tail,
-        tail_kinds=kinds,
-        restarted=run[0].restarted,
-        unrecognised_samples=next((batch.unrecognised_samples for batch in run if batch.unrecognised_samples), ()),
-    )
-
-
-def _children(run: Sequence[LogBatch]) -> tuple[ChildFacts, ...]:
-    facts: dict[int, tuple[LogFact, ...]] = {}
-    for child in chain.from_iterable(batch.children for batch in run):
-        facts[child.port] = facts.get(child.port, ()) + child.facts
-    return tuple(ChildFacts(port, of_port) for port, of_port in facts.items())
-
-
-def _tallies(run: Sequence[LogBatch]) -> tuple[WarningTally, ...]:
-    tallies: dict[tuple[str, int], WarningTally] = {}
-    for batch in run:
-        for tally in batch.warnings:
-            key = tally.warning, tally.lives_ago
-            before = tallies.get(key)
-            tallies[key] = tally if before is None else before.and_then(tally)
-    return tuple(tallies.values())
-
-
-def _last_lines(run: Sequence[LogBatch]) -> tuple[tuple[str, ...], str]:
-    """The tail of them all and its kinds: the last lines, and of those before them what is no detail."""
-    texts = tuple(chain.from_iterable(batch.tail for batch in run))
-    kinds = "".join(batch.tail_kinds or TOLD * len(batch.tail) for batch in run)
-    if len(texts) > KEPT_TAIL_LINES:
-        half = KEPT_TAIL_LINES // 2
-        told = [text for text, kind in zip(texts[:-half], kinds[:-half], strict=True) if kind == TOLD][-half:]
-        texts, kinds = (*told, *texts[-half:]), TOLD * len(told) + kinds[-half:]
-    return texts, kinds if DETAIL in kinds else ""
+    def _publish_batch(self, batch: LogBatch) -> None:
+        self._publish(Reading.known(Source.LOG, self._clock(), batch))
 
 
 def _log_parser() -> LineParser:

@@ -6,12 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace
+from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace, poll
 from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
 from specdash.core.target import normalise_url
-from specdash.llama.client import KIND_OF_STATUS, Transport
+from specdash.llama.client import CONNECT_DEADLINE_S, KIND_OF_STATUS, question
 from specdash.llama.server_answers import ParseError, error_message, flag, load_object, mapping, natural, one_line, text
+from specdash.system.http import Http
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +38,11 @@ class ProxyPoller:
     ) -> None:
         """Raises UsageError when the address cannot be meant. The target names a proxy."""
         self._key = target.proxy_key
-        self._transport = Transport(
-            normalise_url(target.proxy_url or ""), self._key, to_own_user_only="proxy_key" in target.proxy_found
+        self._http = Http(
+            normalise_url(target.proxy_url or ""),
+            self._key,
+            connect_s=CONNECT_DEADLINE_S,
+            to_own_user_only="proxy_key" in target.proxy_found,
         )
         self._publish = publish
         self._pace = pace or PollPace()
@@ -56,28 +60,11 @@ class ProxyPoller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        due = time.monotonic()
-        while True:
-            self._wake.clear()
-            result = await self.look()
-            now = time.monotonic()
-            if isinstance(result, Failure):
-                self._misses += 1
-                self._publish(Reading.unknown(Source.PROXY, now, result.kind, result.detail))
-            else:
-                self._misses = 0
-                self._publish(Reading.known(Source.PROXY, now, result))
-            due = max(due + self._pause(result), now)
-            try:
-                async with asyncio.timeout(due - now):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
-            due = time.monotonic()
+        await poll(Source.PROXY, self.look, self._publish, self._pause, self._wake)
 
     async def look(self) -> ProxyStatus | Failure:
         """Ask once."""
-        answer = await self._transport.get("/v1/context", self._deadline_s)
+        answer = await question(self._http, "/v1/context", self._deadline_s)
         if isinstance(answer, Failure):
             return answer
         if answer.status != _OK:
@@ -89,14 +76,13 @@ class ProxyPoller:
 
     async def aclose(self) -> None:
         """Close the connection."""
-        await self._transport.aclose()
+        await self._http.aclose()
 
     def _pause(self, result: ProxyStatus | Failure) -> float:
+        self._misses = self._misses + 1 if isinstance(result, Failure) else 0
         if not isinstance(result, Failure):
             return self._interval
-        if result.kind is FailureKind.DISABLED:
-            return self._pace.settled
-        return min(self._pace.last_retry, self._pace.first_retry * 1.5 ** min(self._misses - 1, 10))
+        return self._pace.settled if result.kind is FailureKind.DISABLED else self._pace.retry(self._misses)
 
     def _refusal(self, answer: HttpReply) -> Failure:
         message = error_message(answer.body)

@@ -43,13 +43,13 @@ class ProxyEventsCollector:
         place: str,
         publish: Callable[[Reading[Any]], None],
         *,
-        tell_context: bool = False,
+        tells_context: Callable[[], bool] = lambda: False,
         lines: LogLines | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`place` is one of `core.log_places`; with `tell_context`, CONTEXT lines become PROXY readings too, for a
-        proxy whose address is not known."""
+        """`place` is one of `core.log_places`; where it `tells_context`, CONTEXT lines become PROXY readings
+        too, for a proxy whose address is not known."""
         self._lines = lines or lines_of(
             place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES, backlog_lines=JOURNAL_LINES
         )
@@ -61,7 +61,7 @@ class ProxyEventsCollector:
         self._told = False
         self._wall = wall
         self._began: float | None = None
-        self._tells_context = tell_context
+        self._tells_context = tells_context
         self._session: SessionView | None = None
         self._has_json = False
 
@@ -81,10 +81,6 @@ class ProxyEventsCollector:
         self._has_json = batch.has_json
         self._tell(batch, chunk.failure)
         return PERIOD_S / 10 if chunk.more else PERIOD_S
-
-    def tell_no_context(self) -> None:
-        """Leave the proxy's picture to itself from now on: its address became known."""
-        self._tells_context = False
 
     def close(self) -> None:
         """Let go of the file or the journal."""
@@ -111,7 +107,7 @@ class ProxyEventsCollector:
         recovered = self._failure is not None and failure is None
         if batch or recovered or (failure is None and not self._told):
             self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
-        if self._tells_context and batch.contexts:
+        if self._tells_context() and batch.contexts:
             status = _status(self._session, batch.contexts)
             (self._session,) = status.sessions
             self._publish(Reading.known(Source.PROXY, now, status))

@@ -1,4 +1,4 @@
-"""Follows one growing file through everything that happens to log files, by asking rather than by being told.
+"""Follows one growing file through everything that happens to log files, by polling.
 
 `stat` and `read` at intervals work on every file system; inotify does not on network and overlay ones, and `select`
 on a regular file always says ready.
@@ -23,9 +23,6 @@ BACKFILL_BYTES = 256 * 1024
 
 MAX_READ_BYTES = 1024 * 1024
 
-_OVERLAP = 64
-"""Bytes before the read position that must still be there; else somebody rewrote the file in place."""
-
 
 class TailChunk(Struct, frozen=True):
     """What one read yielded: `data` is new, `more` tells that there is more to read at once.
@@ -43,8 +40,9 @@ class TailChunk(Struct, frozen=True):
 class LogTail:
     """Follows the file at `path`. Each `read` takes what is new, bounded, and never waits.
 
-    Survives a file that is not there yet, rotation (the old file is read to its end first), truncation, a rewrite in
-    place, deletion, and a path or symlink that comes to name another file.
+    Only another inode, or a file that has become shorter, is a new file: what was read is never counted twice. Survives
+    a file that is not there yet, rotation (the old file is read to its end first), truncation, deletion, errors of a
+    moment as on network file systems, and a path or symlink that comes to name another file.
     """
 
     def __init__(
@@ -58,69 +56,52 @@ class LogTail:
         self._whole_below = whole_below
         self._backfill = backfill
         self._fd: int | None = None
-        self._inode = 0
-        self._suspended: int | None = None
-        """The inode of the file in which to go on, where it was let go of because of an error."""
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that is read, also while it is let go of because of an error."""
         self._position = 0
-        self._overlap = b""
-        self._seen_mtime = 0
+        self._mtime = 0
+        """Of the file when it was read to its end."""
         self._to_line_start = False
-        self._restarted = False
-        """The open file was begun anew and nothing has been read of it since."""
         self._replaced = False
         """The next data is the first of another file, or of the same one begun anew."""
-        self._followed_before = False
-        self._missed_before = False
-        self._elsewhere = False
-        """The path is another one than that of the open file."""
+        self._was_cut = False
+        """The file has become shorter, and nothing has been read of it since."""
+        self._may_be_old = True
+        """What the next file holds may be of long ago; a file that came while it was waited for is new."""
 
     def follow(self, path: str) -> None:
         """Another path from now on; what the file before it still holds is read first."""
-        self.path, self._elsewhere = path, True
+        self.path, self._may_be_old = path, True
 
     def read(self, limit: int = MAX_READ_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes."""
-        if self._fd is None and (failure := self._open()) is not None:
-            self._missed_before = True
-            return TailChunk(failure=failure)
-        assert self._fd is not None  # noqa: S101 - for the type checker
         try:
-            data = self._read(self._fd, limit)
-            if data:
-                return self._chunk(data, limit)
-            return self._at_the_end(self._fd, limit)
+            if self._fd is None and (failure := self._open()) is not None:
+                return TailChunk(failure=failure)
+            return self._next(limit) or self._at_the_end(limit)
         except OSError as error:
-            self._suspend()
+            # Of a moment, as ESTALE and EIO on a network file system are: the next `read` goes on in the file.
+            self._let_go()
             return TailChunk(failure=_failure(self.path, error))
 
     def written_at(self) -> float | None:
         """Unix time of the last write to the file, None while it is not open or not read to its end."""
-        if self._fd is None or not self._seen_mtime:
-            return None
-        return self._seen_mtime / 1e9
+        return self._mtime / 1e9 if self._fd is not None and self._mtime else None
 
     def close(self) -> None:
         """Let go of the file; the next `read` opens it anew, from its start."""
-        self._suspended = None
+        self._let_go()
+        self._replaced = self._replaced or self._file is not None
+        self._file = None
+
+    def _let_go(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
-    def _suspend(self) -> None:
-        """Let go of a file that cannot be read now, as on a network file system; the next `read` goes on in it."""
-        inode = self._inode
-        self.close()
-        self._suspended = inode
-
-    def _chunk(self, data: bytes, limit: int) -> TailChunk:
-        more = len(data) == limit
-        if self._to_line_start:
-            _, newline, data = data.partition(b"\n")
-            self._to_line_start = not newline
-        replaced, self._replaced = self._replaced, False
-        return TailChunk(data, more, replaced)
-
     def _open(self) -> Failure | None:
+        """Begin to read the file at the path, or go on in it."""
+        may_be_old, self._may_be_old = self._may_be_old, False
         try:
             # Without O_NONBLOCK, opening a FIFO waits for its writer.
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -128,100 +109,59 @@ class LogTail:
             return _failure(self.path, error)
         except ValueError:
             return Failure(FailureKind.UNAVAILABLE, f"{self.path!r} is no file name")
-        try:
-            status = os.fstat(fd)
-            goes_on = self._suspended == status.st_ino and self._goes_on(fd, status.st_size)
-        except OSError as error:
-            os.close(fd)
-            return _failure(self.path, error)
+        self._fd, self._mtime = fd, 0
+        status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            os.close(fd)
+            self._let_go()
             return Failure(FailureKind.UNAVAILABLE, f"{self.path} is {_kind_of(status.st_mode)}, not a log file")
-        self._fd, self._inode, self._suspended = fd, status.st_ino, None
-        if goes_on:
-            self._seen_mtime = 0
+        file = status.st_dev, status.st_ino
+        if self._file == file:
             return None
-        self._begin()
-        if self._is_first_look() and status.st_size >= self._whole_below:
-            self._position = status.st_size - self._backfill
-            self._to_line_start = True
-        self._replaced = self._followed_before
-        self._followed_before, self._elsewhere = True, False
+        self._replaced = self._replaced or self._file is not None
+        self._file, self._position, self._to_line_start, self._was_cut = file, 0, False, False
+        if may_be_old and status.st_size >= self._whole_below:
+            self._position, self._to_line_start = status.st_size - self._backfill, True
         return None
 
-    def _is_first_look(self) -> bool:
-        """Whether what the file holds may be of long ago; a file that came while it was waited for is new."""
-        return self._elsewhere or not (self._followed_before or self._missed_before)
-
-    def _goes_on(self, fd: int, size: int) -> bool:
-        """Whether the file is still the one that was read so far."""
-        overlap = self._overlap
-        return size >= self._position and os.pread(fd, len(overlap), self._position - len(overlap)) == overlap
-
-    def _begin(self) -> None:
-        self._position = 0
-        self._overlap = b""
-        self._seen_mtime = 0
-        self._to_line_start = False
-        self._restarted = False
-
-    def _read(self, fd: int, limit: int) -> bytes:
-        status = os.fstat(fd)
-        if status.st_size == self._position and status.st_mtime_ns == self._seen_mtime:
-            return b""
+    def _next(self, limit: int) -> TailChunk | None:
+        """What is new in the open file; None where nothing is."""
+        assert self._fd is not None  # noqa: S101 - for the type checker
+        status = os.fstat(self._fd)
         if status.st_size < self._position:
-            self._restart()
-        overlap = len(self._overlap)
-        data = os.pread(fd, overlap + limit, self._position - overlap)
-        if not data.startswith(self._overlap):
-            self._restart()
-            overlap = 0
-            data = os.pread(fd, limit, 0)
-        fresh = data[overlap:]
-        if self._restarted and fresh[:1] == b"\0":
-            fresh = data = self._after_hole(fd, limit)
-        self._restarted = self._restarted and not fresh
-        self._position += len(fresh)
-        self._overlap = data[-_OVERLAP:]
+            self._position, self._to_line_start, self._replaced, self._was_cut = 0, False, True, True
+        data = os.pread(self._fd, limit, self._position)
+        more = len(data) == limit
+        if self._was_cut and data[:1] == b"\0":
+            # A writer that does not append leaves a hole when its file is truncated.
+            with contextlib.suppress(OSError):
+                self._position = os.lseek(self._fd, 0, os.SEEK_DATA)
+            data = os.pread(self._fd, limit, self._position)
+            self._position += len(data) - len(data.lstrip(b"\0"))
+            data = data.lstrip(b"\0")
+        self._position += len(data)
         if self._position >= status.st_size:
-            self._seen_mtime = status.st_mtime_ns
-        return fresh
+            self._mtime = status.st_mtime_ns
+        if not data:
+            return None
+        if self._to_line_start:
+            _, newline, data = data.partition(b"\n")
+            self._to_line_start = not newline
+        replaced, self._replaced, self._was_cut = self._replaced, False, False
+        return TailChunk(data, more, replaced)
 
-    def _restart(self) -> None:
-        self._begin()
-        self._replaced = self._restarted = True
-
-    def _after_hole(self, fd: int, limit: int) -> bytes:
-        """The data after a hole at the start: a writer that does not append leaves one when its file is truncated."""
-        with contextlib.suppress(OSError):
-            self._position = os.lseek(fd, 0, os.SEEK_DATA)
-        data = os.pread(fd, limit, self._position)
-        text = data.lstrip(b"\0")
-        self._position += len(data) - len(text)
-        return text
-
-    def _at_the_end(self, fd: int, limit: int) -> TailChunk:
+    def _at_the_end(self, limit: int) -> TailChunk:
         """Nothing new in the open file: see whether the path still names it."""
         try:
             named = os.stat(self.path)  # noqa: PTH116
-        except FileNotFoundError as error:
-            if self._elsewhere:
-                return TailChunk(failure=_failure(self.path, error))
+        except FileNotFoundError:
             # The writer may still hold the deleted file, so go on reading it too.
-            return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} was deleted"))
-        except OSError as error:
-            # Of a moment, as ESTALE and EIO on a network file system are: the file is open, and nothing was lost.
-            return TailChunk(failure=_failure(self.path, error))
-        opened = os.fstat(fd)
-        same = (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+            return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} is not there (any more)"))
         # A rotator may create the new file long before the server writes to it; llama-server never reopens its log.
-        if same or named.st_size == 0:
-            self._elsewhere = self._elsewhere and not same
+        if (named.st_dev, named.st_ino) == self._file or named.st_size == 0:
             return TailChunk()
-        data = self._read(fd, limit)
-        if data:
-            return self._chunk(data, limit)
-        self.close()
+        if (last := self._next(limit)) is not None:
+            return last
+        self._let_go()
         failure = self._open()
         return TailChunk(more=failure is None, failure=failure)
 

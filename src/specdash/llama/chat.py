@@ -154,14 +154,14 @@ class ChatClient:
         return heard
 
     async def _exchange(self, answer: Response, heard: ChatAnswer) -> None:
-        heard.status = answer.status_code
+        heard.status = answer.status
         if heard.status != 200:
-            self._refused(heard, heard.status, await http.whole(answer))
+            self._refused(heard, heard.status, (await answer.whole()).body)
             return
         if "text/event-stream" not in answer.headers.get("content-type", ""):
-            self._whole(heard, await http.whole(answer))
+            self._whole(heard, (await answer.whole()).body)
             return
-        async for event in http.events(answer):
+        async for event in answer.events():
             if not self._hears_on(heard, event):
                 break
         heard.done_s = time.monotonic()

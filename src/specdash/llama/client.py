@@ -22,10 +22,10 @@ from specdash.llama.server_answers import (
     parse_props,
     parse_slots,
 )
-from specdash.system.http import NO_HEADERS, Http, HttpError, HttpReply
+from specdash.system.http import Http, HttpError, HttpReply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from specdash.core.readings import Counters, Health, Props, RouterModels, Slots
     from specdash.core.target import Target
@@ -36,39 +36,12 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 CONNECT_DEADLINE_S = 1.0
 
 
-class Transport:
-    """Asks one server. Not shared between event loops; end it with `aclose`."""
-
-    def __init__(
-        self,
-        base: str,
-        api_key: str | None,
-        connect_deadline_s: float = CONNECT_DEADLINE_S,
-        *,
-        to_own_user_only: bool = False,
-    ) -> None:
-        """`base` is a normalised address, `api_key` printable ASCII; see `Http`."""
-        self._http = Http(base, api_key, connect_s=connect_deadline_s, to_own_user_only=to_own_user_only)
-
-    async def get(self, path: str, deadline_s: float) -> HttpReply | Failure:
-        """The answer whatever its status, or why there is none; within the deadline."""
-        return await self._asked(path, deadline_s)
-
-    async def post(
-        self, path: str, body: Mapping[str, Any], deadline_s: float, headers: Mapping[str, str] = NO_HEADERS
-    ) -> HttpReply | Failure:
-        """The answer to this body as JSON; see `get`. Asked once: the server may have begun."""
-        return await self._asked(path, deadline_s, body=body, headers=headers)
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
-
-    async def _asked(self, path: str, deadline_s: float, **question: Any) -> HttpReply | Failure:
-        try:
-            return await self._http.ask(path, deadline_s, most_bytes=MAX_BODY_BYTES, **question)
-        except HttpError as error:
-            return Failure(FailureKind(error.kind), one_line(str(error)))
+async def question(http: Http, path: str, deadline_s: float, **more: Any) -> HttpReply | Failure:
+    """The answer whatever its status, or why there is none; see `Http.ask`."""
+    try:
+        return await http.ask(path, deadline_s, most_bytes=MAX_BODY_BYTES, **more)
+    except HttpError as error:
+        return Failure(FailureKind(error.kind), one_line(str(error)))
 
 
 T = TypeVar("T")
@@ -98,8 +71,11 @@ class LlamaClient:
         self._key = target.api_key
         if self._key is not None and not (self._key.isascii() and self._key.isprintable()):
             raise UsageError("the API key holds characters that cannot be part of one")
-        self._transport = Transport(
-            normalise_url(target.url), self._key, connect_deadline_s, to_own_user_only=target.key_is_recorded
+        self._http = Http(
+            normalise_url(target.url),
+            self._key,
+            connect_s=connect_deadline_s,
+            to_own_user_only=target.key_is_recorded,
         )
         # An idle server answers the same again and again; a body equal to the last one is not parsed twice.
         self._last: dict[str, tuple[bytes, object]] = {}
@@ -140,11 +116,11 @@ class LlamaClient:
 
     async def get(self, path: str, deadline_s: float = DEFAULT_DEADLINE_S) -> HttpReply | Failure:
         """GET any path: the answer whatever its status, or why there is none."""
-        return await self._transport.get(path, deadline_s)
+        return await question(self._http, path, deadline_s)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._transport.aclose()
+        await self._http.aclose()
 
     async def _ask(
         self, path: str, parse: Callable[[bytes], T], deadline_s: float, types: Collection[str] = ()

@@ -1,8 +1,8 @@
 """HTTP over httpx: a question ends in time in a whole answer, or in an `HttpError` that says why there is none.
 
 `Http` keeps the connections to one server for a loop that asks again and again; `ask` and `hear` are for code that
-waits.
-httpx is imported with the first question, as it takes longer to import than many a command to run.
+waits. Of httpx only the transport is used, so that no answer is followed, unpacked or remembered; it is imported with
+the first question.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ import json
 import os
 import socket
 import ssl
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from msgspec import Struct, field
 
 from specdash.system.loops import new_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
     from httpx import AsyncHTTPTransport
-    from httpx import Response as Response  # noqa: PLC0414 - for those who hear
 
 CONNECT_S = 10.0
 MOST_BYTES = 16 * 1024 * 1024
@@ -35,6 +33,8 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_STREAMED = 256 * 1024 * 1024
 KEEPALIVE_S = 4.5
 """llama-server closes idle connections after five seconds; ours go first."""
+CANCEL_S = 0.1
+"""Seconds between two looks whether a question was cancelled."""
 NO_HEADERS: Mapping[str, str] = {}
 REFUSED, UNREACHABLE, TIMEOUT, RESET = (
     "connection refused",
@@ -53,8 +53,6 @@ class HttpError(OSError):
     def __init__(self, kind: str, why: str) -> None:
         super().__init__(why)
         self.kind = kind
-        self.is_stale = False
-        """The server had closed a kept connection, which says nothing about the question."""
 
 
 class NoConnectionError(HttpError):
@@ -63,10 +61,6 @@ class NoConnectionError(HttpError):
 
 class LateError(HttpError, TimeoutError):
     """There was no whole answer in time."""
-
-
-class _ListenerError(Exception):
-    """A program of another user listens there."""
 
 
 class HttpReply(Struct, frozen=True):
@@ -92,6 +86,43 @@ class HttpReply(Struct, frozen=True):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+class Response:
+    """An answer as far as its headers; the body is read once, whole or event by event."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], pieces: AsyncIterable[bytes], asked_at: float) -> None:
+        self.status, self.headers, self._pieces, self._asked_at = status, headers, pieces, asked_at
+
+    async def whole(self, most_bytes: int = MOST_BYTES) -> HttpReply:
+        """With its body. Raises `HttpError` for one that is larger, or compressed although it should not be."""
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length) > most_bytes:
+            raise HttpError(TOO_LARGE, f"{int(length) / 1e6:.0f} MB, cut off")
+        if self.headers.get("content-encoding", "identity").lower() != "identity":
+            raise HttpError(GARBAGE, "a compressed answer that was not asked for")
+        parts, size = [], 0
+        async for part in self._pieces:
+            parts.append(part)
+            size += len(part)
+            if size > most_bytes:
+                raise HttpError(TOO_LARGE, f"more than {most_bytes / 1e6:.0f} MB, cut off")
+        return HttpReply(self.status, b"".join(parts), self.headers, time.monotonic() - self._asked_at)
+
+    async def events(self, longest: int = MOST_BYTES) -> AsyncIterator[bytes]:
+        """The data of each server-sent event, as it comes; llama-server's `error:` as an object of that name. Raises
+        `HttpError`, also for a line or a stream without an end."""
+        held, total = b"", 0
+        async for piece in self._pieces:
+            *lines, held = (held + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    yield line[5:].strip()
+                elif line.startswith(b"error:"):
+                    yield b'{"error":' + line[6:].strip() + b"}"
+            total += len(piece)
+            if len(held) > longest or total > MOST_STREAMED:
+                raise HttpError(TOO_LARGE, f"more than {max(len(held), total) / 1e6:.0f} MB, cut off")
+
+
 class Http:
     """The connections to the server at `base`, which may have a prefix.
 
@@ -109,16 +140,12 @@ class Http:
         to_own_user_only: bool = False,
         verified: bool = True,
     ) -> None:
-        self._base, self._key, self._connect_s = base, key, connect_s
-        with contextlib.suppress(ValueError):
-            self._host = urlsplit(base).hostname or ""
-        self._to_own_user_only, self._verified = to_own_user_only, verified
-        self._transport: AsyncHTTPTransport | None = None
-        self._open = 0
-        self._renews = False
-        """The server's certificate may be another by now."""
-
-    _host = ""
+        self._base, self._connect_s, self._verified = base, connect_s, verified
+        self._key = {"Authorization": f"Bearer {key.strip()}"} if key else {}
+        self._checks_listener = to_own_user_only and key is not None
+        self._transports: list[AsyncHTTPTransport] = []
+        """The last one is asked; the others are of certificates that have changed since."""
+        self._certificate: object = None
 
     async def ask(
         self,
@@ -131,27 +158,16 @@ class Http:
     ) -> HttpReply:
         """The answer to GET, or to POST where there is a `body`, which goes as JSON, whatever the answer's status.
 
-        Raises `HttpError`. A GET is asked once more where the server had just closed the connection.
+        Raises `HttpError`.
         """
-        started = time.monotonic()
-
-        async def once() -> HttpReply:
-            left = limit_s - (time.monotonic() - started)
-            async with self.opened(path, left, body=body, headers=headers) as response:
-                return await _reply(response, most_bytes, started)
-
-        try:
-            return await once()
-        except HttpError as error:
-            if not error.is_stale or body is not None:
-                raise
-        return await once()
+        async with self.opened(path, limit_s, body=body, headers=headers) as response:
+            return await response.whole(most_bytes)
 
     @contextlib.asynccontextmanager
     async def opened(
         self,
         path: str,
-        limit_s: float | None,
+        limit_s: float,
         *,
         silence_s: float | None = None,
         body: Any = None,
@@ -161,54 +177,36 @@ class Http:
         Raises `HttpError`, also for what goes wrong while its body is read."""
         import httpx
 
-        address = _place(self._base)
+        url = _place(self._base)
         is_new = is_connected = is_begun = False
-        key = self._key
-        if self._renews and not self._open:
-            # Not beside another question: a connection that is being made would be lost, and never closed.
-            self._renews = False
-            await self.aclose()
-        self._open += 1
+        asked_at = time.monotonic()
+        # A connection that is being made is closed by its own limit alone, which counts for TCP and TLS each.
+        connect_s = min(self._connect_s, limit_s * (0.45 if url.startswith("https:") else 0.9))
 
-        async def trace(event: str, told: Mapping[str, Any]) -> None:
+        async def trace(event: str, _: Mapping[str, Any]) -> None:
             nonlocal is_new, is_connected, is_begun
-            is_new = is_new or event.startswith("connection.connect_")
-            is_connected = is_connected or event.startswith("http11.")
+            is_new = is_new or event == "connection.connect_tcp.complete"
             is_begun = is_begun or event == "http11.receive_response_headers.complete"
-            if event == "connection.connect_tcp.complete" and key and self._to_own_user_only and not self._is_own():
-                await told["return_value"].aclose()
-                raise _ListenerError
+            if event == "http11.send_request_headers.started":
+                is_connected = True
+                if is_new and self._checks_listener and not _listens_as_this_user(self._base):
+                    raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
 
-        async def sent(given: dict[str, str]) -> Response:
-            """The answer to the question with these headers."""
-            data = None if body is None else json.dumps(body).encode()
-            timeout = {"connect": self._connect_s, "read": silence_s, "write": silence_s, "pool": None}
-            request = httpx.Request(
-                "GET" if data is None else "POST",
-                address + path,
-                headers={"Accept-Encoding": "identity", "User-Agent": "specdash", **given, **headers},
-                content=data,
-                extensions={"timeout": timeout, "trace": trace},
-            )
-            if self._transport is None:
-                limits = httpx.Limits(max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
-                self._transport = httpx.AsyncHTTPTransport(
-                    verify=_context(self._base, verified=self._verified), limits=limits, retries=0
-                )
-            response: Response = await self._transport.handle_async_request(request)
-            return response
-
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        sent = {"Accept-Encoding": "identity", "User-Agent": "specdash", **kind, **self._key, **headers}
+        timeout = httpx.Timeout(connect=connect_s, read=silence_s, write=silence_s, pool=None)
         try:
             async with asyncio.timeout(limit_s):
-                given = {} if body is None else {"Content-Type": "application/json"}
+                request = httpx.Request(
+                    "GET" if body is None else "POST",
+                    url + path,
+                    headers=sent,
+                    content=None if body is None else json.dumps(body).encode(),
+                    extensions={"timeout": timeout.as_dict(), "trace": trace},
+                )
+                response = await self._transport().handle_async_request(request)
                 try:
-                    response = await sent(given | ({"Authorization": f"Bearer {key.strip()}"} if key else {}))
-                except _ListenerError:
-                    key = None
-                    # Not kept: the next question looks again at who listens.
-                    response = await sent({**given, "Connection": "close"})
-                try:
-                    yield response
+                    yield Response(response.status_code, dict(response.headers), response.aiter_raw(), asked_at)
                 finally:
                     await response.aclose()
         except HttpError:
@@ -218,48 +216,55 @@ class Http:
                 raise NoConnectionError(UNREACHABLE, f"no connection within {limit_s:.1f} s") from None
             why = "the answer was not complete" if is_begun else "accepts connections, no answer"
             raise LateError(TIMEOUT, f"{why} within {limit_s:.1f} s") from None
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
-            fault = self._fault(error, silence_s, is_begun=is_begun)
-            fault.is_stale = fault.kind == RESET and not is_new and not is_begun
-            self._renews = isinstance(fault, NoConnectionError) and self._base.startswith("https:")
-            raise fault from error
-        finally:
-            self._open -= 1
+        except httpx.TimeoutException as error:
+            if isinstance(error, httpx.ConnectTimeout):
+                within_s = min(self._connect_s, limit_s)
+                raise NoConnectionError(UNREACHABLE, f"no connection within {within_s:.1f} s") from None
+            raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
+        except (httpx.TransportError, httpx.InvalidURL, OSError, ValueError) as error:
+            raise _fault(error, url, is_begun=is_begun) from error
 
     async def aclose(self) -> None:
         """Close all connections."""
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            await transport.aclose()
+        while self._transports:
+            await self._transports.pop().aclose()
 
-    def _is_own(self) -> bool:
-        from specdash.system.processes import is_own_listener  # psutil, which a client without a key does not need
-
-        parts = urlsplit(self._base)
-        return is_own_listener(parts.port or (443 if parts.scheme == "https" else 80))
-
-    def _fault(self, error: Exception, silence_s: float | None, *, is_begun: bool) -> HttpError:
-        """What an error of the library, or of an address that cannot be one, means."""
+    def _transport(self) -> AsyncHTTPTransport:
         import httpx
 
-        where = "within the answer" if is_begun else "before an answer"
-        if isinstance(error, httpx.ConnectTimeout):
-            return NoConnectionError(UNREACHABLE, f"no connection within {self._connect_s:.1f} s")
-        if isinstance(error, httpx.ConnectError):
-            return _unconnected(error, self._host)
-        if isinstance(error, httpx.TimeoutException):
-            return LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s")
-        if isinstance(error, httpx.RemoteProtocolError):
-            # The library has one class for both; the fault table of the tests holds its words.
-            if "disconnected" in str(error) or "closed connection" in str(error):
-                return HttpError(RESET, f"connection closed {where}")
-            return HttpError(GARBAGE, "the answer is not HTTP")
-        if isinstance(error, httpx.NetworkError | ConnectionError):
-            return HttpError(RESET, f"connection reset {where}")
-        if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-            return NoConnectionError(UNREACHABLE, f"{self._host}: not a valid name")
-        # A header that cannot be one: its words may repeat it, and with it a key.
-        return HttpError(ERROR, "this question cannot be put into HTTP")
+        certificate = _certificate_of(self._base)
+        if not self._transports or certificate != self._certificate:
+            self._certificate = certificate
+            # Without TLS no authorities are read, which takes 20 ms.
+            verify = _context(self._base, verified=self._verified) if self._base.startswith("https:") else False
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
+            self._transports.append(httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False))
+        return self._transports[-1]
+
+
+def _listens_as_this_user(url: str) -> bool:
+    from specdash.system.processes import is_own_listener  # psutil, which a client without a key does not need
+
+    parts = urlsplit(url)
+    return is_own_listener(parts.port or (443 if parts.scheme == "https" else 80))
+
+
+def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
+    """What an error of the library means."""
+    import httpx
+
+    where = "within the answer" if is_begun else "before an answer"
+    if isinstance(error, httpx.ConnectError):
+        return _unconnected(error, urlsplit(url).hostname or "")
+    if isinstance(error, httpx.RemoteProtocolError):
+        # The library has one class for both; the fault table of the tests holds its words.
+        if "disconnected" in str(error) or "closed connection" in str(error):
+            return HttpError(RESET, f"connection closed {where}")
+        return HttpError(GARBAGE, "the answer is not HTTP")
+    if isinstance(error, httpx.NetworkError | OSError):
+        return HttpError(RESET, f"connection reset {where}")
+    # A header that cannot be one: its words may repeat it, and with it a key.
+    return HttpError(ERROR, "this question cannot be put into HTTP")
 
 
 def _unconnected(error: Exception, host: str) -> NoConnectionError:
@@ -289,85 +294,13 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-async def whole(response: Response, most_bytes: int = MOST_BYTES) -> bytes:
-    """The body. Raises `HttpError` for one that is larger, or compressed although it should not be."""
-    length = response.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > most_bytes:
-        raise HttpError(TOO_LARGE, f"{int(length) / 1e6:.0f} MB, cut off")
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise HttpError(GARBAGE, "a compressed answer that was not asked for")
-    parts, size = [], 0
-    async for part in response.aiter_raw():
-        parts.append(part)
-        size += len(part)
-        if size > most_bytes:
-            raise HttpError(TOO_LARGE, f"more than {most_bytes / 1e6:.0f} MB, cut off")
-    return b"".join(parts)
-
-
-async def _reply(response: Response, most_bytes: int, started: float) -> HttpReply:
-    data = await whole(response, most_bytes)
-    return HttpReply(response.status_code, data, dict(response.headers), time.monotonic() - started)
-
-
-class EventLines:
-    """Takes a stream of server-sent events apart, wherever its pieces were cut."""
-
-    def __init__(self, longest: int = MOST_BYTES) -> None:
-        self._held, self._longest = b"", longest
-
-    def feed(self, piece: bytes) -> list[bytes]:
-        """The data of each event that is whole by now; llama-server's `error:` as an object of that name. Raises
-        `HttpError` for a line without an end."""
-        *lines, self._held = (self._held + piece).split(b"\n")
-        if len(self._held) > self._longest:
-            raise HttpError(TOO_LARGE, f"more than {len(self._held) / 1e6:.0f} MB, cut off")
-        found = []
-        for line in lines:
-            if line.startswith(b"data:"):
-                found.append(line[5:].strip())
-            elif line.startswith(b"error:"):
-                found.append(b'{"error":' + line[6:].strip() + b"}")
-        return found
-
-
-async def events(response: Response) -> AsyncIterator[bytes]:
-    """The data of each event of a stream, as it comes. Raises `HttpError`, also for a stream that does not end."""
-    lines, total = EventLines(), 0
-    async for piece in response.aiter_raw():
-        for event in lines.feed(piece):
-            yield event
-        total += len(piece)
-        if total > MOST_STREAMED:
-            raise HttpError(TOO_LARGE, f"more than {total / 1e6:.0f} MB, cut off")
-
-
 class Cancel:
-    """Ends questions from another thread: each of them, and each that is asked later, raises `OSError` at once."""
+    """Ends questions from another thread: each of them, and each that is asked later, raises `OSError`."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ends: list[Callable[[], object]] = []
-        self.cancelled = False
+    cancelled = False
 
     def __call__(self) -> None:
-        with self._lock:
-            self.cancelled = True
-            for end in self._ends:
-                end()
-
-    @contextlib.contextmanager
-    def watching(self, end: Callable[[], object]) -> Iterator[None]:
-        """Call `end` if it comes to that. Raises CancelledError when it has."""
-        with self._lock:
-            if self.cancelled:
-                raise asyncio.CancelledError
-            self._ends.append(end)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._ends.remove(end)
+        self.cancelled = True
 
 
 def ask(
@@ -382,10 +315,9 @@ def ask(
     most_bytes: int = MOST_BYTES,
 ) -> HttpReply:
     """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
-    started = time.monotonic()
 
     async def take(response: Response) -> HttpReply:
-        return await _reply(response, most_bytes, started)
+        return await response.whole(most_bytes)
 
     return hear(url, path, take, body=body, headers=headers, limit_s=timeout, verified=verified, cancel=cancel)
 
@@ -403,23 +335,27 @@ def hear(
     cancel: Cancel | None = None,
 ) -> T:
     """What `take` makes of the answer to a question, heard as it comes; see `Http.opened`. Raises OSError."""
-    client = Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)
 
     async def heard() -> T:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        assert task is not None  # noqa: S101 - for the type checker
-        with cancel.watching(lambda: loop.call_soon_threadsafe(task.cancel)) if cancel else contextlib.nullcontext():
-            try:
-                async with client.opened(
-                    path, limit_s, silence_s=silence_s, body=body, headers={"Connection": "close", **headers}
-                ) as response:
-                    return await take(response)
-            finally:
-                await client.aclose()
+        client = Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)
+        try:
+            once = {"Connection": "close", **headers}
+            async with client.opened(path, limit_s, silence_s=silence_s, body=body, headers=once) as response:
+                return await take(response)
+        finally:
+            await client.aclose()
+
+    async def unless_cancelled(cancel: Cancel) -> T:
+        asking = asyncio.ensure_future(heard())
+        while not asking.done():
+            if cancel.cancelled:
+                asking.cancel()
+            await asyncio.wait({asking}, timeout=CANCEL_S)
+        return asking.result()
 
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(heard())
+            return runner.run(heard() if cancel is None else unless_cancelled(cancel))
     except asyncio.CancelledError:
         raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
 
@@ -441,12 +377,13 @@ def _place(url: str) -> str:
     """The address that a path follows. Raises `NoConnectionError`."""
     try:
         parts = urlsplit(url)
-        is_host = bool(parts.netloc) and (parts.port or 0) >= 0
+        host, port = parts.hostname, parts.port
+        if not host or parts.scheme not in {"http", "https"}:
+            raise NoConnectionError(UNREACHABLE, "an address without a host")
+        named = f"[{host}]" if ":" in host else host.encode("idna").decode()
     except ValueError as error:
         raise NoConnectionError(UNREACHABLE, f"not a valid address: {error}") from None
-    if not is_host:
-        raise NoConnectionError(UNREACHABLE, "an address without a host")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    return f"{parts.scheme}://{named}{'' if port is None else f':{port}'}{quote(parts.path.rstrip('/'), safe='/%')}"
 
 
 _own_certificates: dict[tuple[str, int], str] = {}
@@ -458,25 +395,32 @@ def trust(url: str, certificate: str) -> None:
     _own_certificates[_host_and_port(url)] = certificate
 
 
-def tls_context(url: str) -> ssl.SSLContext:
-    """How the certificate of the server at `url` is checked: against its own file where `trust` has one."""
-    own = _own_certificates.get(_host_and_port(url))
-    if own is None:
-        return ssl.create_default_context()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    # The certificate itself is trusted, also where the file lacks the authority that signed it.
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    with contextlib.suppress(OSError, ssl.SSLError):
-        context.load_verify_locations(own)
-    return context
-
-
 def _host_and_port(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     host = parts.hostname or ""
     return "localhost" if host == "::1" or host.startswith("127.") else host, parts.port or 443
 
 
-def _context(url: str, *, verified: bool) -> ssl.SSLContext | bool:
-    return tls_context(url) if verified and url.startswith("https://") else False
+def _certificate_of(url: str) -> tuple[str, int] | None:
+    """The file with the certificate of the server at `url` and the time of its last change; None for any other."""
+    own = _own_certificates.get(_host_and_port(url)) if url.startswith("https:") else None
+    try:
+        return None if own is None else (own, os.stat(own).st_mtime_ns)  # noqa: PTH116 - asked with each question
+    except OSError:
+        return None if own is None else (own, 0)
+
+
+def _context(url: str, *, verified: bool) -> ssl.SSLContext:
+    own = _certificate_of(url)
+    if verified and own is None:
+        return ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    if not verified or own is None:
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    # The certificate itself is trusted, also where the file lacks the authority that signed it.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    with contextlib.suppress(OSError, ssl.SSLError):
+        context.load_verify_locations(own[0])
+    return context

@@ -41,10 +41,10 @@ def ask(url: str, body: dict[str, Any], headers: Mapping[str, str], silence_s: f
     started = time.perf_counter()
 
     async def take(answer: Response) -> TurnSeen:
-        if answer.status_code != 200:
-            refusal = _refusal(answer.status_code, await http.whole(answer))
+        if answer.status != 200:
+            refusal = _refusal(answer.status, (await answer.whole()).body)
             return TurnSeen(time.perf_counter() - started, error=refusal)
-        return await _read(http.events(answer), started)
+        return await _read(answer.events(), started)
 
     try:
         return http.hear(

@@ -153,13 +153,14 @@ def _recorded_last() -> Target | None:
 
 def _with_last_run(target: Target) -> Target:
     """The target with what its last run left of itself, where nothing at all runs at its address now."""
-    from specdash.collect.discover import answers_like_llama_server, ended_run
+    from specdash.collect.discover import ended_run
+    from specdash.system.processes import listener_owners
 
     port = local_port(target.url)
     if port is None or target.pid is not None:
         return target
     last = ended_run(target.url)
-    if last is None or answers_like_llama_server(port):
+    if last is None or listener_owners(port):
         return target
     return replace(
         target,
