@@ -16,7 +16,7 @@ from specdash.core.readings import ReadingStatus
 from specdash.core.records import Drafting
 from specdash.core.speculation import Rollback
 from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
-from specdash.insight.speedup.verdict import paying_of, verdict
+from specdash.insight.speedup.verdict import verdict
 from specdash.system.data import json_of
 from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
@@ -241,7 +241,7 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         "low": speedup.low,
         "high": speedup.high,
         "basis": speedup.basis,
-        "verdict": paying_of(speedup),
+        "verdict": speedup.verdict,
         "verdict_text": judged.headline,
         "verdict_why": judged.because or None,
         "better": {
@@ -262,7 +262,7 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         },
         "baseline": json_of(speedup.baseline),
         "by_context": json_of(speedup.by_context),
-        "by_generated": json_of(speedup.by_generated),
+        "by_generated": [],
         "by_phase": json_of(speedup.by_phase),
         "by_type": json_of(speedup.by_type),
     }

@@ -347,7 +347,7 @@ class Paying(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """One group of requests: a bucket of context lengths, a phase of the work, a stretch of the answers."""
+    """One group of requests: a bucket of context lengths, or a phase of the work."""
 
     name: str
     requests: int
@@ -382,8 +382,6 @@ class SpeedUpNeed(StrEnum):
     REQUESTS = "more requests"
     BASELINE = "a new baseline"
     """The one there is wide itself, or old."""
-    QUIET = "a quieter machine"
-    """Other programs use its CPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +399,6 @@ class SpeedUpPicture:
     requests: int = 0
     """Finished requests that it rests on."""
     need: SpeedUpNeed = SpeedUpNeed.REQUESTS
-    others: float | None = None
-    """Share of the CPUs that other programs take, where that is more than at the baseline and so no figure holds."""
     baseline: Baseline | None = None
     """The recorded one nearest to them."""
     decode_rate: float | None = None
@@ -419,9 +415,6 @@ class SpeedUpPicture:
     """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
     by_context: tuple[GroupFigures, ...] = ()
     """By context length at the request's end, shortest first."""
-    by_generated: tuple[GroupFigures, ...] = ()
-    """By how far the answer had come, from verification steps (LLAMA_TRACE=1), shortest first; `requests` counts the
-    answers that got there."""
     by_phase: tuple[GroupFigures, ...] = ()
     """By kind of work."""
     by_type: tuple[TypeFigures, ...] = ()

@@ -47,7 +47,6 @@ from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 from specdash.insight.speculation.speculation import longest_draft
-from specdash.insight.speedup.others import CpuOfOthers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -203,7 +202,6 @@ class TargetState:
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
-        self.others = CpuOfOthers()
         self.memo = Memo()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
@@ -273,9 +271,6 @@ class TargetState:
             self._log(reading.at, value)
         elif isinstance(value, Host):
             self._point(Metric.CPU, reading.at, value.cpu_utilisation)
-            self.others.add(reading.at, value, self.value(Source.PROCESS), self.value(Source.GPU))
-        elif isinstance(value, ProcessTree):
-            self.others.add(reading.at, self.value(Source.HOST), value, self.value(Source.GPU))
         elif isinstance(value, Gpus):
             busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
             self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)

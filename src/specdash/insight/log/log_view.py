@@ -14,7 +14,6 @@ from specdash.core.log_facts import (
     TOUCHED_KEPT,
     UNTOUCHED,
     CheckpointEvent,
-    DecodeProgress,
     DecodeTiming,
     LogFact,
     LogLine,
@@ -31,14 +30,14 @@ from specdash.core.log_facts import (
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import CheckpointCounts, GroupFigures, TypeFigures
+from specdash.insight.picture import CheckpointCounts, TypeFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
 from specdash.system.data import dataclass
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
@@ -276,160 +275,6 @@ class CheckpointTally:
         )
 
 
-# How acceptance and speed change while an answer grows: from verification steps and progress lines. Bounded.
-
-BOUNDS = (64, 256, 1024, 4096)
-"""Tokens of the answer at which a stretch ends and the next begins."""
-NAMES = ("0–64", "64–256", "256–1k", "1k–4k", "4k+")
-PERIOD_S = 60.0
-ENDED_KEPT = 32
-"""Answers that can still be taken out: those of a check of the start, which is noted some seconds after them."""
-LEAST_TOKENS = 8
-"""A shorter answer tells nothing of speed."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    answers: int = 0
-    drafts: DraftTally = NO_DRAFTS
-    tokens: float = 0.0
-    seconds: float = 0.0
-
-    def __add__(self, other: _Stretch) -> _Stretch:
-        return _Stretch(
-            self.answers + other.answers,
-            self.drafts + other.drafts,
-            self.tokens + other.tokens,
-            self.seconds + other.seconds,
-        )
-
-    def __sub__(self, other: _Stretch) -> _Stretch:
-        return _Stretch(
-            self.answers - other.answers,
-            self.drafts - other.drafts,
-            self.tokens - other.tokens,
-            self.seconds - other.seconds,
-        )
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One running answer, with what it adds to each stretch. `traced` counts the tokens of its steps; a step without a
-    draft leaves no trace, so the progress lines' count overrules it."""
-
-    task: int
-    traced: int = 0
-    told: int = 0
-    told_s: float = 0.0
-    parts: dict[int, _Stretch] = field(default_factory=dict)
-
-    @property
-    def is_speed(self) -> bool:
-        """Whether it is long enough to say anything of speed."""
-        return max(self.traced, self.told) >= LEAST_TOKENS
-
-
-class AnswerProgress:
-    """Adds up per stretch of the answers, by minutes: those that ended, and those that are made now."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[int | None, int | None], _Answer] = {}
-        self._stretches = tuple(Windowed(_Stretch(), KEEP_S, PERIOD_S) for _ in NAMES)
-        self._ended: deque[tuple[float, _Answer]] = deque(maxlen=ENDED_KEPT)
-
-    def note(self, at: float, fact: LogFact, port: int | None = None) -> None:
-        """Take in a fact of monotonic `at`, of the router's child on `port`; others than those about decode are passed
-        over."""
-        if isinstance(fact, VerificationSteps):
-            answer = self._answer(at, port, fact.slot, fact.task)
-            place = _place(max(answer.traced, answer.told))
-            answer.traced += fact.accepted + fact.steps + fact.replays
-            self._add(answer, place, _Stretch(drafts=DraftTally.of_steps(fact)))
-        elif isinstance(fact, DecodeProgress):
-            if fact.tokens_per_second > 0:
-                answer = self._answer(at, port, fact.slot, fact.task)
-                self._progress(answer, fact.n_decoded, fact.tokens_per_second)
-        elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 1:
-            answer = self._answer(at, port, fact.slot, fact.task)
-            self._progress(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
-            self._end(at, (port, fact.slot))
-
-    def clear(self) -> None:
-        """Another server begins: its answers are others."""
-        self._answers.clear()
-        self._ended.clear()
-        for stretch in self._stretches:
-            stretch.clear()
-
-    def leave_out(self, tasks: Collection[int]) -> None:
-        """Take out the answers of these tasks: they are no client's."""
-        for key in [key for key, answer in self._answers.items() if key[0] is None and answer.task in tasks]:
-            del self._answers[key]
-        for at, answer in [pair for pair in self._ended if pair[1].task in tasks]:
-            self._ended.remove((at, answer))
-            for place, part in answer.parts.items():
-                self._stretches[place].take_back(at, part)
-
-    def figures(self, now: float, window_s: float) -> tuple[GroupFigures, ...]:
-        """Per stretch that any answer of the window reached, shortest first."""
-        sums = [stretch.since(now - window_s) for stretch in self._stretches]
-        for answer in self._answers.values():
-            if answer.is_speed:
-                for place, part in answer.parts.items():
-                    sums[place] += part
-        return tuple(
-            GroupFigures(
-                name=name,
-                requests=stretch.answers,
-                acceptance=stretch.drafts.acceptance,
-                mean_accepted_length=stretch.drafts.mean_accepted_length,
-                decode_rate=speed(stretch.tokens, stretch.seconds * 1000.0, DECODE),
-            )
-            for name, stretch in zip(NAMES, sums, strict=True)
-            if stretch.answers
-        )
-
-    def _answer(self, at: float, port: int | None, slot: int | None, task: int | None) -> _Answer:
-        key = (port, slot)
-        found = self._answers.get(key)
-        if found is None or found.task != task:
-            self._end(at, key)
-            found = self._answers[key] = _Answer(task if task is not None else -1)
-        return found
-
-    def _end(self, at: float, key: tuple[int | None, int | None]) -> None:
-        answer = self._answers.pop(key, None)
-        if answer is None or not answer.is_speed:
-            return
-        for place, part in answer.parts.items():
-            self._stretches[place].add(at, part)
-        if key[0] is None:
-            self._ended.append((at, answer))
-
-    def _progress(self, answer: _Answer, tokens: int, rate: float) -> None:
-        """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
-        spent = (tokens - 1) / rate
-        # The first token is the prompt's: no step of decode made it.
-        known = max(answer.told, 1)
-        grown, took = tokens - known, spent - answer.told_s
-        if grown <= 0 or took <= 0:
-            return
-        for place in range(_place(answer.told), _place(tokens - 1) + 1):
-            first = max(known, BOUNDS[place - 1] if place else 0)
-            last = min(tokens, BOUNDS[place]) if place < len(BOUNDS) else tokens
-            self._add(answer, place, _Stretch(tokens=last - first, seconds=took * (last - first) / grown))
-        answer.told, answer.told_s = tokens, spent
-
-    def _add(self, answer: _Answer, place: int, part: _Stretch) -> None:
-        for reached in range(place + 1):
-            answer.parts.setdefault(reached, _Stretch(answers=1))
-        answer.parts[place] += part
-
-
-def _place(tokens: int) -> int:
-    return next((index for index, bound in enumerate(BOUNDS) if tokens < bound), len(BOUNDS))
-
-
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
 
 ENDS_KEPT = 512
@@ -584,7 +429,6 @@ class LogView:
         self._live_drafts = NO_DRAFTS
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
-        self.answers = AnswerProgress()
         self.prompt_cache = PromptCacheBook()
         self.prefill: dict[int, PrefillProgress] = {}
         self._backlog: list[ServedRequest] | None = []
@@ -716,7 +560,6 @@ class LogView:
         kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
         self.ended_here -= len(here) - len(kept)
         self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
-        self.answers.leave_out(tasks)
 
     def _is_own(self, port: int | None, task: int | None) -> bool:
         return port is None and task in self._own
@@ -735,7 +578,6 @@ class LogView:
         self.requests_exact.clear()
         self.slot_steps.clear()
         self.drafting.clear()
-        self.answers.clear()
         self.prompt_cache.clear()
         self.prefill.clear()
         self.events.clear()
@@ -758,7 +600,6 @@ class LogView:
     def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
         if self._own and self._is_own(port, getattr(fact, "task", None)):
             return
-        self.answers.note(at, fact, port)
         self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)

@@ -125,13 +125,11 @@ def leviathan(
     draft_share: float | None,
     verify_costs: tuple[float, ...] = VERIFY_COSTS,
     draft_costs: tuple[float, ...] = DRAFT_COSTS,
-    least_pair: float = 1.0,
 ) -> Interval:
     """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
 
     `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
-    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds, and a batch of two
-    takes at least `least_pair` of one of a single token.
+    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds.
     """
     drafted = max(drafted_per_step, 0.0)
     if draft_share is not None:
@@ -140,9 +138,6 @@ def leviathan(
     else:
         costs = zip(verify_costs, draft_costs, strict=True)
         best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
-    if best > 1:
-        # A gain may be greater by what a batch of two saves; what would be a loss with free verification is one.
-        best /= 1 - (1 - least_pair) * max(0.0, 1 - abs(drafted - 1))
     return Interval(usual, worst, best)
 
 
