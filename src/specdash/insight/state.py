@@ -35,11 +35,9 @@ from specdash.insight.picture import AlertsPicture, BackendState
 from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
 from specdash.insight.rates import (
-    GainPoint,
     RateSample,
     SlotRates,
     counter_rates,
-    gain_point,
     mean_busy_slots,
     tokens_per_decode,
 )
@@ -145,7 +143,7 @@ JUDGED_AFTER_S = 2.5
 OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
 GAIN_SPAN_S = 10.0
-"""Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
+"""Tokens per decode are of the requests that ended in so long."""
 _STEPS_FRESH_S = 5.0
 RATE_SOURCES = (Source.SLOTS, Source.LOG, Source.METRICS)
 """Best first: running requests; ended ones in the server's own milliseconds; ended ones in its counters, whose prompt
@@ -213,7 +211,6 @@ class TargetState:
         """When /health turned good after it was not."""
         self.refused_since: dict[Source, float] = {}
         """Since when an endpoint has refused the key without a break."""
-        self._gain_points: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._works = 0
@@ -330,7 +327,6 @@ class TargetState:
             self.prefill.clear()
             self.decode.clear()
             self.gain = None
-            self._gain_points.clear()
 
     def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
@@ -467,7 +463,11 @@ class TargetState:
         window = self.counters.window(at, at - before.at if before and not restarted else 0.0)
         if window is not None:
             self._ended_requests(at, *window)
-        self._gain(at, counters)
+        window = self.counters.window(at, GAIN_SPAN_S)
+        gain = tokens_per_decode(*window, longest_draft(self)) if window is not None else None
+        if gain is not None:
+            self.gain = RateSample(at, gain, Source.METRICS)
+            self._point(Metric.TOKENS_PER_DECODE, at, gain)
         self._point(Metric.REQUESTS, at, counters.requests_processing)
         warnings = sum(view.per_minute for view in self.log.storms.view(at))
         self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
@@ -485,19 +485,6 @@ class TargetState:
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.acceptance is not None and not tracing:
             self._point(Metric.ACCEPTANCE, at, drafted.acceptance)
-
-    def _gain(self, at: float, counters: Counters) -> None:
-        slots: Slots | None = self.value(Source.SLOTS)
-        looked = (self.last_known[Source.SLOTS].at, slots) if slots is not None else None
-        points = self._gain_points
-        scrape = Scrape(at, counters)
-        points.append(gain_point(scrape, points[-1].scrape if points else None, looked, self.slot_rates.decode_by_slot))
-        while len(points) > 2 and points[1].scrape.at <= at - GAIN_SPAN_S:
-            points.popleft()
-        value = tokens_per_decode(points, longest_draft(self), len(slots.slots) if slots is not None else None)
-        if value is not None:
-            self.gain = RateSample(at, value, Source.METRICS)
-            self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
         busy = sum(slot.is_processing for slot in slots.slots)
@@ -550,7 +537,6 @@ class TargetState:
         self.prefill.clear()
         self.decode.clear()
         self.gain = None
-        self._gain_points.clear()
         self.log.forget_process(at)
 
 
