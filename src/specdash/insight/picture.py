@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
     from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
-    from specdash.core.speculation import MemoryKind, Rollback
+    from specdash.core.speculation import MemoryKind, PublishedAcceptance, Rollback
     from specdash.insight.progress import SlotSigns
     from specdash.insight.proxy.read_again import ReadAgainSum
     from specdash.insight.request import ServedRequest
@@ -66,18 +66,6 @@ class DraftingPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceCurve:
-    """A published acceptance per position. `source` names the publication."""
-
-    name: str
-    source: str
-    per_position: tuple[float, ...]
-    """Empty where only means were published."""
-    mean_accepted_length: float | None = None
-    acceptance: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PositionBin:
     """Neighbouring positions and their mean share: what a chart of 64 positions can show."""
 
@@ -110,7 +98,7 @@ class DrafterPicture:
     """The positions one by one up to 16 of them, else in bins that double."""
     steps: float | None = None
     """Verification steps that they rest on."""
-    references: tuple[ReferenceCurve, ...] = ()
+    references: tuple[PublishedAcceptance, ...] = ()
     """Published curves of the same type."""
     acceptance: float | None = None
     """Accepted over drafted tokens, on the same basis."""
