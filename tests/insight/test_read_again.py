@@ -46,7 +46,7 @@ def sums(*lines: str, **told: object) -> tuple[tuple[Reason, int, float | None],
         state.apply(Reading.known(Source.PROXY_EVENTS, NOW - 1, ProxyEvents((event,))))
     found = state.picture(NOW, WALL).views.prefix_cache
     assert len(found.requests) == 1, "the proxy's and the log's are one request"
-    assert (read_again(found.requests[0]) is None) is not found.read_again
+    assert (read_again(found.requests[0]) is None) is not bool(found.read_again)
     return tuple((one.reason, one.tokens, one.seconds) for one in found.read_again)
 
 

@@ -352,7 +352,7 @@ def _measure(measure: MeasureComparison) -> dict[str, Any]:
 
 
 def _name(mark: ApplyMark) -> str:
-    return f"{mark.record.kind} {mark.record.number}  {mark.text}"
+    return f"{mark.name}  {mark.text}"
 
 
 def _measured(measure: MeasureComparison) -> str:

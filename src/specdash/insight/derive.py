@@ -240,7 +240,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         host=host.value if host is not None and host.status is ReadingStatus.KNOWN else None,
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
-        experiment=state.experiments.card(applies),
+        experiment=state.experiments.card(now, wall),
         speedup=paying,
         views=_views_of_rules(state, now, wall, window_s, paying)
         if for_rules

@@ -427,6 +427,11 @@ class ApplyMark:
     text: str
     """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
 
+    @property
+    def name(self) -> str:
+        """`apply 7`; `restart` of one whose build changed, which no apply was."""
+        return f"{self.record.kind} {self.record.number}" if self.record.number else "restart"
+
 
 class MeasureName(StrEnum):
     """What is compared."""

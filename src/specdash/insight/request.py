@@ -386,6 +386,8 @@ class Samples:
         """When requests of the log were cancelled, because their client left or gave up; Unix times."""
         self.version = 0
         """Grows whenever a sample came."""
+        self.rebuilt: tuple[ServedRequest, ServedRequest] | None = None
+        """The last request of a server and the first of the next one, where that is of another build."""
         self._undated: deque[tuple[float, ServedRequest]] = deque(maxlen=KEPT)
 
     def add_logged(self, ended: float, request: ServedRequest) -> None:
@@ -429,6 +431,9 @@ class Samples:
                 self.left.append(at + wall - now)
                 continue
             request.date(at + wall - now)
+            before = self.logged[-1] if self.logged else None
+            if before is not None and before.build and request.build and before.build != request.build:
+                self.rebuilt = (before, request)
             self.logged.append(request)
             self.version += 1
 
