@@ -456,7 +456,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     from specdash.llama.log.safe import safe_sample
 
     pictures = []
-    for view in state.log.storms.view(now):
+    for view in state.log.storms.newest_first:
         known = warning_class(view.warning)
         pictures.append(
             WarningPicture(
@@ -464,12 +464,12 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 title=known.title,
                 severity=str(known.severity),
                 count=view.count,
-                per_minute=view.per_minute,
+                per_minute=float(view.per_minute(now)),
                 first_age_s=max(0.0, now - view.first_at),
                 last_age_s=max(0.0, now - view.last_at),
                 sample=safe_sample(view.warning, view.sample),
                 note=known.note,
-                peak_per_minute=view.peak_per_minute,
+                peak_per_minute=float(view.peak_per_minute),
                 slots=view.slots.ids,
                 tasks=view.tasks.ids,
                 tasks_touched=view.tasks_touched,
@@ -497,7 +497,7 @@ def _views_of_rules(
     state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture
 ) -> SpeculationViews:
     """Those that rules read: the drafter's only where speculation costs, and an alert names what would be better."""
-    found = SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
+    found = SpeculationViews(drafting=drafting.derive(state, wall), router=router.derive(state, now, wall))
     if kind_of(paying) is not VerdictKind.COSTS:
         return found
     way = checkpoints.derive(state, now, window_s).rollback
@@ -508,7 +508,7 @@ def _views(state: TargetState, now: float, wall: float, window_s: float, paying:
     """Those of the speculation screen; `paying` is the speed-up of the same moment."""
     replays = checkpoints.derive(state, now, window_s)
     return SpeculationViews(
-        drafting=drafting.derive(state, now, wall),
+        drafting=drafting.derive(state, wall),
         drafter=drafter.derive(state, now, window_s, paying, replays.rollback),
         checkpoints=replays,
         prefix_cache=prefix_cache.derive(state, now, wall, window_s),

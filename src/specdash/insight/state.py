@@ -469,7 +469,7 @@ class TargetState:
             self.gain = RateSample(at, gain, Source.METRICS)
             self._point(Metric.TOKENS_PER_DECODE, at, gain)
         self._point(Metric.REQUESTS, at, counters.requests_processing)
-        warnings = sum(view.per_minute for view in self.log.storms.view(at))
+        warnings = sum(storm.per_minute(at) for storm in self.log.storms.newest_first)
         self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
 
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:

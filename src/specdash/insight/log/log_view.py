@@ -30,7 +30,7 @@ from specdash.core.log_facts import (
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import CheckpointCounts, TypeFigures
+from specdash.insight.picture import TypeFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
 from specdash.system.data import dataclass
@@ -82,63 +82,61 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
 # Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
 # however many lines come.
 
-MINUTE = 60
+MINUTE = 60.0
 
 
-@dataclass(slots=True)
-class _Storm:
-    count: int
-    first_at: float
-    last_at: float
-    sample: str
-    ring: list[int] = field(default_factory=lambda: [0] * MINUTE)
-    second: int = 0
-    peak: float = 0.0
-    slots: Touched = UNTOUCHED
-    tasks: Touched = UNTOUCHED
-    tasks_before: int = 0
-    """Tasks of servers that are gone: the next one counts from zero."""
-    is_former: bool = True
+class Storm:
+    """Lines of one class; times are monotonic seconds."""
 
-    def add_recent(self, at: float, count: int) -> None:
-        second = int(at)
-        for passed in range(max(self.second + 1, second - MINUTE + 1), second + 1):
-            self.ring[passed % MINUTE] = 0
-        self.second = max(self.second, second)
-        self.ring[self.second % MINUTE] += count
-        self.peak = max(self.peak, self.per_minute(at))
+    def __init__(self, warning: str, first_at: float, sample: str) -> None:
+        self.warning, self.sample = warning, sample
+        self.count = 0
+        self.first_at, self.last_at = first_at, -inf
+        self.peak_per_minute = 0
+        """The most lines that any minute had, of those that came while we looked."""
+        self.slots, self.tasks = UNTOUCHED, UNTOUCHED
+        """`tasks` are of the server that writes now."""
+        self.is_former = True
+        """No line is of the server that writes now."""
+        self._tasks_before = 0
+        """Tasks of servers that are gone: the next one counts from zero."""
+        self._recent = Windowed(0, MINUTE, 1.0)
 
-    def per_minute(self, now: float) -> float:
-        first = max(self.second, int(now)) - MINUTE + 1
-        return float(sum(self.ring[second % MINUTE] for second in range(first, self.second + 1)))
+    def per_minute(self, now: float) -> int:
+        """Lines of the last minute."""
+        return self._recent.since(now - MINUTE)
 
+    @property
+    def tasks_touched(self) -> int:
+        """Of all servers; a least count where `tasks.more`."""
+        return self._tasks_before + len(self.tasks.ids)
 
-@dataclass(frozen=True, slots=True)
-class StormView:
-    """One class at one moment; times are monotonic seconds."""
+    def add(self, at: float, last_at: float, tally: WarningTally) -> None:
+        """Count lines that were read at `at`; the last of them was written at `last_at`."""
+        self.count += tally.count
+        self.last_at = max(self.last_at, last_at)
+        self.slots = self.slots.and_then(tally.slots)
+        if tally.lives_ago:
+            self._tasks_before += len(tally.tasks.ids)
+        else:
+            self.tasks = self.tasks.and_then(tally.tasks)
+            self.is_former = False
+        if at - last_at < MINUTE:
+            self._recent.add(at, tally.count)
+            self.peak_per_minute = max(self.peak_per_minute, self.per_minute(at))
 
-    warning: str
-    count: int
-    per_minute: float
-    first_at: float
-    last_at: float
-    sample: str
-    peak_per_minute: float = 0.0
-    """The most lines that any minute had, of those that came while we looked."""
-    slots: Touched = UNTOUCHED
-    tasks: Touched = UNTOUCHED
-    """Of the server that writes now."""
-    tasks_touched: int = 0
-    """Of all servers; a least count where `tasks.more`."""
-    is_former: bool = False
-    """No line is of the server that writes now."""
+    def new_server(self) -> None:
+        """A new server process writes from here on: its tasks are others."""
+        self._tasks_before += len(self.tasks.ids)
+        self.tasks = Touched((), self.tasks.more)
+        self.is_former = True
 
 
 class StormBook:
     """All warning classes seen."""
 
     def __init__(self) -> None:
-        self._storms: dict[str, _Storm] = {}
+        self._storms: dict[str, Storm] = {}
 
     def add(self, at: float, tally: WarningTally, uptime_s: float | None = None) -> None:
         """Count a tally that was read at `at`.
@@ -150,129 +148,24 @@ class StormBook:
         if uptime_s is not None and tally.first_s is not None and tally.last_s is not None:
             first_at = at - max(0.0, uptime_s - tally.first_s)
             last_at = at - max(0.0, uptime_s - tally.last_s)
-        storm = self._storms.get(tally.warning)
-        if storm is None:
-            storm = self._storms[tally.warning] = _Storm(0, first_at, last_at, tally.sample, second=int(at))
-        storm.count += tally.count
-        storm.last_at = max(storm.last_at, last_at)
-        storm.slots = storm.slots.and_then(tally.slots)
-        if tally.lives_ago:
-            storm.tasks_before += len(tally.tasks.ids)
-        else:
-            storm.tasks = storm.tasks.and_then(tally.tasks)
-            storm.is_former = False
-        if at - last_at < MINUTE:
-            storm.add_recent(at, tally.count)
+        if tally.warning not in self._storms:
+            self._storms[tally.warning] = Storm(tally.warning, first_at, tally.sample)
+        self._storms[tally.warning].add(at, last_at, tally)
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
         storm = self._storms.get(warning)
         return storm.count if storm is not None else 0
 
-    def view(self, now: float) -> list[StormView]:
+    @property
+    def newest_first(self) -> list[Storm]:
         """Every class, the most recently seen first."""
-        views = [
-            StormView(
-                warning=name,
-                count=s.count,
-                per_minute=s.per_minute(now),
-                first_at=s.first_at,
-                last_at=s.last_at,
-                sample=s.sample,
-                peak_per_minute=s.peak,
-                slots=s.slots,
-                tasks=s.tasks,
-                tasks_touched=s.tasks_before + len(s.tasks.ids),
-                is_former=s.is_former,
-            )
-            for name, s in self._storms.items()
-        ]
-        return sorted(views, key=lambda view: -view.last_at)
+        return sorted(self._storms.values(), key=lambda storm: -storm.last_at)
 
     def new_server(self) -> None:
-        """A new server process writes from here on: its tasks are others."""
+        """A new server process writes from here on."""
         for storm in self._storms.values():
-            storm.tasks_before += len(storm.tasks.ids)
-            storm.tasks = Touched((), storm.tasks.more)
-            storm.is_former = True
-
-
-# The prompt cache in host memory and prompts that had to be read again, from the log; bounded.
-
-HIT = "prompt_cache_hit"
-SAVED = "prompt_cache_saved"
-_KEPT_TIMES = 1000
-
-
-class PromptCacheBook:
-    """Of the server that writes the log now."""
-
-    def __init__(self) -> None:
-        self.state: PromptCacheState | None = None
-        """What it held at its latest line (verbosity 4)."""
-        self.hits = 0
-        self.saves = 0
-        self._read_again: deque[float] = deque(maxlen=_KEPT_TIMES)
-
-    def note(self, at: float, fact: LogFact) -> None:
-        """Take in one fact of monotonic time `at`."""
-        if isinstance(fact, PromptCacheState):
-            self.state = fact
-        elif isinstance(fact, ServerEvent):
-            self.hits += fact.name == HIT
-            self.saves += fact.name == SAVED
-        elif isinstance(fact, CheckpointEvent) and fact.action == "full_reprocess":
-            self._read_again.append(at)
-
-    def read_again(self, now: float, window_s: float) -> int:
-        """How many prompts were read from their start for want of a checkpoint, of late."""
-        window_s = min(window_s, KEEP_S)
-        return sum(at > now - window_s for at in self._read_again)
-
-    def clear(self) -> None:
-        """Forget everything: a new server process."""
-        self.state = None
-        self.hits = self.saves = 0
-        self._read_again.clear()
-
-
-# Checkpoints of the server that writes the log: how many were made, restored and erased, and how large they are.
-
-CONTEXT, SPECULATIVE = "context", "speculative"
-
-
-class CheckpointTally:
-    """Counts the events of checkpoints."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._sizes: dict[str, float] = {}
-
-    def note(self, event: CheckpointEvent) -> None:
-        """Take in one."""
-        self._counts[event.kind, event.action] += 1
-        if event.size_mib is not None and event.action == "created":
-            self._sizes[event.kind] = event.size_mib
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self._counts.clear()
-        self._sizes.clear()
-
-    @property
-    def full_reprocessed(self) -> int:
-        """Prompts that were processed from the start again for want of a checkpoint."""
-        return self._counts[CONTEXT, "full_reprocess"]
-
-    def counts(self, kind: str) -> CheckpointCounts:
-        """Of `CONTEXT` or `SPECULATIVE` ones. Those superseded by a newer one count as erased."""
-        of = self._counts
-        return CheckpointCounts(
-            created=of[kind, "created"],
-            restored=of[kind, "restored"],
-            erased=of[kind, "erased"] + of[kind, "superseded"],
-            size_mib=self._sizes.get(kind),
-        )
+            storm.new_server()
 
 
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
@@ -417,19 +310,26 @@ class LogView:
         """How many of the newest are of the server that writes now."""
         self.storms = StormBook()
         self.checkpoints: Counter[str] = Counter()
+        """Events of checkpoints in all of the log, by `kind action`."""
+        self.here: Counter[str] = Counter()
+        """The same of the server that writes now, and its server events by name."""
+        self.checkpoint_mib: dict[str, float] = {}
+        """Size of the newest checkpoint of each kind."""
         self._live: Counter[str] = Counter()
         self.events: dict[str, ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
         """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
-        self.checkpoint_tally = CheckpointTally()
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         self._live_since = float("-inf")
         self._live_drafts = NO_DRAFTS
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
-        self.prompt_cache = PromptCacheBook()
+        self.cache_state: PromptCacheState | None = None
+        """What the prompt cache held at its latest line (verbosity 4)."""
+        self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
+        """Prompts that were read from their start for want of a checkpoint."""
         self.prefill: dict[int, PrefillProgress] = {}
         self._backlog: list[ServedRequest] | None = []
         """Requests of the server whose lines are read, until the file's earlier lines are all read."""
@@ -578,12 +478,14 @@ class LogView:
         self.requests_exact.clear()
         self.slot_steps.clear()
         self.drafting.clear()
-        self.prompt_cache.clear()
+        self.cache_state = None
+        self.full_reprocessed.clear()
         self.prefill.clear()
         self.events.clear()
         self.implementations.clear()
         self.step_totals.clear()
-        self.checkpoint_tally.clear()
+        self.here.clear()
+        self.checkpoint_mib.clear()
         self.storms.new_server()
         self._task_of.clear()
 
@@ -600,7 +502,6 @@ class LogView:
     def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
         if self._own and self._is_own(port, getattr(fact, "task", None)):
             return
-        self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
@@ -613,14 +514,24 @@ class LogView:
         elif isinstance(fact, PrefillProgress):
             self.prefill[fact.slot] = fact
         elif isinstance(fact, CheckpointEvent):
-            self.checkpoints[f"{fact.kind} {fact.action}"] += 1
-            self.checkpoint_tally.note(fact)
+            self._checkpoint(at, fact)
+        elif isinstance(fact, PromptCacheState):
+            self.cache_state = fact
         elif isinstance(fact, ServerEvent):
             self._event(fact)
         elif isinstance(fact, TaskLaunched):
             self._task_of[fact.slot] = fact.task
 
+    def _checkpoint(self, at: float, event: CheckpointEvent) -> None:
+        self.checkpoints[f"{event.kind} {event.action}"] += 1
+        self.here[f"{event.kind} {event.action}"] += 1
+        if event.size_mib is not None and event.action == "created":
+            self.checkpoint_mib[event.kind] = event.size_mib
+        if event.action == "full_reprocess":
+            self.full_reprocessed.add(at, 1)
+
     def _event(self, event: ServerEvent) -> None:
+        self.here[event.name] += 1
         self.events[event.name] = event
         if event.name == "spec_implementation":
             self.implementations.setdefault(event.get("type") or "", {})

@@ -58,7 +58,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
     if not warm or not cold:
         warm, cold = _ttfts(requests)
     rate = _prefill_rate(state)
-    log, book, life = state.log, state.log.prompt_cache, state.counters.life
+    log, kept, life = state.log, state.log.cache_state, state.counters.life
     evicted = sum(log.storms.count(name) for name in _EVICTIONS)
     again = (read_again(request, dropped=evicted > 0) for request in recent)
     lifetime = _grown(*life) if life is not None else None
@@ -75,13 +75,13 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Pref
         warm=len(warm),
         cold=len(cold),
         saved_s=cached / rate if cached is not None and rate is not None else None,
-        entries=book.state.prompts if book.state is not None else None,
-        size_mib=book.state.size_mib if book.state is not None else None,
-        limit_mib=book.state.limit_mib if book.state is not None else None,
-        hits=log.whole(book.hits),
-        saves=log.whole(book.saves),
+        entries=kept.prompts if kept is not None else None,
+        size_mib=kept.size_mib if kept is not None else None,
+        limit_mib=kept.limit_mib if kept is not None else None,
+        hits=log.whole(log.here["prompt_cache_hit"]),
+        saves=log.whole(log.here["prompt_cache_saved"]),
         evicted=log.whole(evicted),
-        full_reprocessed=book.read_again(now, window_s),
+        full_reprocessed=log.full_reprocessed.since(now - window_s),
         similarity=median(request.similarity for request in recent),
         basis=basis,
         ttft_basis=_ttft_basis(requests) if warm or cold else "",
@@ -235,7 +235,7 @@ def _unknown(state: TargetState) -> str:
     level = event.get("verbosity") if event is not None else None
     if Source.LOG not in state.last_known:
         return "the prompt cache's entries and the slots' similarity: no log is read; name it with --log"
-    if state.log.prompt_cache.state is not None:
+    if state.log.cache_state is not None:
         return ""
     if level is not None and level.isdecimal() and int(level) < 4:
         return f"the prompt cache's entries: the log has verbosity {level}; LLAMA_LOG_VERBOSITY=4 tells them"

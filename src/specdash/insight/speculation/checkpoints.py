@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from specdash.core.readings import Counters, Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
 from specdash.insight.log.counter_log import delta
-from specdash.insight.log.log_view import CONTEXT, SPECULATIVE
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
 from specdash.insight.request import ended_drafts
 from specdash.insight.speculation import acceptance, speculation
@@ -46,9 +45,9 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
         memory=model.memory if model is not None else None,
         rollback=way,
         because=because,
-        context=log.checkpoint_tally.counts(CONTEXT) if log.since_wall is None else CheckpointCounts(),
-        speculative=log.checkpoint_tally.counts(SPECULATIVE) if log.since_wall is None else CheckpointCounts(),
-        full_reprocessed=log.checkpoint_tally.full_reprocessed if log.since_wall is None else 0,
+        context=_counts(state, "context"),
+        speculative=_counts(state, "speculative"),
+        full_reprocessed=log.here["context full_reprocess"] if log.since_wall is None else 0,
         held=held,
         basis=shown.basis,
         steps=shown.steps,
@@ -61,6 +60,17 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
         lifetime=life,
         verdict=_verdict(way, shown),
     )
+
+
+def _counts(state: TargetState, kind: str) -> CheckpointCounts:
+    """Those superseded by a newer one count as erased."""
+    log = state.log
+    if log.since_wall is not None:
+        return CheckpointCounts()
+    created, restored, erased, superseded = (
+        log.here[f"{kind} {action}"] for action in ("created", "restored", "erased", "superseded")
+    )
+    return CheckpointCounts(created, restored, erased + superseded, log.checkpoint_mib.get(kind))
 
 
 def model_of(state: TargetState) -> ModelOutline | None:
@@ -81,7 +91,7 @@ def way_of(state: TargetState) -> tuple[Rollback | None, str]:
         return None, NOTHING
     log, chain, model = state.log, chain_of(state), model_of(state)
     start_seen = START_LINE in log.events
-    done = log.step_totals.total.replays > 0 or log.checkpoint_tally.counts(SPECULATIVE).restored > 0
+    done = log.step_totals.total.replays > 0 or log.here["speculative restored"] > 0
     if model is not None and model.memory is not None and chain:
         found, why = _of_model(model, model.memory, chain)
         # What the server does overrules what is known of its model's architecture.

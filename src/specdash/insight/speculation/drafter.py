@@ -170,7 +170,7 @@ def derive(
     if main is None:
         return DrafterPicture(verdict="It does not speculate." if off else "")
     own = _own(state, now, window_s, chain, main)
-    asked, block, clamps, limits = _lengths(state, now, main, own)
+    asked, block, clamps, limits = _lengths(state, main, own)
     effective = min(limits, default=None)
     found = DrafterPicture(
         type=main.name,
@@ -240,7 +240,7 @@ def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) 
 
 
 def _lengths(
-    state: TargetState, now: float, main: SpecType, own: _Own
+    state: TargetState, main: SpecType, own: _Own
 ) -> tuple[int | None, int | None, tuple[str, ...], list[int]]:
     """The longest draft that was asked for, the block that the draft was trained on, what the engine reduced, in words,
     and all limits that are known."""
@@ -249,18 +249,18 @@ def _lengths(
     block = speculation.whole(printed.get("block_size"))
     if block is None and main.block_margin is not None and props is not None and props.draft is not None:
         block = props.draft.block_size
-    clamps, limits = _clamps(state, now)
+    clamps, limits = _clamps(state)
     alone = own.length if not own.of_chain else None
     asked = speculation.asked_length(state, main) or (alone if main.block_margin is None else None)
     return asked, block, clamps, [limit for limit in (asked, main.longest_draft(block), alone, *limits) if limit]
 
 
-def _clamps(state: TargetState, now: float) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the engine reduced, in words, and to what."""
     if not state.log.storms.count(CLAMPED) and not state.log.storms.count(REDUCED):
         return (), ()
     words, limits = [], []
-    for view in state.log.storms.view(now):
+    for view in state.log.storms.newest_first:
         if view.is_former:
             continue
         if view.warning == CLAMPED and (found := _CLAMP.search(view.sample)):

@@ -53,7 +53,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
             live=_live(state, now),
         ),
         tokens_per_decode=_gain(state, now),
-        problem="" if active else _problem(state, now),
+        problem="" if active else _problem(state),
         unseen=unseen(state),
     )
 
@@ -183,8 +183,8 @@ def whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _problem(state: TargetState, now: float) -> str:
-    for view in state.log.storms.view(now):
+def _problem(state: TargetState) -> str:
+    for view in state.log.storms.newest_first:
         if view.warning in PROBLEM_CLASSES:
             return view.sample
     return ""
