@@ -135,7 +135,7 @@ class CheckpointCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReplayFigures:
-    """What replays cost over some time. See `CheckpointsPicture`."""
+    """What replays cost over some time."""
 
     basis: str = ""
     """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
@@ -158,7 +158,7 @@ class ReplayFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointsPicture:
+class CheckpointsPicture(ReplayFigures):
     """How rejected tokens are taken back, and what that costs: over the window unless stated otherwise, and since the
     server's start where the window has no step."""
 
@@ -174,15 +174,6 @@ class CheckpointsPicture:
     """Prompts that were processed from the start again for want of a checkpoint, by the server that writes the log."""
     held: bool = False
     """The figures are since the server's start, for the window has no step."""
-    basis: str = ""
-    """From what they are: see `ReplayFigures`, which has the meaning of all of them."""
-    steps: int = 0
-    replays: int = 0
-    replayed_tokens: int | None = None
-    lost_s: float | None = None
-    lost_share: float | None = None
-    mean_accepted_length: float | None = None
-    effective_length: float | None = None
     lifetime: ReplayFigures = ReplayFigures()
     """The same since the server's start."""
     verdict: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from specdash.system.text import percent
 if TYPE_CHECKING:
     from specdash.core.readings import ModelOutline, Props
     from specdash.core.speculation import SpecType
+    from specdash.insight.log.counter_log import Scrape
     from specdash.insight.request import DraftTally
     from specdash.insight.state import TargetState
 
@@ -34,8 +35,8 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
     log = state.log
     model = model_of(state)
     way, because = way_of(state)
-    figures = _figures(state, way, log.step_totals.since(now - window_s), _window(state, now, window_s), now - window_s)
-    life = _figures(state, way, log.step_totals.total, _life(state), float("-inf"))
+    figures = _figures(state, way, log.step_totals.since(now - window_s), state.window(now, window_s), now - window_s)
+    life = _figures(state, way, log.step_totals.total, state.counters.life, float("-inf"))
     if log.since_wall is not None:
         # Only a part of its life was read.
         life = life if life.basis == "counters" else ReplayFigures()
@@ -49,14 +50,7 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
         speculative=_counts(state, "speculative"),
         full_reprocessed=log.here["context full_reprocess"] if log.since_wall is None else 0,
         held=held,
-        basis=shown.basis,
-        steps=shown.steps,
-        replays=shown.replays,
-        replayed_tokens=shown.replayed_tokens,
-        lost_s=shown.lost_s,
-        lost_share=shown.lost_share,
-        mean_accepted_length=shown.mean_accepted_length,
-        effective_length=shown.effective_length,
+        **{field.name: getattr(shown, field.name) for field in fields(ReplayFigures)},
         lifetime=life,
         verdict=_verdict(way, shown),
     )
@@ -128,10 +122,10 @@ def _unknown(state: TargetState, model: ModelOutline | None) -> str:
 
 
 def _figures(
-    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Counters, Counters] | None, since: float
+    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None, since: float
 ) -> ReplayFigures:
     drafts_each_step = all(item.reads_draft_model for item in chain_of(state))
-    totals = _totals(*counted) if counted is not None else None
+    totals = _totals(counted[0].counters, counted[1].counters) if counted is not None else None
     if steps.calls:
         traced = _traced(steps, totals)
         if totals is None or drafts_each_step:
@@ -201,16 +195,6 @@ def _reckoned(
         mean_accepted_length=1.0 + accepted / steps,
         effective_length=tokens / calls,
     )
-
-
-def _window(state: TargetState, now: float, window_s: float) -> tuple[Counters, Counters] | None:
-    bounds = state.window(now, window_s)
-    return (bounds[0].counters, bounds[1].counters) if bounds is not None else None
-
-
-def _life(state: TargetState) -> tuple[Counters, Counters] | None:
-    life = state.counters.life
-    return (life[0].counters, life[1].counters) if life is not None else None
 
 
 def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:
