@@ -83,13 +83,17 @@ def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list
     assert touched.more == (len(distinct) > TOUCHED_KEPT)
 
 
+def former(book: StormBook) -> bool:
+    return book.newest_first[0].is_former
+
+
 def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -> None:
     book = StormBook()
     book.add(1.0, tally(1))
-    assert not book.newest_first[0].is_former
+    assert not former(book)
     book.new_server()
-    assert book.newest_first[0].is_former
+    assert former(book)
     book.add(4.0, replace(tally(1), lives_ago=1))
-    assert book.newest_first[0].is_former
+    assert former(book)
     book.add(5.0, tally(1))
-    assert not book.newest_first[0].is_former
+    assert not former(book)
