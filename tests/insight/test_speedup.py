@@ -14,6 +14,7 @@ from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.readings import Counters, Props, Reading, Slot, Slots, Source
 from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
+from specdash.insight.log.log_view import DraftStatistics
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import RequestPurpose, ServedRequest
 from specdash.insight.speedup.speedup import TOO_GOOD, derive
@@ -334,7 +335,7 @@ def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:
     )
     assert picture.by_type[0].acceptance == pytest.approx(60 / 64)
     assert picture.by_type[1].seconds == pytest.approx(0.01)
-    made.log.drafting.clear()
+    made.log.drafting = DraftStatistics()
     assert told(made).by_type == ()
 
 

@@ -23,12 +23,8 @@ class Windowed(Generic[T]):
     """
 
     def __init__(self, nothing: T, keep_s: float, grain_s: float = 0.0) -> None:
-        self._nothing, self._keep_s, self._grain_s = nothing, keep_s, grain_s
-        self.clear()
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self.total = self._nothing
+        self._keep_s, self._grain_s = keep_s, grain_s
+        self.total = nothing
         self._began = float("-inf")
         """When the newest entry began."""
         self._times: list[float] = []

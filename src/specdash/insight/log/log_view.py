@@ -195,11 +195,6 @@ class DraftStatistics:
             self._totals.pop()
         self._totals.append((at, tokens, spent))
 
-    def clear(self) -> None:
-        """Another server begins."""
-        self._latest.clear()
-        self._totals.clear()
-
     def seconds_per_token(self, since: float, until: float = inf) -> float | None:
         """What drafting one token took by monotonic `until`, since `since` or, where nothing was drafted since, the
         server's start; None where the log has no durations."""
@@ -287,43 +282,51 @@ class LogView:
     def __init__(self) -> None:
         self.since_wall: float | None = None
         """Unix time from when on lines were counted; None when it is from the log's beginning."""
-        self.lines = 0
-        self.unrecognised = 0
-        self.newest_s: float | None = None
-        """Time stamp of the newest line that had one: seconds since the server's start."""
+        self.lines = self.unrecognised = 0
         self.newest_at = 0.0
-        """When that line was written, on the monotonic clock."""
+        """When the newest line with a time stamp was written, on the monotonic clock."""
         self.written_at: float | None = None
         """Likewise of the newest line, stamped or not; None before there is one."""
-        self.finished = 0
-        self.cancelled = 0
+        self.finished = self.cancelled = 0
         self.recent: deque[tuple[float, ServedRequest]] = deque(maxlen=RECENT_REQUESTS)
         self.lives = 0
         """How many servers began to write since the first line."""
+        self.storms = StormBook()
+        self.checkpoints: Counter[str] = Counter()
+        """Events of checkpoints in all of the log, by `kind action`."""
+        self._live: Counter[str] = Counter()
+        self._live_since = float("-inf")
+        self._live_drafts = NO_DRAFTS
+        self._backlog: list[ServedRequest] | None = []
+        """Requests of the server whose lines are read, until the file's earlier lines are all read."""
+        self._assemblers: dict[int | None, RequestAssembler] = {}
+        """By port of a router's child, None for the server itself."""
+        self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
+        self._tail_end = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """What is known of the server that writes now: nothing yet."""
+        self.newest_s: float | None = None
+        """Time stamp of the newest line that had one: seconds since the server's start."""
         self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
         """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
         self._accepted: deque[tuple[int | None, float, DraftTally]] = deque(maxlen=ENDED_TASKS)
         """What `requests_exact` has of each task, and from when."""
         self._own: frozenset[int] = frozenset()
-        """Tasks of the server that writes now that are no client's."""
+        """Tasks that are no client's."""
         self.ended_here = 0
-        """How many of the newest are of the server that writes now."""
-        self.storms = StormBook()
-        self.checkpoints: Counter[str] = Counter()
-        """Events of checkpoints in all of the log, by `kind action`."""
+        """How many of the newest requests are its."""
         self.here: Counter[str] = Counter()
-        """The same of the server that writes now, and its server events by name."""
+        """Its events of checkpoints by `kind action`, and its server events by name."""
         self.checkpoint_mib: dict[str, float] = {}
         """Size of the newest checkpoint of each kind."""
-        self._live: Counter[str] = Counter()
         self.events: dict[str, ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
-        """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
+        """Verification steps, also of requests that run; `requests_exact` has the sums of ended ones."""
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
-        self._live_since = float("-inf")
-        self._live_drafts = NO_DRAFTS
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
         self.cache_state: PromptCacheState | None = None
@@ -331,21 +334,14 @@ class LogView:
         self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
         """Prompts that were read from their start for want of a checkpoint."""
         self.prefill: dict[int, PrefillProgress] = {}
-        self._backlog: list[ServedRequest] | None = []
-        """Requests of the server whose lines are read, until the file's earlier lines are all read."""
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
-        self._assemblers: dict[int | None, RequestAssembler] = {}
-        """By port of a router's child, None for the server itself."""
-        self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
-        self._tail_end = 0
 
     def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
         The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
         """
-        is_first = not self.lines
         tasks_before = dict(self._task_of)
         parts = lives(batch)
         if batch.restarted and len(parts) == 1:
@@ -359,7 +355,7 @@ class LogView:
         self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
         stamps = [newest(part) for part in parts[:-1]]
-        stamps.append(newest(parts[-1], _other_stamps(batch, is_first=is_first)))
+        stamps.append(newest(parts[-1], _other_stamps(batch)))
         clocks = at_reading(stamps, batch.age_s)
         if batch.age_s is None and uptime_s is not None and not batch.restarted:
             clocks[-1] = uptime_s
@@ -429,7 +425,7 @@ class LogView:
 
     def forget_process(self, at: float) -> None:
         """The counters show that another server runs since monotonic `at`."""
-        self.requests_exact.clear()
+        self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         self._accepted.clear()
         self._live_since = at
 
@@ -468,26 +464,10 @@ class LogView:
         self.lives += 1
         if self._backlog is not None:
             self._backlog.clear()
-        self._of_this_life.clear()
-        self._accepted.clear()
-        self._own = frozenset()
         # Its facts begin with the restart, which the assembler counts.
         self._assemblers = {None: RequestAssembler(self.lives)}
-        self.newest_s = None
-        self.ended_here = 0
-        self.requests_exact.clear()
-        self.slot_steps.clear()
-        self.drafting.clear()
-        self.cache_state = None
-        self.full_reprocessed.clear()
-        self.prefill.clear()
-        self.events.clear()
-        self.implementations.clear()
-        self.step_totals.clear()
-        self.here.clear()
-        self.checkpoint_mib.clear()
         self.storms.new_server()
-        self._task_of.clear()
+        self._begin()
 
     def _steps(self, at: float, fact: VerificationSteps) -> None:
         live = self.slot_steps.get(fact.slot)
@@ -555,11 +535,10 @@ class LogView:
             self.prefill.pop(request.slot, None)
 
 
-def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
+def _other_stamps(batch: LogBatch) -> list[float | None]:
     """Time stamps of lines that are no facts."""
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
-    if is_first and batch.tail and batch.age_s is not None:
-        # A log that is read from its beginning may end with a long time of lines that say nothing.
+    if batch.tail and batch.age_s is not None:
         from specdash.llama.log.safe import own_seconds
 
         stamps.append(own_seconds(batch.tail[-1]))
