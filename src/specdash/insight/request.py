@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from itertools import zip_longest
 from math import inf
@@ -335,7 +335,7 @@ def of_event(event: RequestEvent) -> ServedRequest:
         source=Source.PROXY_EVENTS,
         session=event.session or None,
         purpose=_purpose(event),
-        told_ttft_s=told_ttft(event),
+        told_ttft_s=event.ttft_s if 0.0 < (event.ttft_s or 0.0) < inf else None,
         told_rates=rates,
         changed=event.changed,
         changed_at=event.changed_at,
@@ -343,11 +343,6 @@ def of_event(event: RequestEvent) -> ServedRequest:
         began=event.at,
         ended=event.at + (event.duration_s or 0.0),
     )
-
-
-def told_ttft(event: RequestEvent) -> float | None:
-    """Seconds until the client had the first token, where the proxy tells them."""
-    return event.ttft_s if event.ttft_s is not None and 0.0 < event.ttft_s < inf else None
 
 
 def _purpose(event: RequestEvent) -> RequestPurpose | None:
@@ -606,49 +601,27 @@ class RequestAssembler:
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
 
 
-@dataclass(frozen=True, slots=True)
-class EndedDrafts:
-    """Sums over requests that drafted."""
+def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> tuple[float, float, DraftTally]:
+    """Tokens, the first of each request apart, decode seconds and drafts of those that drafted and ended after
+    monotonic `since`; `requests` come with their ends, the newest first.
 
-    tokens: int = 0
-    """Generated, the first of each request apart: it is the prompt's."""
-    seconds: float = 0.0
-    drafts: DraftTally = NO_DRAFTS
-    """Steps from the printed mean length, which has two decimals; replays not counted."""
-    positions: tuple[float, ...] = ()
-    """Mean share accepted per position, by steps; empty where a request does not tell (verbosity 4 does)."""
-
-    @property
-    def calls(self) -> float:
-        """Decode calls of the target, replays included: each brings one token beside those accepted."""
-        return self.tokens - self.drafts.accepted
-
-
-def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> EndedDrafts:
-    """Over the requests that ended after monotonic `since`; `requests` come with their ends, the newest first."""
-    tokens, seconds, drafts, all_tell = 0, 0.0, NO_DRAFTS, True
-    for at, logged_request in requests:
+    Steps are from the printed mean length, which has two decimals, replays not counted; positions where all requests
+    have them (verbosity 4).
+    """
+    tokens, seconds, drafts, all_tell = 0.0, 0.0, NO_DRAFTS, True
+    for at, request in requests:
         if at < since:
             break
-        own = _steps(logged_request)
-        if (
-            own is None
-            or not logged_request.decode_tokens
-            or not logged_request.draft_generated
-            or logged_request.draft_accepted is None
-        ):
+        steps, own = _steps(request), (request.decode_tokens or 0) - 1
+        if steps is None or own < 0 or not request.draft_generated or request.draft_accepted is None:
             continue
-        tokens += logged_request.decode_tokens - 1
-        seconds += (logged_request.decode_ms or 0.0) / 1000.0
-        rates = logged_request.acceptance_per_position
+        tokens += own
+        seconds += (request.decode_ms or 0.0) / 1000.0
+        rates = request.acceptance_per_position
         all_tell = all_tell and rates is not None
-        drafts += DraftTally(
-            logged_request.draft_generated,
-            min(logged_request.draft_accepted, logged_request.decode_tokens - 1),
-            own,
-            tuple(own * rate for rate in rates or ()),
-        )
-    return EndedDrafts(tokens, seconds, drafts, drafts.acceptance_per_position or () if all_tell else ())
+        positions = tuple(steps * rate for rate in rates or ())
+        drafts += DraftTally(request.draft_generated, min(request.draft_accepted, own), steps, positions)
+    return tokens, seconds, drafts if all_tell else replace(drafts, per_position=())
 
 
 def _steps(request: ServedRequest) -> float | None:

@@ -136,11 +136,11 @@ def _figures(
     again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
     if totals is not None:
         return _reckoned("counters", *totals, replays=again)
-    ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-    if not 0 < (ended.drafts.steps or 0) <= ended.calls + 0.5:
+    tokens, seconds, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
+    done, calls = drafts.steps or 0, tokens - drafts.accepted
+    if not 0 < done <= calls + 0.5:
         return ReplayFigures()
-    sums = float(ended.tokens), ended.seconds, min(ended.drafts.steps or 0, ended.calls), float(ended.drafts.accepted)
-    return _reckoned("requests", *sums, replays=again)
+    return _reckoned("requests", tokens, seconds, min(done, calls), drafts.accepted, replays=again)
 
 
 def _traced(steps: DraftTally, totals: tuple[float, float, float, float] | None) -> ReplayFigures:

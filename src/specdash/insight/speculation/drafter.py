@@ -233,9 +233,9 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
 def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
     """Without counters: the log's lines at the end of the latest requests."""
     for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
-        ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-        if ended.drafts.steps:
-            return _Own(ended.positions[:LONGEST], basis, ended.drafts, of_chain=of_chain)
+        _, _, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
+        if drafts.steps:
+            return _Own((drafts.acceptance_per_position or ())[:LONGEST], basis, drafts, of_chain=of_chain)
     return _Own()
 
 
