@@ -217,9 +217,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         applies=applies,
         experiment=state.experiments.card(now, wall),
         speedup=paying,
-        views=_views_of_rules(state, now, wall, window_s, paying)
-        if for_rules
-        else _views(state, now, wall, window_s, paying),
+        views=_views(state, now, wall, window_s, paying, for_rules=for_rules),
         delay=state.value(Source.SCHEDULING),
         trial=trial,
         alerts=alerts,
@@ -444,24 +442,16 @@ def _gpu(state: TargetState, now: float) -> GpuPicture:
     return GpuPicture(reading.value.gpus, str(latest.failure) if latest and failed else None, reading.status)
 
 
-def _views_of_rules(
-    state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture
+def _views(
+    state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture, *, for_rules: bool
 ) -> SpeculationViews:
-    """Those that rules read: the drafter's only where speculation costs, and an alert names what would be better."""
+    """Those of the speculation screen; `paying` is the speed-up of the same moment. Rules read the drafter's only where
+    speculation costs, and an alert names what would be better."""
     found = SpeculationViews(drafting=drafting.derive(state, wall), router=router.derive(state, now, wall))
-    if kind_of(paying) is not VerdictKind.COSTS:
+    if for_rules and kind_of(paying) is not VerdictKind.COSTS:
         return found
-    way = checkpoints.derive(state, now, window_s).rollback
-    return replace(found, drafter=drafter.derive(state, now, window_s, paying, way))
-
-
-def _views(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:
-    """Those of the speculation screen; `paying` is the speed-up of the same moment."""
     replays = checkpoints.derive(state, now, window_s)
-    return SpeculationViews(
-        drafting=drafting.derive(state, wall),
-        drafter=drafter.derive(state, now, window_s, paying, replays.rollback),
-        checkpoints=replays,
-        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
-        router=router.derive(state, now, wall),
-    )
+    found = replace(found, drafter=drafter.derive(state, now, window_s, paying, replays.rollback))
+    if for_rules:
+        return found
+    return replace(found, checkpoints=replays, prefix_cache=prefix_cache.derive(state, now, wall, window_s))

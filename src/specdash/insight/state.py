@@ -60,11 +60,10 @@ if TYPE_CHECKING:
 # Values that are recomputed only when their inputs have changed.
 
 T = TypeVar("T")
-MOST = 16
 
 
 class Memo:
-    """The last value of each name with the key that it was made of. Bounded; it only saves time."""
+    """The last value of each name with the key that it was made of; it only saves time."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[object, Any]] = {}
@@ -73,8 +72,6 @@ class Memo:
         """The value of that name, which `make` gives unless `key` is what it was made of last time."""
         known = self._values.get(name)
         if known is None or known[0] != key:
-            if name not in self._values and len(self._values) >= MOST:
-                del self._values[next(iter(self._values))]
             known = self._values[name] = (key, make())
         value: T = known[1]
         return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, islice, pairwise
 from math import exp, inf, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -79,10 +79,10 @@ class Overlap:
         }
         self._filled = list(accumulate((span * (filling > 0) for span, _, filling in spans), initial=0.0))
 
-    def profile(self, request_sample: ServedRequest) -> tuple[dict[int, float], float]:
+    def profile(self, sample: ServedRequest) -> tuple[dict[int, float], float]:
         """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
         others were in prefill."""
-        start, end = request_sample.ended - (request_sample.decode_s or 0.0), request_sample.ended
+        start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
         first, last = bisect_left(self._times, start), bisect_left(self._times, end)
         spans = {count: until[last] - until[first] for count, until in self._seconds.items()}
         seconds = {count: span for count, span in spans.items() if span > 1e-6}
@@ -156,20 +156,16 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
     samples = state.experiments.samples
     every: list[ServedRequest] = []
     for source in (samples.logged, samples.told.values()):
-        for request_sample in reversed(source):
-            if request_sample.ended < wall - HELD_S or len(every) >= 2 * MOST:
+        for sample in reversed(source):
+            if sample.ended < wall - HELD_S or len(every) >= 2 * MOST:
                 break
-            if request_sample.began >= started - 1.0:
-                every.append(request_sample)
+            if sample.began >= started - 1.0:
+                every.append(sample)
         if every:
             break
-    every.sort(key=lambda request_sample: request_sample.ended)
-    usable = [
-        request_sample
-        for request_sample in every
-        if request_sample.decode_s and (request_sample.decode_tokens or 0) >= LEAST_TOKENS
-    ]
-    recent = [request_sample for request_sample in usable if request_sample.ended >= wall - window_s]
+    every.sort(key=lambda sample: sample.ended)
+    usable = [sample for sample in every if sample.decode_s and (sample.decode_tokens or 0) >= LEAST_TOKENS]
+    recent = [sample for sample in usable if sample.ended >= wall - window_s]
     held = len(recent) < ENOUGH and len(usable) > len(recent)
     chosen = usable[-HELD_REQUESTS:] if held else recent[-MOST:]
     return _Pool(tuple(chosen), tuple(every), held)
@@ -185,45 +181,42 @@ def _started(state: TargetState, now: float, wall: float) -> float:
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
     overlap = Overlap(pool.every)
-    profiles = [overlap.profile(request_sample) for request_sample in pool.chosen]
-    effort = effort_of(pool.chosen)
-    beside = _mean_count(profiles)
-    if not pool.chosen:
-        counted = _counted(state, now, window_s)
-        if counted is None:
-            return SpeedUpPicture()
-        effort, beside = counted, None
+    profiles = [overlap.profile(sample) for sample in pool.chosen]
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
     reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
     pairs: list[Pair | None] = [None] * len(pool.chosen)
     if reference is not None:
-        unseen = _unseen(state, pool, wall - now)
-        for index, request_sample in enumerate(pool.chosen):
-            if index not in unseen:
-                pairs[index] = _pair(reference, request_sample, *profiles[index])
+        unseen = _unseen(state, pool, profiles, wall - now)
+        for place, sample in enumerate(pool.chosen):
+            pairs[place] = _pair(reference, sample, *profiles[place]) if place not in unseen else None
         why_not = why_not or _why_uncovered(reference, pool, profiles)
-    known = [pair for pair in pairs if pair is not None]
-    compared_ones = [sample for sample, pair in zip(pool.chosen, pairs, strict=True) if pair]
-    if known and reference is not None and _too_good(known, compared_ones):
-        known, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
-    compared_to = pool
-    if known and reference is not None:
-        # The text beside the figure is about the same requests.
-        places = [index for index, pair in enumerate(pairs) if pair is not None]
-        compared_to = replace(pool, chosen=tuple(pool.chosen[place] for place in places))
-        effort, beside = effort_of(compared_to.chosen), _mean_count([profiles[place] for place in places])
-    share = _draft_share(state, effort, cost, beside)
-    if known and reference is not None:
-        picture = _measured(known, compared_to, reference, len(pool.chosen) - len(known))
+    places = [place for place, pair in enumerate(pairs) if pair is not None]
+    if places and _too_good([pair for pair in pairs if pair], [pool.chosen[place] for place in places]):
+        places, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
+    # The text beside the figure is about the requests that are compared.
+    about = places or range(len(pool.chosen))
+    samples = [pool.chosen[place] for place in about]
+    effort = effort_of(samples) if samples else _counted(state, now, window_s)
+    if effort is None:
+        return SpeedUpPicture()
+    share = _draft_share(state, effort, cost, _mean_count([profiles[place] for place in about]))
+    if places and reference is not None:
+        left_out = len(pairs) - len(places)
+        picture = _measured([pair for pair in pairs if pair], samples, reference, left_out, held=pool.held)
     else:
         costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
         picture = _estimated(effort, share, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    picture = replace(picture, mean_accepted_length=effort.length, draft_share=share)
-    return _with_groups(picture, pool, pairs)
+    return replace(
+        picture,
+        mean_accepted_length=effort.length,
+        draft_share=share,
+        by_context=grouped(pool.chosen, [context_of(sample) for sample in pool.chosen], CONTEXT_NAMES, pairs),
+        by_phase=grouped(pool.chosen, [phase_of(sample) for sample in pool.chosen], PHASES, pairs),
+    )
 
 
 def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest]) -> bool:
@@ -233,12 +226,14 @@ def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest]) -> bool:
     return length is not None and gain > MOST_GAIN * length
 
 
-def _measured(pairs: Sequence[Pair], pool: _Pool, reference: Reference, left_out: int) -> SpeedUpPicture:
-    """`pool` has the requests of the pairs; `left_out` could not be compared."""
+def _measured(
+    pairs: Sequence[Pair], samples: Sequence[ServedRequest], reference: Reference, left_out: int, *, held: bool
+) -> SpeedUpPicture:
+    """`samples` are the requests of the pairs; `left_out` could not be compared."""
     took = sum(pair.took for pair in pairs)
     without = sum(pair.without for pair in pairs)
-    value, tokens = without / took, effort_of(pool.chosen).tokens
-    middle = sum(_middle(request_sample) for request_sample in pool.chosen) / len(pool.chosen)
+    value, tokens = without / took, effort_of(samples).tokens
+    middle = sum(map(_middle, samples)) / len(samples)
     picture = SpeedUpPicture(
         value=value,
         basis=Basis.MEASURED,
@@ -250,7 +245,7 @@ def _measured(pairs: Sequence[Pair], pool: _Pool, reference: Reference, left_out
     words = f"{len(pairs)} requests against {_words(reference)}"
     if left_out:
         words += f"; {left_out} more ran longer, or beside more others, than was recorded"
-    if pool.held:
+    if held:
         words += "; the newest ones, for the window has too few"
     if len(pairs) < ENOUGH:
         return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
@@ -346,39 +341,25 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[d
     recorded = reference.concurrencies
     if not recorded[0] <= usual <= recorded[-1]:
         return f"requests ran {usual} at once, and no baseline was recorded so; {RECORD} --concurrency {usual}"
-    shortest = min((_middle(request_sample) for request_sample in pool.chosen), default=0.0)
+    shortest = min((_middle(sample) for sample in pool.chosen), default=0.0)
     if reference.at(shortest, usual) is None and shortest <= reference.reach and usual in recorded:
         return f"contexts are shorter than any baseline's; {RECORD} --context {round(shortest)}"
-    longest = max((_middle(request_sample) for request_sample in pool.chosen), default=0.0)
+    longest = max((_middle(sample) for sample in pool.chosen), default=0.0)
     if longest > reference.reach:
         return f"contexts are longer than any baseline's; {RECORD} --context {round(longest)}"
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _unseen(state: TargetState, pool: _Pool, offset: float) -> set[int]:
+def _unseen(
+    state: TargetState, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]], offset: float
+) -> set[int]:
     """Indices of requests beside which others ran that no sample tells of: cancelled ones, and those still running."""
-    if not pool.chosen:
-        return set()
-    since = pool.chosen[0].began - offset
-    busy = list(takewhile(lambda look: look[0] >= since, reversed(state.busy_slots)))[::-1]
-    moments = [at + offset for at, _ in busy]
-    begins, ends = (
-        sorted(request_sample.began for request_sample in pool.every),
-        sorted(request_sample.ended for request_sample in pool.every),
-    )
+    moments = [at + offset for at, _ in state.busy_slots]
     found = set()
-    for index, request_sample in enumerate(pool.chosen):
-        first, last = (
-            bisect_left(moments, request_sample.ended - (request_sample.decode_s or 0.0)),
-            bisect_right(moments, request_sample.ended),
-        )
-        if last - first < 2:
-            continue
-        more = sum(
-            busy[place][1] - (bisect_right(begins, moments[place]) - bisect_left(ends, moments[place]))
-            for place in range(first, last)
-        )
-        if more > 0.5 * (last - first):
+    for index, sample in enumerate(pool.chosen):
+        first = bisect_left(moments, sample.ended - (sample.decode_s or 0.0))
+        looks = [busy for _, busy in islice(state.busy_slots, first, bisect_right(moments, sample.ended))]
+        if len(looks) >= 2 and sum(looks) / len(looks) > (_mean_count([profiles[index]]) or 1.0) + 0.5:
             found.add(index)
     return found
 
@@ -435,14 +416,4 @@ def _server(state: TargetState) -> DecodingServer:
         model_bytes=props.model_bytes if props is not None else None,
         engines=tuple(name for name in (state.target.engine, props.build_info if props else None) if name),
         gpu=", ".join(names) or None,
-    )
-
-
-def _with_groups(picture: SpeedUpPicture, pool: _Pool, pairs: Sequence[Pair | None]) -> SpeedUpPicture:
-    contexts = [context_of(request_sample) for request_sample in pool.chosen]
-    phases = [phase_of(request_sample) for request_sample in pool.chosen]
-    return replace(
-        picture,
-        by_context=grouped(pool.chosen, contexts, CONTEXT_NAMES, pairs),
-        by_phase=grouped(pool.chosen, phases, PHASES, pairs),
     )
