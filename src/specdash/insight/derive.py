@@ -201,7 +201,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
     """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. Nothing is written to the
     state, whose lock the caller holds, but for its `memo`."""
     host = _fresh(state, Source.HOST, now)
-    applies = state.experiments.marks(now, wall)
+    applies = state.experiments.marks(wall)
     alerts = state.alerts.picture()
     paying = speedup.derive(state, now, wall, window_s)
     trial = next(iter(state.value(Source.TRIAL) or ()), None)
@@ -215,7 +215,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         host=host.value if host is not None and host.status is ReadingStatus.KNOWN else None,
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
-        experiment=state.experiments.card(now, wall),
+        experiment=state.experiments.card(wall),
         speedup=paying,
         views=_views(state, now, wall, window_s, paying, for_rules=for_rules),
         delay=state.value(Source.SCHEDULING),

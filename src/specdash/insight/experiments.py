@@ -285,8 +285,6 @@ class Experiments:
         self.samples = Samples()
         self.records: tuple[ApplyRecord, ...] = ()
         """All applies there are, oldest first."""
-        self._moments: dict[tuple[int, float], float] = {}
-        """When each change was, on the monotonic clock: fixed at first sight, so that a chart's marker stands still."""
         self._kept: _Kept | None = None
         self._seen: tuple[object, ...] = ()
 
@@ -306,11 +304,6 @@ class Experiments:
         self._seen = seen
         rebuilt = _rebuilt(self.samples.rebuilt, self.records)
         records = tuple(sorted((*self.records, *rebuilt), key=restarted_at)) if rebuilt else self.records
-        self._moments = {
-            key: self._moments.get(key, now - wall + restarted_at(record))
-            for record in records
-            for key in ((record.number, record.at),)
-        }
         index = subject(records)
         if index is None:
             return
@@ -318,21 +311,16 @@ class Experiments:
             self._kept = _Kept(records[index])
         self._compare(self._kept, spans(records, index))
 
-    def marks(self, now: float, wall: float) -> tuple[ApplyMark, ...]:
-        """All applies, oldest first; `now` and `wall` are one moment."""
-        return tuple(self._mark(record, now, wall) for record in self.records)
+    def marks(self, wall: float) -> tuple[ApplyMark, ...]:
+        """All applies, oldest first, as of Unix time `wall`."""
+        return tuple(_mark(record, wall) for record in self.records)
 
-    def _mark(self, record: ApplyRecord, now: float, wall: float) -> ApplyMark:
-        at = restarted_at(record)
-        moment = self._moments.get((record.number, record.at), now - wall + at)
-        return ApplyMark(record, max(0.0, now - moment), at, short_text(record))
-
-    def card(self, now: float, wall: float) -> ExperimentCard | None:
+    def card(self, wall: float) -> ExperimentCard | None:
         """The comparison for the newest change, as of the last `settle`."""
         kept = self._kept
         if kept is None or (kept.record.number and kept.record not in self.records):
             return None
-        return ExperimentCard(self._mark(kept.record, now, wall), kept.measures, kept.caveats)
+        return ExperimentCard(_mark(kept.record, wall), kept.measures, kept.caveats)
 
     def _compare(self, kept: _Kept, both: tuple[SideSpan, SideSpan]) -> None:
         kept.logged = _gathered(both, kept.logged, self.samples.logged)
@@ -342,6 +330,11 @@ class Experiments:
             kept.fair = fair
             kept.measures = compare(*fair)
             kept.caveats = caveats(kept.measures, *fair)
+
+
+def _mark(record: ApplyRecord, wall: float) -> ApplyMark:
+    at = restarted_at(record)
+    return ApplyMark(record, max(0.0, wall - at), at, short_text(record))
 
 
 def _rebuilt(

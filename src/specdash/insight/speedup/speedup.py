@@ -249,7 +249,7 @@ def _measured(
         words += "; the newest ones, for the window has too few"
     if len(pairs) < ENOUGH:
         return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
-    found = compared([(pair.without, pair.took, pair.deviation) for pair in pairs])
+    found = compared(pairs)
     need = picture.need
     if picture.baseline is not None and found.low > 0:
         need = reference.need(picture.baseline, found.low, found.high)
