@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from insight.experiment_data import record
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.log_facts import SpeculativeStatistics
-from specdash.core.readings import Counters, Props, Reading, Slot, Slots, Source
+from specdash.core.readings import Counters, Reading, Slot, Slots, Source
 from specdash.core.records import BaselineMethod
 from specdash.core.target import Target
 from specdash.insight.log.log_view import DraftStatistics
@@ -274,25 +274,6 @@ def test_a_real_log_tells_what_drafting_costs() -> None:
     assert draft.mean_accepted_length == pytest.approx(6.61, abs=0.005), "as the server says itself"
 
 
-def test_a_baseline_of_another_file_is_not_used() -> None:
-    made = state(row_of(20), (baseline(model_bytes=5),))
-    made.apply(Reading.known(Source.PROPS, NOW, Props(model_path="/models/m.gguf", model_bytes=6)))
-    assert told(made).basis is Basis.ESTIMATED
-
-
-def test_without_requests_the_counters_give_an_estimate() -> None:
-    made = state([])
-    first = Counters(predicted_tokens=0, predicted_seconds=0, draft_tokens=0, accepted_tokens=0, verification_steps=0)
-    last = Counters(
-        predicted_tokens=1000, predicted_seconds=10, draft_tokens=900, accepted_tokens=500, verification_steps=300
-    )
-    for at, counters in ((NOW - 60, first), (NOW - 1, last)):
-        made.apply(Reading.known(Source.METRICS, at, counters))
-    picture = told(made)
-    assert picture.basis is Basis.ESTIMATED
-    assert picture.mean_accepted_length == pytest.approx(2.0)
-
-
 def test_groups_tell_context_and_kind_of_work_apart() -> None:
     short = row_of(
         8, every_s=20.0, prompt_total_tokens=30, tokens=101, accepted=80, rate=120.0, purpose=RequestPurpose.CHAT
@@ -382,8 +363,3 @@ def test_it_says_by_which_method_the_baseline_was_measured() -> None:
     picture = told(state(row_of(20), by_two))
     assert "measured by completions of two tokens" in picture.why
     assert picture.verdict is Paying.PAYING
-
-
-def test_an_old_baseline_makes_less_sure_of_the_same_requests() -> None:
-    lows = [told(state(row_of(20), (replace(BASE[0], at=WALL - age),))).low or 0.0 for age in (60, 4 * 3600)]
-    assert lows[1] < lows[0]

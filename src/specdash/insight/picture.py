@@ -1,7 +1,8 @@
 """The one picture: all derived values of a target at one moment. Frozen data; the screen, the snapshot and the rules
 read it.
 
-Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None is unknown, never zero.
+Rates are tokens per second, fractions 0 to 1, sizes bytes or MiB where named so, durations and ages seconds, moments
+Unix time; positions of a draft count from 0. None is unknown, never zero.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from specdash.insight.request import ServedRequest
 
 
-# The alerts' part of the picture. Frozen data.
-
-
 @dataclass(frozen=True, slots=True)
 class AlertsPicture:
     """Active and past alerts of one server."""
@@ -47,11 +45,6 @@ class AlertsPicture:
     """Rules that cannot be judged now, and why."""
     judged: tuple[str, ...] = ()
     """Rules that are judged now: neither among those, nor switched off."""
-
-
-# What is particular to the drafter in force, as the picture has it: types only.
-#
-# Positions count from 0. Rates are tokens per second, fractions 0 to 1, sizes MiB where named so, times seconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +293,6 @@ class SpeculationViews:
     router: RouterPicture = field(default_factory=RouterPicture)
 
 
-# Whether speculation pays, as the picture has it: types only. Method and limits: docs/speedup.md.
-#
-# Rates are tokens per second, fractions 0 to 1, moments Unix time. None is unknown, never zero.
-
-
 class Basis(StrEnum):
     """What the figure rests on."""
 
@@ -400,10 +388,6 @@ class SpeedUpPicture:
     """Per speculative implementation, in their order of priority; empty where the log does not tell."""
 
 
-# Applies and the before/after card as the picture has them: types only. Meaning and method: docs/experiments.md.
-#
-# Rates are tokens per second, fractions 0 to 1, times seconds, moments Unix time. None is unknown, never zero.
-
 ENOUGH = 12
 """Requests that each side needs before a difference is reported."""
 
@@ -489,11 +473,6 @@ class ExperimentCard:
     caveats: tuple[str, ...] = ()
     """What makes the comparison unfair, in sentences without a full stop."""
 
-
-# The proxy's part of the picture, and what can be computed of one request or session. Frozen data, pure functions.
-#
-# Rates are tokens per second, fractions 0 to 1, durations and ages seconds, moments Unix time. None is unknown, never
-# 0.
 
 NAME_PROXY = "start specdash with --proxy-url http://127.0.0.1:4000, and --proxy-log FILE for its events"
 HOW_TO = f"no proxy: {NAME_PROXY}"

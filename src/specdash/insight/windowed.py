@@ -51,12 +51,6 @@ class Windowed(Generic[T]):
         """Monotonic time of the newest entry."""
         return self._times[-1] if self._times else None
 
-    def take_back(self, at: float, amount: T) -> None:
-        """Take out what was added with time `at`."""
-        self.total -= amount
-        for place in range(bisect_left(self._times, at), len(self._totals)):
-            self._totals[place] -= amount
-
     def since(self, moment: float) -> T:
         """What came from monotonic `moment` on."""
         place = bisect_left(self._times, moment) - 1

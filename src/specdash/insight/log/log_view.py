@@ -311,8 +311,6 @@ class LogView:
         """Time stamp of the newest line that had one: seconds since the server's start."""
         self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
         """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
-        self._accepted: deque[tuple[int | None, float, DraftTally]] = deque(maxlen=ENDED_TASKS)
-        """What `requests_exact` has of each task, and from when."""
         self._own: frozenset[int] = frozenset()
         """Tasks that are no client's."""
         self.ended_here = 0
@@ -426,7 +424,6 @@ class LogView:
     def forget_process(self, at: float) -> None:
         """The counters show that another server runs since monotonic `at`."""
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
-        self._accepted.clear()
         self._live_since = at
 
     def whole(self, count: int) -> int | None:
@@ -449,9 +446,9 @@ class LogView:
         self.cancelled -= sum(cancelled for _, cancelled in gone)
         self.finished -= sum(not cancelled for _, cancelled in gone)
         self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
-        for entry in [entry for entry in self._accepted if entry[0] in tasks]:
-            self.requests_exact.take_back(*entry[1:])
-            self._accepted.remove(entry)
+        if not self._of_this_life:
+            # No client's request has ended: what was drafted is no client's.
+            self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         here, former = list(islice(self.recent, self.ended_here)), list(islice(self.recent, self.ended_here, None))
         kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
         self.ended_here -= len(here) - len(kept)
@@ -485,10 +482,7 @@ class LogView:
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
-            drafts = DraftTally(fact.generated, fact.accepted, None)
-            self.requests_exact.add(at, drafts)
-            if port is None:
-                self._accepted.append((fact.task, at, drafts))
+            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
         elif isinstance(fact, SpeculativeStatistics):
             self.drafting.note(at, fact, port)
         elif isinstance(fact, PrefillProgress):
