@@ -16,7 +16,7 @@ from insight.views_data import MAMBA, NOW, WALL, counted, read_log, state_of
 from specdash.core.changes import ApplyOutcome
 from specdash.core.readings import Reading, Source
 from specdash.core.records import Drafting
-from specdash.core.speculation import MemoryKind, Rollback
+from specdash.core.speculation import MemoryKind, PublishedAcceptance, Rollback
 from specdash.core.target import Target
 from specdash.export.snapshot import drafting_rows, to_json, to_text, views_json, views_rows
 from specdash.insight.picture import (
@@ -30,7 +30,6 @@ from specdash.insight.picture import (
     PrefixCachePicture,
     PrefixSession,
     PrefixSlot,
-    ReferenceCurve,
     ReplayFigures,
     RouterModelPicture,
     RouterPicture,
@@ -42,8 +41,8 @@ from tui.fake_state import busy_picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "snapshot.md"
 VIEWS: tuple[Any, ...] = (
-    DraftingPicture, DrafterPicture, ReferenceCurve, PositionBin, CheckpointsPicture, CheckpointCounts, ReplayFigures,
-    PrefixCachePicture, PrefixSession, PrefixSlot, RouterPicture, RouterModelPicture,
+    DraftingPicture, DrafterPicture, PublishedAcceptance, PositionBin, CheckpointsPicture, CheckpointCounts,
+    ReplayFigures, PrefixCachePicture, PrefixSession, PrefixSlot, RouterPicture, RouterModelPicture,
 )  # fmt: skip
 
 
@@ -236,8 +235,8 @@ def test_the_drafter_is_a_few_rows() -> None:
             effective_length=7,
             clamps=("15 asked, 7 drafted: the draft's block has 8 tokens",),
             references=(
-                ReferenceCurve("mean alone", "x#1", (), 4.4),
-                ReferenceCurve("DFlash", "x#2", (0.6, 0.385)),
+                PublishedAcceptance("draft-mtp", "mean alone", "x#1", (), 4.4),
+                PublishedAcceptance("draft-mtp", "DFlash", "x#2", (0.6, 0.385)),
             ),
             break_even_length=2.5,
             break_even_acceptance=0.21,

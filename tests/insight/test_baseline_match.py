@@ -143,21 +143,16 @@ def two_tokens(context: int = 448, rate: float = 40.0, **fields: object) -> Base
     return replace(baseline(context, rate=rate), at=WALL, method=BaselineMethod.TWO_TOKENS, decode_tokens=2, **fields)
 
 
-def test_the_method_used_last_counts_and_the_other_one_reaches_further_at_the_present_speed() -> None:
+def test_the_method_used_last_counts_and_the_other_one_reaches_further() -> None:
     recorded = [baseline(context, count, rate) for context, count, rate in ((448, 1, 50), (9000, 1, 25), (448, 4, 30))]
     found, _ = matching([*recorded, two_tokens()], SERVER)
-    assert [(entry.context, entry.concurrency) for entry in found] == [(448, 1), (9000, 1), (448, 4)]
-    # The machine is a fifth slower now than it was.
-    assert [entry.decode_rate for entry in found] == pytest.approx([40, 20, 24], rel=0.01)
+    assert [(entry.context, entry.concurrency, entry.decode_rate) for entry in found] == [
+        (448, 1, 40.0),
+        (9000, 1, 25.0),
+        (448, 4, 30.0),
+    ]
     again, _ = matching([two_tokens(), *(replace(entry, at=WALL + 1) for entry in recorded)], SERVER)
     assert {entry.method for entry in again} == {BaselineMethod.WITHOUT}
-
-
-def test_where_the_methods_have_nothing_in_common_what_is_taken_over_is_as_sure_as_a_drifting_machine() -> None:
-    found, _ = matching([baseline(concurrency=4), two_tokens()], SERVER)
-    (taken,) = [entry for entry in found if entry.concurrency == 4]
-    assert taken.decode_rate == 50.0
-    assert taken.high / taken.low > 1.06
 
 
 def deviation(entry: Baseline, **known: float) -> float:
@@ -166,23 +161,16 @@ def deviation(entry: Baseline, **known: float) -> float:
     return found.deviation
 
 
-def test_a_baseline_of_this_start_is_surer_and_one_of_a_machine_that_others_use_is_less() -> None:
+def test_a_baseline_of_this_start_is_surer_and_an_old_one_is_less() -> None:
     now = two_tokens()
     assert deviation(now, wall=WALL, started=WALL - 60) < deviation(now, wall=WALL, started=WALL + 60)
     assert deviation(now, wall=WALL) < deviation(now, wall=WALL + 4 * 3600) < deviation(now, wall=WALL + 8 * 3600)
     assert deviation(now, wall=WALL + 30 * 86400) == deviation(now, wall=WALL + 60 * 86400)
-    assert deviation(now, wall=WALL, shared=0.5) > 2 * deviation(now, wall=WALL)
 
 
 @pytest.mark.parametrize(
-    ("made", "shared", "need"),
-    [
-        (baseline(), 0.0, SpeedUpNeed.REQUESTS),
-        (baseline(low=30.0, high=80.0), 0.0, SpeedUpNeed.BASELINE),
-        (baseline(), 1.0, SpeedUpNeed.QUIET),
-        (baseline(low=30.0, high=80.0), 0.2, SpeedUpNeed.BASELINE),
-    ],
+    ("made", "need"), [(baseline(), SpeedUpNeed.REQUESTS), (baseline(low=30.0, high=80.0), SpeedUpNeed.BASELINE)]
 )
-def test_a_wide_interval_needs_what_makes_most_of_it(made: Baseline, shared: float, need: SpeedUpNeed) -> None:
-    reference = Reference([baseline(4000), made], shared=shared)
+def test_a_wide_interval_needs_what_makes_most_of_it(made: Baseline, need: SpeedUpNeed) -> None:
+    reference = Reference([baseline(4000), made])
     assert reference.need(made, 0.8, 1.2) is need

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import Counters
-from specdash.insight.log.counter_log import COARSE, FINE, CounterLog
+from specdash.insight.log.counter_log import CounterLog
 from specdash.insight.speculation.acceptance import between
 
 
@@ -71,20 +71,3 @@ def test_no_window_ever_shows_more_accepted_than_generated_or_a_negative_number(
     assert found is not None
     assert 0 <= found.accepted <= found.drafted
     assert found.acceptance is None or 0 <= found.acceptance <= 1
-
-
-def test_a_log_that_keeps_less_is_small_and_its_windows_are_right_to_a_few_seconds() -> None:
-    small, whole = CounterLog(360.0), CounterLog()
-    for second in range(3600):
-        # Work and rest by turns: the newest drafts stay dated by when they were made.
-        totals = scrape(second // 120 * 1200 + min(second % 120, 60) * 20, second // 120 * 600)
-        small.add(float(second), totals)
-        whole.add(float(second), totals)
-        bounds, exact = small.window(float(second), 300.0), whole.window(float(second), 300.0)
-        if bounds is not None and exact is not None:
-            assert 0 <= exact[0].at - bounds[0].at <= 360.0 / COARSE
-            assert bounds[1] == exact[1]
-        assert (small.drafted is None) is (whole.drafted is None)
-        if small.drafted is not None and whole.drafted is not None:
-            assert small.drafted.at == whole.drafted.at
-    assert len(small._scrapes) <= FINE + COARSE + 2

@@ -12,7 +12,7 @@ from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTall
 from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import PUBLISHED
 from specdash.insight.picture import DrafterPicture
-from specdash.insight.speculation.drafter import DrafterFigures, bins, verdict_of
+from specdash.insight.speculation.drafter import bins, verdict_of
 from specdash.insight.state import TargetState
 
 FALLING = (90, 75, 60, 20, 10, 4)
@@ -165,9 +165,11 @@ def test_a_server_that_does_not_speculate_has_no_verdict_on_drafts() -> None:
 
 
 def test_what_another_length_would_do_is_an_estimate_even_where_the_cost_is_measured() -> None:
-    told = DrafterFigures(True, 100, 6, 6, 0.43, 3.6, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), basis="measured")
-    told = replace(told, break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08)
-    assert verdict_of(told) == (
+    told = DrafterPicture(
+        type="draft-mtp", steps=100, acceptance=0.43, mean_accepted_length=3.6, break_even_basis="measured",
+        break_even_length=2.0, break_even_acceptance=0.2, best_length=3, best_gain=0.08,
+    )  # fmt: skip
+    assert verdict_of(told, (0.9, 0.7, 0.6, 0.2, 0.1, 0.0), 6) == (
         "43 % accepted, 20 % needed to pay; the 4th draft token is accepted in 20 % of steps: "
         "a draft length of 3 would be 8 % faster (estimate)."
     )
@@ -189,15 +191,18 @@ def test_against_a_recorded_baseline_the_cost_is_measured() -> None:
 
 
 def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
-    nothing = DrafterFigures(True)
+    nothing = DrafterPicture(type="draft-mtp")
     assert verdict_of(nothing) == "No draft was verified yet."
     assert "does not fit" in verdict_of(replace(nothing, acceptance=0.0, steps=50))
-    assert verdict_of(replace(nothing, acceptance=0.5, length=2.0)) == "50 % accepted."
-    wasted = DrafterFigures(False, 9, 48.0, 64, 0.1, 5.8, (0.5,), break_even_length=9.0)
-    assert verdict_of(wasted).endswith("of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate).")
-    longer = DrafterFigures(True, 99, 2, 2, 0.9, 2.8, (0.95, 0.9), best_length=2, best_gain=0.0)
-    assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2))
-    assert "no shorter draft" in verdict_of(replace(longer, longer_gain=0.2, is_limited=True))
+    assert verdict_of(replace(nothing, acceptance=0.5, mean_accepted_length=2.0)) == "50 % accepted."
+    wasted = DrafterPicture(
+        type="ngram-mod", steps=9, acceptance=0.1, mean_accepted_length=5.8, break_even_length=9.0, effective_length=64
+    )
+    words = "of 48 tokens a draft 4.8 are used: shorter ones would waste less (estimate)."
+    assert verdict_of(wasted, (0.5,), 48.0).endswith(words)
+    longer = replace(nothing, steps=99, acceptance=0.9, mean_accepted_length=2.8, best_length=2, best_gain=0.0)
+    assert "no shorter draft" in verdict_of(longer, (0.95, 0.9), 2)
+    assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2), (0.95, 0.9), 2)
 
 
 @given(st.lists(st.floats(0, 1), max_size=64).map(tuple))

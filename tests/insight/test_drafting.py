@@ -87,7 +87,7 @@ def test_what_a_server_was_started_with_is_its_records_else_its_command_lines() 
         state = TargetState(target)
         if process:
             state.apply(Reading.known(Source.PROCESS, 1.0, tree))
-        return seen_of(state, 2.0)
+        return seen_of(state)
 
     unknown = seen(Target("http://x"), process=False)
     assert (unknown.parameters, unknown.knows_parameters) == ((), False)

@@ -11,9 +11,13 @@ from insight.experiment_data import CHANGE, T, record, requests, sides
 from specdash.core.changes import ApplyKind, ApplyOutcome, Change, Role
 from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_events import RequestOutcome as Ended
+from specdash.core.readings import Reading, Source
+from specdash.core.target import Target
 from specdash.insight.experiments import Experiments, compare, restarted_at, short_text
 from specdash.insight.picture import ENOUGH, ExperimentCard, ExperimentVerdict, MeasureComparison, MeasureName
 from specdash.insight.request import KEPT, Samples, ServedRequest
+from specdash.insight.state import TargetState
+from specdash.llama.log.parser import LogParser
 
 NONE = sides((), ())
 OFFSET = T - 5000.0
@@ -33,7 +37,7 @@ def logged(ended: float, **fields: object) -> tuple[float, ServedRequest]:
 
 def told(experiments: Experiments, wall: float = T + 3600) -> ExperimentCard:
     experiments.settle(wall - OFFSET, wall)
-    card = experiments.card(experiments.marks(wall - OFFSET, wall))
+    card = experiments.card(wall)
     assert card is not None
     return card
 
@@ -52,13 +56,6 @@ def with_requests(*ends: float) -> Experiments:
     for end in ends:
         experiments.samples.add_logged(*logged(end))
     return experiments
-
-
-def test_an_apply_whose_moment_is_not_known_is_as_old_as_its_clock_says() -> None:
-    experiments = Experiments()
-    experiments.set_records((record(),))
-    (mark,) = experiments.marks(T + 90 - OFFSET, T + 90)
-    assert mark.age_s == pytest.approx(T + 90 - restarted_at(record()))
 
 
 def test_requests_before_the_restart_and_after_the_end_count_but_for_the_first_and_the_probe() -> None:
@@ -99,7 +96,7 @@ def test_a_rollback_is_an_experiment_too_and_an_apply_without_a_change_is_none()
     assert told(experiments).mark.record.number == 2
     experiments.set_records((record(1, outcome=ApplyOutcome.REFUSED),))
     experiments.settle(0.0, T)
-    assert experiments.card(experiments.marks(0.0, T)) is None
+    assert experiments.card(T) is None
 
 
 def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
@@ -186,17 +183,6 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
     assert told(experiments).measures == first, "the 200 next to the apply are compared, whatever comes later"
 
 
-def test_a_marker_stands_still_on_the_monotonic_clock_when_the_wall_clock_is_set() -> None:
-    experiments = Experiments()
-    experiments.set_records((record(),))
-    experiments.settle(5000.0, T + 60)
-    (before,) = experiments.marks(5000.0, T + 60)
-    (after,) = experiments.marks(5010.0, T + 7270)
-    assert before.age_s == pytest.approx(56.0)
-    assert after.age_s == pytest.approx(66.0)
-    assert (before.record, before.text) == (record(), "DRAFT_MAX 4→12")
-
-
 def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
     experiments = with_requests(T - 10)
     experiments.set_records((record(),))
@@ -224,6 +210,53 @@ def test_the_restart_is_where_its_step_began_and_else_the_begin() -> None:
     assert restarted_at(record()) == T + 4.0
     assert restarted_at(record(step_seconds={})) == T
     assert restarted_at(record(step_seconds={"drain": 900.0, "restart": 1.0})) == T + 10.0
+
+
+def answers(build: int, count: int, accepted: int, drafted: int) -> bytes:
+    """What a server of this build writes of its start and of its requests."""
+    lines = [
+        "0.00.001.204 I srv  llama_server: initializing ...",
+        f"0.00.003.900 I cmn  common_para: build {build} (aa11bb22c) with Clang 22.1.5 for Linux x86_64",
+    ]
+    for task in range(count):
+        at = f"0.{30 + task}.000.10"
+        lines += [
+            f"{at}0 I slot launch_slot_: id  0 | task {task} | processing task, is_child = 0",
+            (
+                f"{at}1 I slot print_timing: id  0 | task {task} |        eval time =     900.00 ms /   457 tokens "
+                "(   87.53 ms per token,    11.43 tokens per second)"
+            ),
+            (
+                f"{at}2 I slot print_timing: id  0 | task {task} | draft acceptance = 0.5 ( {accepted} accepted / "
+                f"{drafted} generated), mean len =  2.90"
+            ),
+            f"{at}3 I slot      release: id  0 | task {task} | stop processing: n_tokens = 757, truncated = 0",
+        ]
+    return "\n".join([*lines, ""]).encode()
+
+
+def test_a_restart_whose_build_changed_gets_its_card() -> None:
+    state, parser = TargetState(Target("http://x"), wall_offset=lambda: OFFSET), LogParser()
+    for at, log in ((T, answers(9234, 14, 382, 600)), (T + 100, answers(9235, 15, 213, 898))):
+        state.apply(Reading.known(Source.LOG, at - OFFSET, parser.feed(log)))
+        state.picture(at - OFFSET, at)
+    picture = state.picture(T + 110 - OFFSET, T + 110)
+    card = picture.experiment
+    assert card is not None
+    assert (card.mark.name, card.mark.text, picture.applies) == ("restart", "build 9234→9235", ())
+    acceptance = of(card.measures, MeasureName.ACCEPTANCE)
+    assert (acceptance.before.count, acceptance.after.count) == (14, 14), "the first after a restart is cold"
+    assert acceptance.before.value == pytest.approx(382 / 600)
+    assert acceptance.after.value == pytest.approx(213 / 898)
+    assert acceptance.verdict is ExperimentVerdict.WORSE
+
+
+def test_an_apply_that_changed_the_build_is_the_subject_itself() -> None:
+    experiments = Experiments()
+    for end, build in ((T - 20, "1"), (T - 10, "1"), (T + 20, "2"), (T + 30, "2")):
+        experiments.samples.add_logged(*logged(end, build=build))
+    experiments.set_records((record(7),))
+    assert told(experiments).mark.name == "apply 7"
 
 
 # What may be said -----------------------------------------------------------------------------------------------------

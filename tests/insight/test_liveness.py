@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
-from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, Reading, Slots, Source
-from specdash.insight.derive import Evidence, judge
+from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, Props, Reading, Slots, Source
+from specdash.core.target import Target
+from specdash.insight.derive import judge
 from specdash.insight.picture import BackendState
+from specdash.insight.progress import ServerSigns
+from specdash.insight.state import TargetState
 
 NOW = 100.0
 OK: Reading[Health] = Reading.known(Source.HEALTH, NOW, Health(HealthStatus.OK))
@@ -24,6 +27,25 @@ def at(source: Source, ago: float, kind: FailureKind = FailureKind.UNAUTHORIZED)
 
 def health(status: HealthStatus, ago: float = 0.0) -> Reading[Health]:
     return Reading.known(Source.HEALTH, NOW - ago, Health(status))
+
+
+def judged(
+    starved: bool = False,
+    restarted_at: float | None = None,
+    recovered_at: float | None = None,
+    refused_since: float | None = None,
+    last_good: float | None = None,
+    **looks: Any,
+) -> tuple[BackendState, str]:
+    """The judgement on a state whose latest looks, by source, are these."""
+    state = TargetState(Target("http://x"))
+    state.latest.update({Source(name): reading for name, reading in looks.items()})
+    state.counters.restarted_at, state.recovered_at = restarted_at, recovered_at
+    if refused_since is not None:
+        state.refused_since[Source.SLOTS] = refused_since
+    if last_good is not None:
+        state.last_known[Source.PROPS] = Reading.known(Source.PROPS, last_good, Props())
+    return judge(state, NOW, ServerSigns(starved=starved))
 
 
 ALL: dict[str, object] = {"health": OK, "metrics": METRICS, "slots": SLOTS}
@@ -70,7 +92,7 @@ S = BackendState
 def test_the_state_is_the_right_word_for_the_evidence_and_says_why(
     evidence: dict[str, object], expected: BackendState, said: str | None
 ) -> None:
-    verdict, reason = judge(Evidence(now=NOW, **evidence))  # type: ignore[arg-type]
+    verdict, reason = judged(**evidence)  # type: ignore[arg-type]
     assert verdict is expected
     assert said in reason if said is not None else reason == ""
 
@@ -80,5 +102,5 @@ def test_the_state_is_the_right_word_for_the_evidence_and_says_why(
 )
 def test_what_endpoints_said_before_the_server_was_healthy_is_of_another_time(kind: FailureKind) -> None:
     before: Any = {name: at(Source(name), 4, kind) for name in ("metrics", "slots")}
-    assert judge(Evidence(NOW, OK, **before, recovered_at=NOW - 1))[0] is S.LIVE
-    assert judge(Evidence(NOW, OK, **before, recovered_at=NOW - 9))[0] is not S.LIVE
+    assert judged(health=OK, **before, recovered_at=NOW - 1)[0] is S.LIVE
+    assert judged(health=OK, **before, recovered_at=NOW - 9)[0] is not S.LIVE

@@ -41,11 +41,11 @@ def test_a_storm_whose_lines_name_slots_alone_touches_the_tasks_that_these_ran()
     view = LogView()
     view.add(1.0, LogBatch(2, facts=(TaskLaunched(0, 5, 1.0), TaskLaunched(1, 6, 1.1))), None)
     view.add(2.0, LogBatch(9, warnings=(find_slot(1.5, 1.9, 0),)), None)
-    (storm,) = view.storms.view(2.0)
+    (storm,) = view.storms.newest_first
     assert storm.tasks.ids == (5,)
     launched = (TaskLaunched(0, 7, 2.0), TaskLaunched(0, 8, 2.4), TaskLaunched(0, 9, 2.9))
     view.add(3.0, LogBatch(9, facts=launched, warnings=(find_slot(2.1, 2.5, 0),)), None)
-    (storm,) = view.storms.view(3.0)
+    (storm,) = view.storms.newest_first
     assert storm.tasks.ids == (5, 7, 8)
 
 
@@ -62,5 +62,5 @@ def test_a_warning_of_a_server_that_is_gone_is_dated_by_its_own_clock() -> None:
     view = LogView()
     facts = (TaskLaunched(0, 1, 500.0), started, TaskLaunched(0, 1, 60.0))
     view.add(1000.0, LogBatch(3, facts=facts, warnings=(old,), restarted=True), None)
-    (storm,) = view.storms.view(1000.0)
+    (storm,) = view.storms.newest_first
     assert storm.last_at <= 1000.0 - 60.0 - 499.0

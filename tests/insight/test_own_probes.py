@@ -91,7 +91,7 @@ def test_an_idle_new_server_shows_nothing_that_no_client_asked_for(known_first: 
     assert (acceptance.window.value, acceptance.lifetime.value) == (None, None)
     assert (backend.prefill.value, backend.decode.value) == (None, None)
     assert (picture.speedup.value, picture.speedup.requests) == (None, 0)
-    assert (picture.speedup.by_generated, picture.speedup.by_context) == ((), ())
+    assert picture.speedup.by_context == ()
     assert not backend.speculation.draft_tokens_total
     assert picture.views.drafter.acceptance is None
 
@@ -111,7 +111,6 @@ def test_then_its_clients_alone_are_counted() -> None:
     assert [request.task for request in picture.log.requests] == [400]
     assert (acceptance.window.value, acceptance.lifetime.value) == pytest.approx((60 / 90, 60 / 90))
     assert picture.backend.speculation.draft_tokens_total == 90
-    assert [(group.requests, group.name) for group in picture.speedup.by_generated] == [(1, "0–64"), (1, "64–256")]
     assert picture.speedup.requests == 1
     assert picture.backend.decode.value == pytest.approx(50.0), "100 steps in 2 s"
 
@@ -120,16 +119,6 @@ def test_a_server_that_counts_less_than_the_note_says_is_another_one() -> None:
     state = checked()
     count(state, NOW, Counters(prompt_tokens=50, predicted_tokens=30, draft_tokens=20, accepted_tokens=10))
     assert seen(state).backend.speculation.acceptance.lifetime.value == pytest.approx(0.5)
-
-
-def test_answers_of_the_server_before_are_in_no_stretch() -> None:
-    from specdash.core.log_facts import ServerEvent
-
-    state = TargetState(Target("http://127.0.0.1:8080"), wall_offset=lambda: WALL)
-    tell(state, NOW - 9, *answer(7, 100, 3.0))
-    assert seen(state).speedup.by_generated
-    state.apply(Reading.known(Source.LOG, NOW - 5, LogBatch(1, facts=(ServerEvent("restarted"),), restarted=True)))
-    assert seen(state).speedup.by_generated == ()
 
 
 def test_where_no_totals_were_noted_the_first_completion_is_left_out_by_its_own_count() -> None:

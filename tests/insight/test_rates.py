@@ -6,7 +6,7 @@ import pytest
 
 from specdash.core.readings import Counters, Slot, Slots
 from specdash.insight.log.counter_log import Scrape
-from specdash.insight.rates import GainPoint, SlotRates, counter_rates, gain_point, mean_busy_slots, tokens_per_decode
+from specdash.insight.rates import SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 
 
 def busy(slot: int, task: int, decoded: int, processed: int = 100) -> Slot:
@@ -102,71 +102,23 @@ def test_busy_slots_are_a_mean_over_the_calls_between_two_scrapes(
     assert mean_busy_slots(first, last, slots) == busy_slots
 
 
-def gain(*points: GainPoint, longest: int | None = None) -> float | None:
-    return tokens_per_decode(points, longest)
-
-
-def rested(at: float, tokens: float, calls: float, **drafted: float) -> GainPoint:
-    return GainPoint(Scrape(at, Counters(predicted_tokens=tokens, decode_calls=calls, **drafted)), 0, 0)  # type: ignore[arg-type]
-
-
-def running(at: float, calls: float, in_flight: float, error: float = 1.0) -> GainPoint:
-    return GainPoint(Scrape(at, Counters(predicted_tokens=0, decode_calls=calls)), in_flight, error)
+def gain(tokens: float, accepted: float, steps: float, longest: int | None = None) -> float | None:
+    """Of the requests that ended between two scrapes."""
+    after = Counters(
+        predicted_tokens=tokens, draft_tokens=4 * steps, accepted_tokens=accepted, verification_steps=steps
+    )
+    return tokens_per_decode(Scrape(0, Counters()), Scrape(10, after), longest)
 
 
 def test_tokens_per_decode_counts_replays_against_the_gain() -> None:
-    assert gain(rested(0, 0, 0), rested(5, 240, 73)) == pytest.approx(3.29, abs=0.01)
-
-
-def test_tokens_per_decode_is_taken_between_moments_of_rest_where_there_are_two() -> None:
-    points = [rested(0, 0, 0), running(1, 50, 99), rested(2, 90, 90), running(3, 99, 700)]
-    assert gain(*points) == 1.0
-
-
-def test_a_server_that_never_rests_is_measured_all_the_same() -> None:
-    assert gain(running(0, 0, 10), running(5, 50, 160), running(10, 100, 310)) == 3.0
-    assert gain(running(0, 0, 10)) is None
+    assert gain(240, 140, 70) == pytest.approx(2.4), "a step yields 3.0, and 30 of 100 calls are replays"
+    assert gain(100, 0, 0) == 1.0
 
 
 @pytest.mark.parametrize(
-    "points",
-    [
-        (rested(0, 0, 0), rested(5, 27, 9)),
-        (rested(0, 0, 0), rested(5, 720, 10)),
-        (rested(0, 0, 0, draft_tokens=0, accepted_tokens=0, verification_steps=0),
-         rested(5, 200, 100, draft_tokens=400, accepted_tokens=20, verification_steps=100)),
-        (running(0, 0, 0), running(5, 100, 200, error=150)),
-    ],
-    ids=["too few decode calls", "more than a draft holds", "more than was accepted", "much may have ended since"],
-)  # fmt: skip
-def test_tokens_per_decode_is_unknown_on(points: tuple[GainPoint, ...]) -> None:
-    assert gain(*points, longest=4) is None
-
-
-def test_a_little_more_than_is_possible_is_what_is_possible() -> None:
-    assert gain(rested(0, 0, 0), rested(5, 102, 100), longest=0) == 1.0
-
-
-class TestWhatIsInFlight:
-    """Tokens that requests under way have generated, at a scrape."""
-
-    BEFORE = Scrape(9.0, Counters(predicted_tokens=100, decode_calls=50, requests_processing=1))
-
-    def point(self, predicted: float = 100, looked: float = 9.5, processing: float = 1) -> GainPoint:
-        totals = Counters(predicted_tokens=predicted, decode_calls=60, requests_processing=processing)
-        return gain_point(Scrape(10.0, totals), self.BEFORE, (looked, Slots((busy(0, 7, 40),))), {0: 20.0})
-
-    def test_it_is_what_the_slots_told_and_what_came_since(self) -> None:
-        assert self.point().in_flight == 50
-        assert self.point().error == 2.5
-
-    def test_a_request_that_may_have_ended_since_may_be_in_the_totals_already(self) -> None:
-        assert self.point(predicted=140).error == 42.5
-
-    def test_old_slots_tell_nothing(self) -> None:
-        assert self.point(looked=5.0).error == float("inf")
-
-    def test_rest_is_what_two_scrapes_agree_on(self) -> None:
-        assert self.point(processing=0, predicted=140).error == 40
-        totals = Counters(predicted_tokens=140, decode_calls=60, requests_processing=0)
-        assert gain_point(Scrape(11.0, totals), Scrape(10.0, totals), None, {}).is_exact
+    ("tokens", "accepted", "steps"),
+    [(27, 18, 9), (720, 650, 65), (50, 100, 40), (0, 0, 0)],
+    ids=["too few decode calls", "more than a draft holds", "one total moved before the other", "no request ended"],
+)
+def test_tokens_per_decode_is_unknown_on(tokens: float, accepted: float, steps: float) -> None:
+    assert gain(tokens, accepted, steps, longest=4) is None

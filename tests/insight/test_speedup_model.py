@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from insight.speedup_data import request
 from specdash.insight.request import ServedRequest
-from specdash.insight.speedup.estimate import break_even, compared, context_of, effort_of, leviathan
+from specdash.insight.speedup.estimate import Pair, break_even, compared, context_of, effort_of, leviathan
 
 tokens = st.integers(2, 4000)
 shares = st.none() | st.floats(0, 1)
@@ -84,7 +84,7 @@ pairs = st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 100), st.floats
 
 @given(pairs)
 def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float, float]]) -> None:
-    told = compared(found)
+    told = compared([Pair(*pair) for pair in found])
     assert told.low <= told.value <= told.high
     assert told.value == pytest.approx(sum(a for a, _, _ in found) / sum(b for _, b, _ in found), rel=1e-3)
 
@@ -93,7 +93,7 @@ def test_an_interval_holds_what_it_is_of(found: list[tuple[float, float, float]]
 def test_requests_that_all_gain_the_same_leave_only_the_baselines_uncertainty(
     ratio: float, count: int, deviation: float
 ) -> None:
-    told = compared([(ratio * took, took, deviation) for took in (1.0 + place for place in range(count))])
+    told = compared([Pair(ratio * took, took, deviation) for took in (1.0 + place for place in range(count))])
     assert told.value == pytest.approx(ratio, rel=1e-4)
     assert told.high / told.low == pytest.approx(2.718281828 ** (2 * 1.959964 * deviation), rel=1e-3)
 

@@ -17,19 +17,19 @@ def test_counts_add_up_and_the_rate_is_that_of_the_last_minute() -> None:
     book.add(100.0, tally(1_000_000))
     book.add(190.0, tally(30))
     book.add(200.0, tally(12))
-    (view,) = book.view(201.0)
+    (view,) = book.newest_first
     assert view.count == 1_000_042
-    assert view.per_minute == 42
+    assert view.per_minute(201.0) == 42
     assert (view.first_at, view.last_at) == (100.0, 200.0)
-    assert book.view(400.0)[0].per_minute == 0
+    assert book.newest_first[0].per_minute(400.0) == 0
 
 
 def test_an_old_log_read_now_is_not_a_storm_of_this_minute() -> None:
     book = StormBook()
     book.add(1000.0, tally(5000, first=10.0, last=20.0), uptime_s=620.0)
-    (view,) = book.view(1000.0)
+    (view,) = book.newest_first
     assert view.count == 5000
-    assert view.per_minute == 0
+    assert view.per_minute(1000.0) == 0
     assert (view.first_at, view.last_at) == (390.0, 400.0)
 
 
@@ -37,7 +37,7 @@ def test_the_most_recent_class_comes_first() -> None:
     book = StormBook()
     book.add(1.0, tally(1))
     book.add(2.0, WarningTally("context_shift", 1, None, None, "slot context shift"))
-    assert [view.warning for view in book.view(3.0)] == ["context_shift", "find_slot_non_consecutive"]
+    assert [view.warning for view in book.newest_first] == ["context_shift", "find_slot_non_consecutive"]
 
 
 def touching(slots: tuple[int, ...], tasks: tuple[int, ...], *, more: bool = False) -> WarningTally:
@@ -48,7 +48,7 @@ def test_slots_and_tasks_are_counted_once_each() -> None:
     book = StormBook()
     for tally in (touching((0,), (7,)), touching((1, 0), (8, 7)), touching((1,), (9,))):
         book.add(1.0, tally)
-    (view,) = book.view(2.0)
+    (view,) = book.newest_first
     assert view.slots == Touched((0, 1))
     assert (view.tasks_touched, view.tasks.more) == (3, False)
 
@@ -58,7 +58,7 @@ def test_a_new_servers_tasks_are_others_and_its_slots_the_same() -> None:
     book.add(1.0, touching((0,), (7,)))
     book.new_server()
     book.add(2.0, touching((0,), (7,)))
-    (view,) = book.view(3.0)
+    (view,) = book.newest_first
     assert (view.slots.ids, view.tasks_touched) == ((0,), 2)
 
 
@@ -66,8 +66,8 @@ def test_the_busiest_minute_is_remembered() -> None:
     book = StormBook()
     book.add(10.0, tally(90))
     book.add(500.0, tally(4))
-    (view,) = book.view(501.0)
-    assert (view.per_minute, view.peak_per_minute) == (4, 90)
+    (view,) = book.newest_first
+    assert (view.per_minute(501.0), view.peak_per_minute) == (4, 90)
 
 
 @given(st.lists(st.lists(st.integers(0, 600), max_size=40), max_size=40))
@@ -82,13 +82,17 @@ def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list
     assert touched.more == (len(distinct) > TOUCHED_KEPT)
 
 
+def former(book: StormBook) -> bool:
+    return book.newest_first[0].is_former
+
+
 def test_a_class_is_a_former_servers_until_the_one_that_writes_now_prints_it() -> None:
     book = StormBook()
     book.add(1.0, tally(1))
-    assert not book.view(2.0)[0].is_former
+    assert not former(book)
     book.new_server()
-    assert book.view(3.0)[0].is_former
+    assert former(book)
     book.add(4.0, replace(tally(1), lives_ago=1))
-    assert book.view(4.0)[0].is_former
+    assert former(book)
     book.add(5.0, tally(1))
-    assert not book.view(5.0)[0].is_former
+    assert not former(book)

@@ -39,7 +39,6 @@ PAYING = SpeedUpPicture(
         GroupFigures("4k to 16k", 18, 0.51, 3.2, 74.0, 1.41),
         GroupFigures("over 16k", 4, 0.33, 2.4, 51.0, 0.96),
     ),
-    by_generated=(GroupFigures("first 64", 82, 0.79, 5.2, None, 2.10), GroupFigures("64 to 256", 60, 0.55, 3.6)),
     by_phase=(GroupFigures("tool call", 40, 0.81, 5.4, 121.0, 2.1), GroupFigures("prose", 42, 0.47, 3.0, 71.0, 1.22)),
     by_type=(
         TypeFigures("draft-simple", 12_400, 11_000, 98_000, 66_000, 0.67, 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), 12.1),

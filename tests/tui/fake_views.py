@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import Drafting
-from specdash.core.speculation import MemoryKind, Rollback
+from specdash.core.speculation import MemoryKind, PublishedAcceptance, Rollback
 from specdash.insight.picture import (
     CheckpointCounts,
     CheckpointsPicture,
@@ -14,7 +14,6 @@ from specdash.insight.picture import (
     PrefixCachePicture,
     PrefixSession,
     PrefixSlot,
-    ReferenceCurve,
     RouterModelPicture,
     RouterPicture,
     SpeculationPicture,
@@ -31,8 +30,10 @@ SIMPLE = DrafterPicture(
     per_position=(0.91, 0.84, 0.77, 0.69, 0.60, 0.52, 0.44, 0.37),
     per_position_basis="window",
     references=(
-        ReferenceCurve("Qwen3-0.6B for Qwen3-32B", "llama.cpp #10455", (0.88, 0.79, 0.70, 0.61, 0.52, 0.45), 3.9),
-        ReferenceCurve("Llama-3.2-1B for 3.1-70B", "vLLM blog, 2024-10", (0.82, 0.70, 0.60), 2.9),
+        PublishedAcceptance(
+            "draft-mtp", "Qwen3-0.6B for Qwen3-32B", "llama.cpp #10455", (0.88, 0.79, 0.70, 0.61, 0.52, 0.45), 3.9
+        ),
+        PublishedAcceptance("draft-mtp", "Llama-3.2-1B for 3.1-70B", "vLLM blog, 2024-10", (0.82, 0.70, 0.60), 2.9),
     ),
     acceptance=0.672,
     mean_accepted_length=4.41,
@@ -53,7 +54,9 @@ CLAMPED = replace(
     clamps=("requested draft size 16 exceeds the trained block size 8: clamped to 7",),
     per_position=(0.93, 0.86, 0.78, 0.66, 0.55, 0.43, 0.31),
     references=(
-        ReferenceCurve("DFlash, Qwen3-8B, GSM8K", "arXiv 2602.06036", (0.95, 0.90, 0.85, 0.79, 0.74, 0.68, 0.62), 6.5),
+        PublishedAcceptance(
+            "draft-mtp", "DFlash, Qwen3-8B, GSM8K", "arXiv 2602.06036", (0.95, 0.90, 0.85, 0.79, 0.74, 0.68, 0.62), 6.5
+        ),
     ),
     acceptance=0.646,
     mean_accepted_length=5.52,

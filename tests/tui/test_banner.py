@@ -180,17 +180,6 @@ def test_where_there_is_room_its_words_are_three_rows_high() -> None:
         assert words in block(lines)
 
 
-def test_that_others_take_the_cpus_is_said_large_and_small_without_a_colour_or_a_key() -> None:
-    busy = SpeedUpPicture(others=0.71, requests=20, why="other programs take 71 % of the CPUs")
-    (line,) = band(busy, 80, 24)[:1]
-    assert text(line).strip() == "CAN'T TELL: other programs take 71 % of the CPUs"
-    lines = band(busy, 120, 36)
-    assert "other programs take 71 % of the CPUs" in text(lines[0])
-    assert {role for row in lines for _, role in row} == {"banner.dim"}
-    assert "V:" not in block(lines)
-    assert "COSTS" not in header_lines(with_speedup(busy), HeaderSituation(WALL), 80)[0][0][0]
-
-
 def test_a_server_that_is_away_takes_the_room_of_its_verdict() -> None:
     lines = band(PAYING, 120, 36, backend=view("down").picture.backend)
     assert [text(line).strip() for line in lines] == ["CAN'T TELL YET (needs the server)"]

@@ -12,8 +12,9 @@ from textual.pilot import Pilot
 from specdash.control.slots import SlotAction, SlotChange, SlotPlan
 from specdash.core.errors import RefusedError
 from specdash.core.records import Drafting
+from specdash.core.speculation import PublishedAcceptance
 from specdash.core.target import Target
-from specdash.insight.picture import DrafterPicture, DraftingPicture, Picture, ReferenceCurve
+from specdash.insight.picture import DrafterPicture, DraftingPicture, Picture
 from specdash.tui.app import Dashboard
 from specdash.tui.screens.modal import ConfirmScreen
 from specdash.tui.screens.speculation import DRAFTING, MORE, REQUESTS, PanelDemand, SpeculationScreen, arrange
@@ -309,7 +310,7 @@ def test_positions_that_do_not_fit_are_told_together_and_a_published_curve_ends_
 
 
 def test_what_was_published_without_positions_is_named_and_not_drawn() -> None:
-    means = ReferenceCurve("EAGLE-3, coding", "a thread", (), None, 0.481)
+    means = PublishedAcceptance("draft-mtp", "EAGLE-3, coding", "a thread", (), None, 0.481)
     item = view("draft_simple")
     drafter = replace(SIMPLE, references=(means, SIMPLE.references[0]))
     panel = DrafterPanel()

@@ -18,7 +18,7 @@ from specdash.core.records import Drafting
 from specdash.core.speculation import Rollback
 from specdash.core.structs import json_of
 from specdash.insight.picture import Basis, acceptance, cache_share, prefill_progress
-from specdash.insight.speedup.verdict import paying_of, verdict
+from specdash.insight.speedup.verdict import verdict
 from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size, times
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         "low": speedup.low,
         "high": speedup.high,
         "basis": speedup.basis,
-        "verdict": paying_of(speedup),
+        "verdict": speedup.verdict,
         "verdict_text": judged.headline,
         "verdict_why": judged.because or None,
         "better": {
@@ -263,7 +263,7 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         },
         "baseline": json_of(speedup.baseline),
         "by_context": json_of(speedup.by_context),
-        "by_generated": json_of(speedup.by_generated),
+        "by_generated": [],
         "by_phase": json_of(speedup.by_phase),
         "by_type": json_of(speedup.by_type),
     }
@@ -353,7 +353,7 @@ def _measure(measure: MeasureComparison) -> dict[str, Any]:
 
 
 def _name(mark: ApplyMark) -> str:
-    return f"{mark.record.kind} {mark.record.number}  {mark.text}"
+    return f"{mark.name}  {mark.text}"
 
 
 def _measured(measure: MeasureComparison) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.proxy_events import DECODE, speed
@@ -18,7 +17,6 @@ from specdash.core.readings import (
     ModelStatus,
     Reading,
     ReadingStatus,
-    Slots,
     Source,
 )
 from specdash.core.records import EventKind, TimelineEvent
@@ -66,45 +64,24 @@ _NAMED = 3
 """So many of a router's models does a reason name."""
 
 
-class Evidence(Struct, frozen=True):
-    """What the verdict rests on: the latest reading per endpoint, and when something good was last seen."""
-
-    now: float
-    health: Reading[Health] | None = None
-    metrics: Reading[Counters] | None = None
-    slots: Reading[Slots] | None = None
-    last_good: float | None = None
-    """Monotonic time of the last known reading of any endpoint."""
-    restarted_at: float | None = None
-    router: RouterModels | None = None
-    """The models behind the address, where it is a router's."""
-    recovered_at: float | None = None
-    """When /health turned good after it was not: earlier answers of the other endpoints do not count."""
-    refused_since: float | None = None
-    """Since when the endpoint that was last to do so has refused the key without a break."""
-    starved: bool = False
-    """Specdash itself gets no CPU in time."""
-    signs: ServerSigns = ServerSigns()
-
-
-def judge(evidence: Evidence) -> tuple[BackendState, str]:
+def judge(state: TargetState, now: float, signs: ServerSigns) -> tuple[BackendState, str]:
     """The state and, unless all is well, what it means and what to do next."""
-    health = evidence.health
+    health: Reading[Health] | None = state.latest.get(Source.HEALTH)
     if health is None:
         return BackendState.UNKNOWN, "no answer yet"
-    if evidence.now - health.at > STALE_AFTER_S:
-        why = TOO_BUSY if evidence.starved else "specdash does not keep up"
-        return BackendState.STALE, f"nothing new for {evidence.now - health.at:.0f} s; {why}"
+    if now - health.at > STALE_AFTER_S:
+        why = TOO_BUSY if signs.starved else "specdash does not keep up"
+        return BackendState.STALE, f"nothing new for {now - health.at:.0f} s; {why}"
     if health.value is None:
-        return _unhealthy(evidence, health.failure or Failure(FailureKind.ERROR))
+        return _unhealthy(state, now, health.failure or Failure(FailureKind.ERROR))
     if health.value.status is HealthStatus.LOADING:
         return BackendState.LOADING, health.value.detail or "the model is loading"
     if health.value.status is HealthStatus.ERROR:
         return BackendState.UNKNOWN, f"/health returns an error: {health.value.detail or 'no detail'}"
-    return _healthy(evidence)
+    return _healthy(state, now, signs)
 
 
-def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]:
+def _unhealthy(state: TargetState, now: float, failure: Failure) -> tuple[BackendState, str]:
     if failure.kind is FailureKind.LOADING:
         return BackendState.LOADING, failure.detail or "the model is loading"
     if failure.kind is FailureKind.UNAUTHORIZED:
@@ -117,29 +94,27 @@ def _unhealthy(evidence: Evidence, failure: Failure) -> tuple[BackendState, str]
     if failure.kind is FailureKind.REFUSED:
         return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
     if failure.kind is FailureKind.TIMEOUT:
-        if evidence.last_good is None:
+        of_server = (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
+        good = [state.last_known[source].at for source in of_server if source in state.last_known]
+        if not good:
             return BackendState.DOWN, f"{failure.detail or 'no answer'}; the process hangs or is no llama-server"
-        age = evidence.now - evidence.last_good
         slow = "it is slow, or hangs"
-        return BackendState.STALE, f"last answer {age:.0f} s ago: {failure.detail or 'no answer'}; {slow}"
+        return BackendState.STALE, f"last answer {now - max(good):.0f} s ago: {failure.detail or 'no answer'}; {slow}"
     if failure.kind in (FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND):
         return BackendState.UNKNOWN, f"it answers, but not like llama-server ({failure}); is the address right?"
     return BackendState.DOWN, str(failure)
 
 
-def _is_key_refused(evidence: Evidence, readings: Sequence[Reading[Any]]) -> bool:
+def _is_key_refused(state: TargetState, readings: Sequence[Reading[Any]]) -> bool:
     """Whether an endpoint refuses the key, and none has taken it since the refusals began."""
     refused = [
-        reading.at
+        state.refused_since.get(reading.source, reading.at)
         for reading in readings
         if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED
     ]
-    if not refused:
-        return False
-    since = evidence.refused_since if evidence.refused_since is not None else max(refused)
     # A server that says an endpoint is switched off has checked the key first.
     taken = (reading for reading in readings if reading.failure is None or reading.failure.kind is FailureKind.DISABLED)
-    return not any(reading.at > since for reading in taken)
+    return bool(refused) and not any(reading.at > max(refused) for reading in taken)
 
 
 STUCK = "this build never waits there, so its inference loop is stuck: restart it"
@@ -147,30 +122,31 @@ TOO_BUSY = "this machine is too busy for specdash to look in time"
 _UNAUTHORIZED = "the server wants an API key: start specdash with --api-key-env NAME or --api-key-file FILE"
 
 
-def _healthy(evidence: Evidence) -> tuple[BackendState, str]:
-    current = [
-        (name, reading)
-        for name, reading in (("/metrics", evidence.metrics), ("/slots", evidence.slots))
-        if reading is not None and (evidence.recovered_at is None or reading.at >= evidence.recovered_at)
-    ]
+def _healthy(state: TargetState, now: float, signs: ServerSigns) -> tuple[BackendState, str]:
+    looks = (("/metrics", state.latest.get(Source.METRICS)), ("/slots", state.latest.get(Source.SLOTS)))
+    # What they answered before /health turned good does not count.
+    since = state.recovered_at or float("-inf")
+    current = [(name, reading) for name, reading in looks if reading is not None and reading.at >= since]
     failures = [(name, reading.failure) for name, reading in current if reading.failure is not None]
     kinds = {failure.kind for _, failure in failures}
-    if _is_key_refused(evidence, [reading for _, reading in current]):
+    if _is_key_refused(state, [reading for _, reading in current]):
         return BackendState.UNAUTHORIZED, _UNAUTHORIZED
     if FailureKind.LOADING in kinds:
         return BackendState.LOADING, "the model is loading"
     if FailureKind.TIMEOUT in kinds:
         slow = " and ".join(name for name, failure in failures if failure.kind is FailureKind.TIMEOUT)
-        if is_wedged(evidence.signs):
-            return BackendState.WEDGED, f"/health answers, {slow} not for {evidence.signs.hang_s:.0f} s; {STUCK}"
-        why = "busy decoding, not down" if not never_waits(evidence.signs) else "stuck, if it stays so on this build"
+        if is_wedged(signs):
+            return BackendState.WEDGED, f"/health answers, {slow} not for {signs.hang_s:.0f} s; {STUCK}"
+        why = "busy decoding, not down" if not never_waits(signs) else "stuck, if it stays so on this build"
         return BackendState.BUSY, f"/health answers, {slow} not in time: {why}"
-    if evidence.restarted_at is not None and evidence.now - evidence.restarted_at <= RESTARTED_FOR_S:
-        return BackendState.RESTARTED, f"counters went back {evidence.now - evidence.restarted_at:.0f} s ago"
+    restarted_at = state.counters.restarted_at
+    if restarted_at is not None and now - restarted_at <= RESTARTED_FOR_S:
+        return BackendState.RESTARTED, f"counters went back {now - restarted_at:.0f} s ago"
     if len(failures) == 2 and kinds <= {FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND}:
         return BackendState.UNKNOWN, f"healthy, but {failures[0][0]} is {failures[0][1]}; is it a llama-server?"
-    if failures and evidence.router is not None and evidence.router.holds_none:
-        return BackendState.LIVE, _without_model(evidence.router)
+    models: RouterModels | None = state.value(Source.ROUTER)
+    if failures and models is not None and models.holds_none:
+        return BackendState.LIVE, _without_model(models)
     if kinds == {FailureKind.NO_MODEL}:
         return BackendState.LIVE, "a router, and the model that is watched is not in memory; a request for it loads it"
     if failures:
@@ -226,7 +202,7 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
     """Everything derived at monotonic time `now`; `for_rules` leaves out what no rule reads. Nothing is written to the
     state, whose lock the caller holds, but for its `memo`."""
     host = _fresh(state, Source.HOST, now)
-    applies = state.experiments.marks(now, wall)
+    applies = state.experiments.marks(wall)
     alerts = state.alerts.picture()
     paying = speedup.derive(state, now, wall, window_s)
     trial = next(iter(state.value(Source.TRIAL) or ()), None)
@@ -240,11 +216,9 @@ def picture(state: TargetState, now: float, wall: float, window_s: float, *, for
         host=host.value if host is not None and host.status is ReadingStatus.KNOWN else None,
         proxy=_proxy(state, now, wall, window_s),
         applies=applies,
-        experiment=state.experiments.card(applies),
+        experiment=state.experiments.card(wall),
         speedup=paying,
-        views=_views_of_rules(state, now, wall, window_s, paying)
-        if for_rules
-        else _views(state, now, wall, window_s, paying),
+        views=_views(state, now, wall, window_s, paying, for_rules=for_rules),
         delay=state.value(Source.SCHEDULING),
         trial=trial,
         alerts=alerts,
@@ -268,7 +242,7 @@ def _fresh(state: TargetState, source: Source, now: float) -> Reading[Any] | Non
 
 def _backend(state: TargetState, now: float, wall: float, window_s: float) -> BackendPicture:
     signs = _signs(state, now)
-    verdict, reason = judge(_evidence(state, now, signs))
+    verdict, reason = judge(state, now, signs)
     props: Props | None = state.value(Source.PROPS)
     scrape = state.counters.last
     life = state.counters.life
@@ -322,30 +296,6 @@ def _lives(state: TargetState) -> bool:
     """Whether the server's process was there at the last look."""
     latest = state.latest.get(Source.PROCESS)
     return latest is not None and latest.failure is None
-
-
-def _evidence(state: TargetState, now: float, signs: ServerSigns) -> Evidence:
-    good = [
-        state.last_known[source].at
-        for source in (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
-        if source in state.last_known
-    ]
-    models: RouterModels | None = state.value(Source.ROUTER)
-    return Evidence(
-        now=now,
-        health=state.latest.get(Source.HEALTH),
-        metrics=state.latest.get(Source.METRICS),
-        slots=state.latest.get(Source.SLOTS),
-        last_good=max(good, default=None),
-        restarted_at=state.counters.restarted_at,
-        router=models,
-        recovered_at=state.recovered_at,
-        refused_since=max(
-            (at for source, at in state.refused_since.items() if source in (Source.METRICS, Source.SLOTS)), default=None
-        ),
-        starved=signs.starved,
-        signs=signs,
-    )
 
 
 def _rate(samples: Iterable[RateSample], now: float, lifetime: float | None) -> MeasuredFigure:
@@ -456,7 +406,7 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     from specdash.llama.log.safe import safe_sample
 
     pictures = []
-    for view in state.log.storms.view(now):
+    for view in state.log.storms.newest_first:
         known = warning_class(view.warning)
         pictures.append(
             WarningPicture(
@@ -464,12 +414,12 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
                 title=known.title,
                 severity=str(known.severity),
                 count=view.count,
-                per_minute=view.per_minute,
+                per_minute=float(view.per_minute(now)),
                 first_age_s=max(0.0, now - view.first_at),
                 last_age_s=max(0.0, now - view.last_at),
                 sample=safe_sample(view.warning, view.sample),
                 note=known.note,
-                peak_per_minute=view.peak_per_minute,
+                peak_per_minute=float(view.peak_per_minute),
                 slots=view.slots.ids,
                 tasks=view.tasks.ids,
                 tasks_touched=view.tasks_touched,
@@ -493,24 +443,16 @@ def _gpu(state: TargetState, now: float) -> GpuPicture:
     return GpuPicture(reading.value.gpus, str(latest.failure) if latest and failed else None, reading.status)
 
 
-def _views_of_rules(
-    state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture
+def _views(
+    state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture, *, for_rules: bool
 ) -> SpeculationViews:
-    """Those that rules read: the drafter's only where speculation costs, and an alert names what would be better."""
-    found = SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
-    if kind_of(paying) is not VerdictKind.COSTS:
+    """Those of the speculation screen; `paying` is the speed-up of the same moment. Rules read the drafter's only where
+    speculation costs, and an alert names what would be better."""
+    found = SpeculationViews(drafting=drafting.derive(state, wall), router=router.derive(state, now, wall))
+    if for_rules and kind_of(paying) is not VerdictKind.COSTS:
         return found
-    way = checkpoints.derive(state, now, window_s).rollback
-    return replace(found, drafter=drafter.derive(state, now, window_s, paying, way))
-
-
-def _views(state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture) -> SpeculationViews:
-    """Those of the speculation screen; `paying` is the speed-up of the same moment."""
     replays = checkpoints.derive(state, now, window_s)
-    return SpeculationViews(
-        drafting=drafting.derive(state, now, wall),
-        drafter=drafter.derive(state, now, window_s, paying, replays.rollback),
-        checkpoints=replays,
-        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
-        router=router.derive(state, now, wall),
-    )
+    found = replace(found, drafter=drafter.derive(state, now, window_s, paying, replays.rollback))
+    if for_rules:
+        return found
+    return replace(found, checkpoints=replays, prefix_cache=prefix_cache.derive(state, now, wall, window_s))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.changes import ApplyOutcome, ApplyRecord, ApplyStep
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.insight.picture import (
     ENOUGH,
     ApplyMark,
@@ -21,7 +21,7 @@ from specdash.insight.picture import (
     MeasureName,
 )
 from specdash.insight.request import Samples, drafts_of
-from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of
+from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio_of, share
 from specdash.system.text import percent, shortened
 
 if TYPE_CHECKING:
@@ -32,83 +32,12 @@ if TYPE_CHECKING:
     Sides = tuple[tuple[ServedRequest, ...], tuple[ServedRequest, ...]]
 
 
-# What makes a comparison of two sets of requests unfair, in words.
-
 LEAST = 5
 """With fewer requests on a side, their kinds are not compared."""
 TIMES = 2.0
 """Medians of lengths that differ by more make a comparison unfair."""
 BUSY_TIMES = 1.5
 CACHED_APART = 0.25
-
-
-def caveats(measures: Sequence[MeasureComparison], logged: Sides, told: Sides) -> tuple[str, ...]:
-    """Sentences without a full stop, the weightiest first."""
-    sides = logged if min(map(len, logged)) >= min(map(len, told)) else told
-    found = [_contradiction(measures)]
-    if min(map(len, sides)) >= LEAST:
-        found += [
-            _lengths("prompts", sides, lambda request_sample: request_sample.prompt_tokens),
-            _lengths("answers", sides, lambda request_sample: request_sample.decode_tokens),
-            _concurrency(sides),
-            _cache(sides),
-        ]
-    return tuple(text for text in found if text)
-
-
-def busy_slots(samples: Iterable[ServedRequest]) -> float | None:
-    """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
-    spans = sorted((sample.began, sample.ended) for sample in samples if sample.ended > sample.began)
-    if not spans:
-        return None
-    covered, end = 0.0, spans[0][0]
-    for left, right in spans:
-        covered += max(0.0, right - max(left, end))
-        end = max(end, right)
-    return sum(right - left for left, right in spans) / covered
-
-
-def _contradiction(measures: Sequence[MeasureComparison]) -> str:
-    verdicts = {measure.name: measure.verdict for measure in measures}
-    acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
-    if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
-        return f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it"
-    return ""
-
-
-def _lengths(what: str, sides: Sides, length: Callable[[ServedRequest], int | None]) -> str:
-    before, after = (median(length(request_sample) for request_sample in side) for side in sides)
-    if not before or not after or max(before, after) <= TIMES * min(before, after):
-        return ""
-    longer = after > before
-    times = after / before if longer else before / after
-    return f"{what} are {times:.1f}x {'longer' if longer else 'shorter'} after ({before:.0f}, then {after:.0f} tokens)"
-
-
-def _concurrency(sides: Sides) -> str:
-    before, after = (busy_slots(side) for side in sides)
-    if before is None or after is None or max(before, after) <= BUSY_TIMES * min(before, after):
-        return ""
-    return f"{before:.1f} requests ran at a time before, {after:.1f} after"
-
-
-def _cache(sides: Sides) -> str:
-    before, after = (_cached_share(side) for side in sides)
-    if before is None or after is None or abs(before - after) <= CACHED_APART:
-        return ""
-    return f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
-
-
-def _cached_share(samples: Iterable[ServedRequest]) -> float | None:
-    known = [
-        (sample.cached_tokens, sample.prompt_tokens)
-        for sample in samples
-        if sample.cached_tokens is not None and sample.prompt_tokens
-    ]
-    total = sum(prompt for _, prompt in known)
-    return sum(cached for cached, _ in known) / total if total else None
-
-
 BACK_S = 1800.0
 """How far back requests count as before."""
 LATE_S = 0.3
@@ -233,75 +162,47 @@ _KINDS = (
     _Kind(MeasureName.PREFILL, lambda sample: sample.prefill_rate),
     _Kind(MeasureName.TTFT, lambda sample: sample.ttft_s, is_more_better=False),
 )
-RequestsOfSides = tuple[tuple["ServedRequest", ...], tuple["ServedRequest", ...]]
-"""Requests before and after."""
 LOG, EVENTS = "log", "proxy events"
 
 
-def compare(logged: RequestsOfSides, told: RequestsOfSides) -> tuple[MeasureComparison, ...]:
+def compare(logged: Sides, told: Sides) -> tuple[MeasureComparison, ...]:
     """All measures, each from the better source: the log, or the proxy's events."""
     return tuple(_measure(kind, logged, told) for kind in _KINDS)
 
 
-def _measure(kind: _Kind, logged: RequestsOfSides, told: RequestsOfSides) -> MeasureComparison:
-    is_ttft = kind.name is MeasureName.TTFT
-    sources = [(LOG if not is_ttft else "log: prompt time", logged), (EVENTS, told)]
-    if is_ttft:
-        sources.reverse()
-    counted = [(name, _known(kind, sides[0]), _known(kind, sides[1])) for name, sides in sources]
+def _measure(kind: _Kind, logged: Sides, told: Sides) -> MeasureComparison:
+    sources = [(LOG, logged), (EVENTS, told)]
+    if kind.name is MeasureName.TTFT:
+        sources = [(EVENTS, told), ("log: prompt time", logged)]
+    counted = [(name, _known(kind, before), _known(kind, after)) for name, (before, after) in sources]
     # The first source that suffices, else the one that is nearest to it.
     name, before, after = max(counted, key=lambda pair: min(len(pair[1]), len(pair[2]), ENOUGH))
     if not before and not after:
         name, before, after = max(counted, key=lambda pair: len(pair[1]) + len(pair[2]))
-    if kind.name is MeasureName.ACCEPTANCE:
-        return _judged(kind, name, (before, after), _ratio)
-    return _judged(kind, name, (before, after), _median)
+    is_relative = kind.name is not MeasureName.ACCEPTANCE
+    measure = MeasureComparison(kind.name, name, _side(kind, before), _side(kind, after), is_relative)
+    if measure.before.value is None or measure.after.value is None:
+        return measure
+    shown = expm1 if is_relative else float
+    apart: Callable[[float, float], float] = (lambda old, new: log(new / old)) if is_relative else (lambda a, b: b - a)
+    if min(len(before), len(after)) < ENOUGH:
+        return replace(measure, change=shown(apart(measure.before.value, measure.after.value)))
+    found = difference(_resampled(kind, before), _resampled(kind, after), apart)
+    least = log(1 + LEAST_CHANGE) if is_relative else LEAST_POINTS
+    verdict = ExperimentVerdict.UNCLEAR
+    if abs(found.value) >= least and (found.low > 0 or found.high < 0):
+        verdict = ExperimentVerdict.BETTER if (found.value > 0) is kind.is_more_better else ExperimentVerdict.WORSE
+    return replace(measure, change=shown(found.value), low=shown(found.low), high=shown(found.high), verdict=verdict)
 
 
 def _known(kind: _Kind, samples: Iterable[ServedRequest]) -> list[ServedRequest]:
     return [sample for sample in samples if kind.value(sample) is not None]
 
 
-def _ratio(samples: Sequence[ServedRequest], values: Sequence[float]) -> Resampled:
-    del values
-    return ratio_of([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples])
-
-
-def _median(samples: Sequence[ServedRequest], values: Sequence[float]) -> Resampled:
-    del samples
-    return median_of(values)
-
-
-def _points(before: float, after: float) -> float:
-    return after - before
-
-
-def _log_ratio(before: float, after: float) -> float:
-    return log(after / before)
-
-
-def _judged(
-    kind: _Kind,
-    source: str,
-    sides: tuple[list[ServedRequest], list[ServedRequest]],
-    estimate: Callable[[Sequence[ServedRequest], Sequence[float]], Resampled],
-) -> MeasureComparison:
-    is_relative = kind.name is not MeasureName.ACCEPTANCE
-    before, after = (_side(kind, samples) for samples in sides)
-    measure = MeasureComparison(kind.name, source, before, after, is_relative)
-    if before.value is None or after.value is None:
-        return measure
-    shown = expm1 if is_relative else float
-    apart = _log_ratio if is_relative else _points
-    if min(before.count, after.count) < ENOUGH:
-        return replace(measure, change=shown(apart(before.value, after.value)))
-    old, new = (estimate(samples, [kind.value(sample) or 0.0 for sample in samples]) for samples in sides)
-    found = difference(old, new, apart)
-    least = log(1 + LEAST_CHANGE) if is_relative else LEAST_POINTS
-    verdict = ExperimentVerdict.UNCLEAR
-    if abs(found.value) >= least and (found.low > 0 or found.high < 0):
-        verdict = ExperimentVerdict.BETTER if (found.value > 0) is kind.is_more_better else ExperimentVerdict.WORSE
-    return replace(measure, change=shown(found.value), low=shown(found.low), high=shown(found.high), verdict=verdict)
+def _resampled(kind: _Kind, samples: Sequence[ServedRequest]) -> Resampled:
+    if kind.name is MeasureName.ACCEPTANCE:
+        return ratio_of([(sample.draft_accepted or 0, sample.draft_generated or 1) for sample in samples])
+    return median_of([kind.value(sample) or 0.0 for sample in samples])
 
 
 def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
@@ -314,45 +215,80 @@ def _side(kind: _Kind, samples: Sequence[ServedRequest]) -> ExperimentSide:
     return ExperimentSide(len(values), middle, quantile(values, 0.25), quantile(values, 0.75))
 
 
-class _Kept(Struct):
-    """The requests of one apply so far: what the bounded store of samples has dropped stays here."""
+def caveats(measures: Sequence[MeasureComparison], logged: Sides, told: Sides) -> tuple[str, ...]:
+    """What makes the comparison unfair, in sentences without a full stop, the weightiest first."""
+    verdicts = {measure.name: measure.verdict for measure in measures}
+    acceptance, decode = verdicts.get(MeasureName.ACCEPTANCE), verdicts.get(MeasureName.DECODE)
+    found = []
+    if {acceptance, decode} == {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}:
+        found.append(f"acceptance got {acceptance} and decode {decode}: speed counts, acceptance only explains it")
+    sides = logged if min(map(len, logged)) >= min(map(len, told)) else told
+    return (*found, *_differences(sides)) if min(map(len, sides)) >= LEAST else tuple(found)
 
-    apply: tuple[int, float]
-    logged: RequestsOfSides = ((), ())
-    told: RequestsOfSides = ((), ())
+
+def _differences(sides: Sides) -> Iterable[str]:
+    """In what the requests of the two sides differ."""
+    lengths: tuple[tuple[str, Callable[[ServedRequest], int | None]], ...] = (
+        ("prompts", lambda request: request.prompt_tokens),
+        ("answers", lambda request: request.decode_tokens),
+    )
+    for what, length in lengths:
+        before, after = (median(length(request) for request in side) for side in sides)
+        if before and after and max(before, after) > TIMES * min(before, after):
+            times, how = (after / before, "longer") if after > before else (before / after, "shorter")
+            yield f"{what} are {times:.1f}x {how} after ({before:.0f}, then {after:.0f} tokens)"
+    before, after = (_at_once(side) for side in sides)
+    if before and after and max(before, after) > BUSY_TIMES * min(before, after):
+        yield f"{before:.1f} requests ran at a time before, {after:.1f} after"
+    before, after = (_cached_share(side) for side in sides)
+    if before is not None and after is not None and abs(before - after) > CACHED_APART:
+        yield f"the prompt cache gave {percent(before)} of the prompt tokens before, {percent(after)} after"
+
+
+def _at_once(samples: Iterable[ServedRequest]) -> float | None:
+    """How many requests ran at a time, on average over the time in which any ran; None without one that took time."""
+    spans = sorted((sample.began, sample.ended) for sample in samples if sample.ended > sample.began)
+    if not spans:
+        return None
+    covered, end = 0.0, spans[0][0]
+    for left, right in spans:
+        covered += max(0.0, right - max(left, end))
+        end = max(end, right)
+    return sum(right - left for left, right in spans) / covered
+
+
+def _cached_share(samples: Iterable[ServedRequest]) -> float | None:
+    known = [one for one in samples if one.cached_tokens is not None and one.prompt_tokens]
+    return share(sum(one.cached_tokens or 0 for one in known), sum(one.prompt_tokens or 0 for one in known))
+
+
+class _Kept(Struct):
+    """The requests of one change so far: what the bounded store of samples has dropped stays here."""
+
+    record: ApplyRecord
+    logged: Sides = ((), ())
+    told: Sides = ((), ())
     """Within the spans, cold ones and those of breaks included."""
-    fair: tuple[RequestsOfSides, RequestsOfSides] | None = None
+    fair: tuple[Sides, Sides] | None = None
     """What was compared."""
-    seen: tuple[int, int] = (-1, -1)
     measures: tuple[MeasureComparison, ...] = ()
     caveats: tuple[str, ...] = ()
 
 
 class Experiments:
-    """The applies of one target and the comparison of the newest. Recomputed only after new requests or applies."""
+    """The applies of one target, and the comparison of the newest of them or of a later restart with another build.
+    Recomputed only after new requests or applies."""
 
     def __init__(self) -> None:
         self.samples = Samples()
-        self._records: tuple[ApplyRecord, ...] = ()
-        self._static: tuple[tuple[ApplyRecord, float, str], ...] = ()
-        """Each apply with its Unix time and text."""
-        self._moments: dict[tuple[int, float], float] = {}
-        """When each apply was, on the monotonic clock: fixed at first sight, so that a chart's marker stands still."""
-        self._kept: _Kept | None = None
-        self._version = 0
-
-    @property
-    def records(self) -> tuple[ApplyRecord, ...]:
+        self.records: tuple[ApplyRecord, ...] = ()
         """All applies there are, oldest first."""
-        return self._records
+        self._kept: _Kept | None = None
+        self._seen: tuple[object, ...] = ()
 
     def set_records(self, records: tuple[ApplyRecord, ...]) -> None:
         """All applies there are, oldest first."""
-        self._records = records
-        self._static = tuple((record, restarted_at(record), short_text(record)) for record in records)
-        known = {(record.number, record.at) for record in records}
-        self._moments = {key: at for key, at in self._moments.items() if key in known}
-        self._version += 1
+        self.records = records
 
     def settle(self, now: float, wall: float) -> None:
         """Date what came since the last look, and compare it; `now` and `wall` are one moment.
@@ -360,35 +296,29 @@ class Experiments:
         The caller looks soon after it came, so that a clock that is set or a machine that sleeps moves nothing.
         """
         self.samples.date(now, wall)
-        for record, at, _ in self._static:
-            self._moments.setdefault((record.number, record.at), now - wall + at)
-        index = subject(self._records)
+        seen = (self.records, self.samples, self.samples.version)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        rebuilt = _rebuilt(self.samples.rebuilt, self.records)
+        records = tuple(sorted((*self.records, *rebuilt), key=restarted_at)) if rebuilt else self.records
+        index = subject(records)
         if index is None:
             return
-        record = self._records[index]
-        if self._kept is None or self._kept.apply != (record.number, record.at):
-            self._kept = _Kept((record.number, record.at))
-        seen = (self._version, self.samples.version)
-        if self._kept.seen != seen:
-            self._kept.seen = seen
-            self._compare(self._kept, spans(self._records, index))
+        if self._kept is None or self._kept.record != records[index]:
+            self._kept = _Kept(records[index])
+        self._compare(self._kept, spans(records, index))
 
-    def marks(self, now: float, wall: float) -> tuple[ApplyMark, ...]:
-        """All applies, oldest first; `now` and `wall` are one moment."""
-        moment = self._moments.get
-        return tuple(
-            ApplyMark(record, max(0.0, now - moment((record.number, record.at), now - wall + at)), at, text)
-            for record, at, text in self._static
-        )
+    def marks(self, wall: float) -> tuple[ApplyMark, ...]:
+        """All applies, oldest first, as of Unix time `wall`."""
+        return tuple(_mark(record, wall) for record in self.records)
 
-    def card(self, marks: Sequence[ApplyMark]) -> ExperimentCard | None:
-        """The comparison for the newest apply that changed something, as of the last `settle`; `marks` are those of
-        this moment."""
-        index = subject(self._records)
+    def card(self, wall: float) -> ExperimentCard | None:
+        """The comparison for the newest change, as of the last `settle`."""
         kept = self._kept
-        if index is None or kept is None:
+        if kept is None or (kept.record.number and kept.record not in self.records):
             return None
-        return ExperimentCard(marks[index], kept.measures, kept.caveats)
+        return ExperimentCard(_mark(kept.record, wall), kept.measures, kept.caveats)
 
     def _compare(self, kept: _Kept, both: tuple[SideSpan, SideSpan]) -> None:
         kept.logged = _gathered(both, kept.logged, self.samples.logged)
@@ -400,13 +330,31 @@ class Experiments:
             kept.caveats = caveats(kept.measures, *fair)
 
 
-def _gathered(
-    both: tuple[SideSpan, SideSpan], kept: RequestsOfSides, samples: Iterable[ServedRequest]
-) -> RequestsOfSides:
-    """The requests nearest to the apply on each side, of those kept and those that came."""
+def _mark(record: ApplyRecord, wall: float) -> ApplyMark:
+    at = restarted_at(record)
+    return ApplyMark(record, max(0.0, wall - at), at, short_text(record))
+
+
+def _rebuilt(
+    found: tuple[ServedRequest, ServedRequest] | None, records: Sequence[ApplyRecord]
+) -> tuple[ApplyRecord, ...]:
+    """A restart whose build changed, between these two requests, as if it had been an apply: number 0. None where an
+    apply was what restarted it."""
+    if found is None:
+        return ()
+    last, first = found
+    if any(record.outcome in _CHANGED and last.ended <= record.ended_at <= first.ended for record in records):
+        return ()
+    change = Change(Role.BACKEND, "build", last.build, first.build)
+    at = min(last.ended, first.began)
+    return (ApplyRecord(0, at, max(at, first.began - 2 * LATE_S), ApplyKind.APPLY, ApplyOutcome.APPLIED, (change,)),)
+
+
+def _gathered(both: tuple[SideSpan, SideSpan], kept: Sides, samples: Iterable[ServedRequest]) -> Sides:
+    """The requests nearest to the change on each side, of those kept and those that came."""
     every = {id(request_sample): request_sample for side in (*kept, samples) for request_sample in side}.values()
     return tuple(both[0].within(every)[-2 * MOST :]), tuple(both[1].within(every)[: 2 * MOST])
 
 
-def _fair(both: tuple[SideSpan, SideSpan], sides: RequestsOfSides, late_s: float) -> RequestsOfSides:
+def _fair(both: tuple[SideSpan, SideSpan], sides: Sides, late_s: float) -> Sides:
     return both[0].fair(sides[0], late_s)[-MOST:], both[1].fair(sides[1], late_s)[:MOST]

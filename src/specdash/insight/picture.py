@@ -1,7 +1,8 @@
 """The one picture: all derived values of a target at one moment. Frozen data; the screen, the snapshot and the rules
 read it.
 
-Rates are tokens per second, fractions 0 to 1, sizes bytes, times seconds. None is unknown, never zero.
+Rates are tokens per second, fractions 0 to 1, sizes bytes or MiB where named so, durations and ages seconds, moments
+Unix time; positions of a draft count from 0. None is unknown, never zero.
 """
 
 from __future__ import annotations
@@ -22,13 +23,10 @@ if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
     from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
-    from specdash.core.speculation import MemoryKind, Rollback
+    from specdash.core.speculation import MemoryKind, PublishedAcceptance, Rollback
     from specdash.insight.progress import SlotSigns
     from specdash.insight.proxy.read_again import ReadAgainSum
     from specdash.insight.request import ServedRequest
-
-
-# The alerts' part of the picture. Frozen data.
 
 
 class AlertsPicture(Struct, frozen=True):
@@ -48,11 +46,6 @@ class AlertsPicture(Struct, frozen=True):
     """Rules that are judged now: neither among those, nor switched off."""
 
 
-# What is particular to the drafter in force, as the picture has it: types only.
-#
-# Positions count from 0. Rates are tokens per second, fractions 0 to 1, sizes MiB where named so, times seconds.
-
-
 class DraftingPicture(Struct, frozen=True):
     """Did it really speculate? `because` is one sentence; `fix` the next step, "" where none is needed."""
 
@@ -61,17 +54,6 @@ class DraftingPicture(Struct, frozen=True):
     fix: str = ""
     checked_age_s: float | None = None
     """Age of the check at the start; None when there was none."""
-
-
-class ReferenceCurve(Struct, frozen=True):
-    """A published acceptance per position. `source` names the publication."""
-
-    name: str
-    source: str
-    per_position: tuple[float, ...]
-    """Empty where only means were published."""
-    mean_accepted_length: float | None = None
-    acceptance: float | None = None
 
 
 class PositionBin(Struct, frozen=True):
@@ -105,7 +87,7 @@ class DrafterPicture(Struct, frozen=True):
     """The positions one by one up to 16 of them, else in bins that double."""
     steps: float | None = None
     """Verification steps that they rest on."""
-    references: tuple[ReferenceCurve, ...] = ()
+    references: tuple[PublishedAcceptance, ...] = ()
     """Published curves of the same type."""
     acceptance: float | None = None
     """Accepted over drafted tokens, on the same basis."""
@@ -140,7 +122,7 @@ class CheckpointCounts(Struct, frozen=True):
 
 
 class ReplayFigures(Struct, frozen=True):
-    """What replays cost over some time. See `CheckpointsPicture`."""
+    """What replays cost over some time."""
 
     basis: str = ""
     """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
@@ -162,7 +144,7 @@ class ReplayFigures(Struct, frozen=True):
     """Tokens per decode call, replays counted: the honest gain."""
 
 
-class CheckpointsPicture(Struct, frozen=True):
+class CheckpointsPicture(ReplayFigures, Struct, frozen=True):
     """How rejected tokens are taken back, and what that costs: over the window unless stated otherwise, and since the
     server's start where the window has no step."""
 
@@ -178,15 +160,6 @@ class CheckpointsPicture(Struct, frozen=True):
     """Prompts that were processed from the start again for want of a checkpoint, by the server that writes the log."""
     held: bool = False
     """The figures are since the server's start, for the window has no step."""
-    basis: str = ""
-    """From what they are: see `ReplayFigures`, which has the meaning of all of them."""
-    steps: int = 0
-    replays: int = 0
-    replayed_tokens: int | None = None
-    lost_s: float | None = None
-    lost_share: float | None = None
-    mean_accepted_length: float | None = None
-    effective_length: float | None = None
     lifetime: ReplayFigures = ReplayFigures()
     """The same since the server's start."""
     verdict: str = ""
@@ -307,11 +280,6 @@ class SpeculationViews(Struct, frozen=True):
     router: RouterPicture = field(default_factory=RouterPicture)
 
 
-# Whether speculation pays, as the picture has it: types only. Method and limits: docs/speedup.md.
-#
-# Rates are tokens per second, fractions 0 to 1, moments Unix time. None is unknown, never zero.
-
-
 class Basis(StrEnum):
     """What the figure rests on."""
 
@@ -332,7 +300,7 @@ class Paying(StrEnum):
 
 
 class GroupFigures(Struct, frozen=True):
-    """One group of requests: a bucket of context lengths, a phase of the work, a stretch of the answers."""
+    """One group of requests: a bucket of context lengths, or a phase of the work."""
 
     name: str
     requests: int
@@ -366,8 +334,6 @@ class SpeedUpNeed(StrEnum):
     REQUESTS = "more requests"
     BASELINE = "a new baseline"
     """The one there is wide itself, or old."""
-    QUIET = "a quieter machine"
-    """Other programs use its CPUs."""
 
 
 class SpeedUpPicture(Struct, frozen=True):
@@ -384,8 +350,6 @@ class SpeedUpPicture(Struct, frozen=True):
     requests: int = 0
     """Finished requests that it rests on."""
     need: SpeedUpNeed = SpeedUpNeed.REQUESTS
-    others: float | None = None
-    """Share of the CPUs that other programs take, where that is more than at the baseline and so no figure holds."""
     baseline: Baseline | None = None
     """The recorded one nearest to them."""
     decode_rate: float | None = None
@@ -402,18 +366,11 @@ class SpeedUpPicture(Struct, frozen=True):
     """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
     by_context: tuple[GroupFigures, ...] = ()
     """By context length at the request's end, shortest first."""
-    by_generated: tuple[GroupFigures, ...] = ()
-    """By how far the answer had come, from verification steps (LLAMA_TRACE=1), shortest first; `requests` counts the
-    answers that got there."""
     by_phase: tuple[GroupFigures, ...] = ()
     """By kind of work."""
     by_type: tuple[TypeFigures, ...] = ()
     """Per speculative implementation, in their order of priority; empty where the log does not tell."""
 
-
-# Applies and the before/after card as the picture has them: types only. Meaning and method: docs/experiments.md.
-#
-# Rates are tokens per second, fractions 0 to 1, times seconds, moments Unix time. None is unknown, never zero.
 
 ENOUGH = 12
 """Requests that each side needs before a difference is reported."""
@@ -427,6 +384,11 @@ class ApplyMark(Struct, frozen=True):
     wall: float
     text: str
     """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
+
+    @property
+    def name(self) -> str:
+        """`apply 7`; `restart` of one whose build changed, which no apply was."""
+        return f"{self.record.kind} {self.record.number}" if self.record.number else "restart"
 
 
 class MeasureName(StrEnum):
@@ -491,11 +453,6 @@ class ExperimentCard(Struct, frozen=True):
     caveats: tuple[str, ...] = ()
     """What makes the comparison unfair, in sentences without a full stop."""
 
-
-# The proxy's part of the picture, and what can be computed of one request or session. Frozen data, pure functions.
-#
-# Rates are tokens per second, fractions 0 to 1, durations and ages seconds, moments Unix time. None is unknown, never
-# 0.
 
 NAME_PROXY = "start specdash with --proxy-url http://127.0.0.1:4000, and --proxy-log FILE for its events"
 HOW_TO = f"no proxy: {NAME_PROXY}"

@@ -5,9 +5,8 @@ request shorter than the polling interval shows up only in the counters, whose t
 that times the mean number of busy slots is the same aggregate. Idle time never enters: a rate is a speed, not a
 utilisation.
 
-/metrics and /slots are never of one moment, nor are the totals within one scrape: a request may be over in one of them
-and not in the other, and totals are printed with six digits. So a figure is given only where that cannot change it by
-more than `MOST_ERROR` and `MOST_SKEW`, and never one that no server can reach (`core.token_speed`, `most_per_decode`).
+Totals are printed with six digits and move one after the other when a request ends. So a figure is given only where
+that cannot change it by more than `MOST_ERROR`, and never one that no server can reach.
 """
 
 from __future__ import annotations
@@ -22,26 +21,17 @@ from specdash.insight.log.counter_log import delta
 from specdash.insight.speculation.acceptance import between, rounding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from specdash.core.proxy_events import SpeedLimits
     from specdash.core.readings import Counters, Slots, Source
     from specdash.insight.log.counter_log import Scrape
 
 
-IDLE_POINT_FRESH_S = 4.0
 LEAST_APART_S = 0.2
 """Two looks at /slots that follow each other closer, because one was answered late, say nothing of a speed."""
 LEAST_CALLS = 10
 """Decode calls below which tokens per decode are unknown."""
 MOST_ERROR = 0.1
 """Share of a figure by which rounding may change it."""
-MOST_SKEW = 0.5
-"""The same of tokens under way, at worst: mostly it is far less, and a busy server has no better moments."""
-SPEED_ERROR = 0.25
-"""By how much a slot may have been faster or slower since the last look at it."""
-SLOTS_FRESH_S = 3.0
-"""Older slots say nothing of what is in flight."""
 
 
 class RateSample(Struct, frozen=True):
@@ -131,105 +121,25 @@ def lifetime_rates(first: Counters, last: Counters) -> tuple[float | None, float
     )
 
 
-class GainPoint(Struct, frozen=True):
-    """A scrape with the tokens that requests under way had generated then, and by how many that may be off."""
+def tokens_per_decode(first: Scrape, last: Scrape, longest_draft: int | None) -> float | None:
+    """Generated tokens per slot and target decode call, of requests that ended between two scrapes: the gain of
+    speculation; None where the totals do not tell.
 
-    scrape: Scrape
-    in_flight: float
-    error: float
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether everything that was generated is in the totals: the server rested."""
-        return self.error == 0
-
-
-def gain_point(
-    scrape: Scrape, before: Scrape | None, slots: tuple[float, Slots] | None, rates: Mapping[int, float]
-) -> GainPoint:
-    """The point of a scrape. `before` is the scrape before it, `slots` the last look at the slots with its time, and
-    `rates` the tokens per second of each."""
-    totals = scrape.counters
-    if before is None:
-        return GainPoint(scrape, 0, inf)
-    earlier = before.counters
-    if totals.requests_processing == 0:
-        # While a request ends its totals move one after the other: rest is what two scrapes agree on, and what came
-        # since the one before may be in one of them only.
-        ended = delta(earlier.predicted_tokens, totals.predicted_tokens) or 0.0
-        called = delta(earlier.decode_calls, totals.decode_calls) or 0.0
-        return GainPoint(scrape, 0, max(ended, called, float(earlier.requests_processing != 0)))
-    if slots is None or not 0 <= scrape.at - slots[0] < SLOTS_FRESH_S:
-        return GainPoint(scrape, 0, inf)
-    at_work = [slot for slot in slots[1].slots if slot.is_processing]
-    known = sum(slot.n_decoded or 0 for slot in at_work)
-    since = sum(rates.get(slot.id, 0.0) for slot in at_work) * (scrape.at - slots[0])
-    # Of a slot that was seen once only it is not known how fast it is: what came since may be as much again.
-    error = max(1.0, SPEED_ERROR * since) + sum(slot.n_decoded or 0 for slot in at_work if slot.id not in rates)
-    if totals.predicted_tokens != earlier.predicted_tokens or before.at > slots[0]:
-        # Some of these requests may have ended since: then the totals have their tokens already.
-        error += known
-    return GainPoint(scrape, known + since, error)
-
-
-def tokens_per_decode(points: Sequence[GainPoint], longest_draft: int | None, slots: int | None = None) -> float | None:
-    """Generated tokens per slot and target decode call over some time: the live gain of speculation; None where the
-    points do not tell.
-
-    The server drafts at most `longest_draft` tokens in `slots` slots, None where that is not known. Prompt batches and
-    checkpoint replays cost decode calls too and lower the figure, which is what they do to the user.
+    Every decode call brings one token beside those accepted, a replay too. The server drafts at most `longest_draft`
+    tokens, None where that is not known.
     """
-    bounds = _gain_bounds(points)
-    if bounds is None:
+    drafted = between(first, last)
+    generated = delta(first.counters.predicted_tokens, last.counters.predicted_tokens)
+    if drafted is None or drafted.steps is None or not generated:
         return None
-    first, last = bounds
-    a, b = first.scrape.counters, last.scrape.counters
-    generated = (delta(a.predicted_tokens, b.predicted_tokens) or 0.0) + last.in_flight - first.in_flight
-    busy = mean_busy_slots(a, b, slots)
-    calls = (b.decode_calls or 0.0) - (a.decode_calls or 0.0)
-    error = first.error + last.error + rounding(b.predicted_tokens)
-    if busy is None or generated <= 0 or error > MOST_SKEW * generated:
+    calls = generated - drafted.accepted
+    # Fewer calls than verification steps: one total was read before another one of the same request moved.
+    if calls < drafted.steps * (1 - MOST_ERROR) or calls < max(
+        LEAST_CALLS, rounding(last.counters.predicted_tokens) / MOST_ERROR
+    ):
         return None
-    value, most = generated / (calls * busy), most_per_decode(bounds, longest_draft)
-    # A little more is the error that is allowed; much more is no measurement.
-    return min(value, most) if value <= most * (1 + MOST_ERROR) + error / (calls * busy) else None
-
-
-def most_per_decode(bounds: tuple[GainPoint, GainPoint], longest_draft: int | None) -> float:
-    """What a slot can gain by a decode call at most: one token, and what of its draft was accepted."""
-    first, last = bounds
-    most = 1.0 + longest_draft if longest_draft is not None else inf
-    drafted = between(first.scrape, last.scrape)
-    if drafted is not None and drafted.steps is not None and first.is_exact and last.is_exact:
-        most = min(most, drafted.mean_accepted_length or 1.0)
-    return most
-
-
-def _gain_bounds(points: Sequence[GainPoint]) -> tuple[GainPoint, GainPoint] | None:
-    """The two points to take tokens per decode between: exact ones where there are, else those that are off by the
-    least, the farther apart the better."""
-    exact = [point for point in points if point.is_exact]
-    if _reach(exact, points[-1]) and _tell(exact[0], exact[-1]):
-        return exact[0], exact[-1]
-    known = [point for point in points if point.error < inf]
-    if not _reach(known, points[-1]):
-        return None
-    half = len(known) // 2
-    first = min(known[:half], key=lambda point: (point.error, point.scrape.at))
-    last = min(known[half:], key=lambda point: (point.error, -point.scrape.at))
-    return (first, last) if _tell(first, last) else None
-
-
-def _reach(chosen: Sequence[GainPoint], newest: GainPoint) -> bool:
-    """Whether there are two, and the last of them is fresh."""
-    return len(chosen) >= 2 and newest.scrape.at - chosen[-1].scrape.at <= IDLE_POINT_FRESH_S
-
-
-def _tell(first: GainPoint, last: GainPoint) -> bool:
-    before, after = first.scrape.counters.decode_calls, last.scrape.counters.decode_calls
-    if before is None or after is None or last.scrape.counters.predicted_tokens is None:
-        return False
-    return after - before >= max(LEAST_CALLS, rounding(after) / MOST_ERROR)
+    value, most = generated / calls, 1.0 + longest_draft if longest_draft is not None else inf
+    return value if 1.0 <= value <= most else None
 
 
 def _rate(

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     AcceptancePerPosition,
@@ -35,7 +36,7 @@ from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, speed, t
 from specdash.core.readings import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from typing import Any
 
     from specdash.core.proxy_events import RequestEvent
@@ -333,7 +334,7 @@ def of_event(event: RequestEvent) -> ServedRequest:
         source=Source.PROXY_EVENTS,
         session=event.session or None,
         purpose=_purpose(event),
-        told_ttft_s=told_ttft(event),
+        told_ttft_s=event.ttft_s if 0.0 < (event.ttft_s or 0.0) < inf else None,
         told_rates=rates,
         changed=event.changed,
         changed_at=event.changed_at,
@@ -341,11 +342,6 @@ def of_event(event: RequestEvent) -> ServedRequest:
         began=event.at,
         ended=event.at + (event.duration_s or 0.0),
     )
-
-
-def told_ttft(event: RequestEvent) -> float | None:
-    """Seconds until the client had the first token, where the proxy tells them."""
-    return event.ttft_s if event.ttft_s is not None and 0.0 < event.ttft_s < inf else None
 
 
 def _purpose(event: RequestEvent) -> RequestPurpose | None:
@@ -384,6 +380,8 @@ class Samples:
         """When requests of the log were cancelled, because their client left or gave up; Unix times."""
         self.version = 0
         """Grows whenever a sample came."""
+        self.rebuilt: tuple[ServedRequest, ServedRequest] | None = None
+        """The last request of a server and the first of the next one, where that is of another build."""
         self._undated: deque[tuple[float, ServedRequest]] = deque(maxlen=KEPT)
 
     def add_logged(self, ended: float, request: ServedRequest) -> None:
@@ -427,6 +425,9 @@ class Samples:
                 self.left.append(at + wall - now)
                 continue
             request.date(at + wall - now)
+            before = self.logged[-1] if self.logged else None
+            if before is not None and before.build and request.build and before.build != request.build:
+                self.rebuilt = (before, request)
             self.logged.append(request)
             self.version += 1
 
@@ -442,55 +443,48 @@ _MAX_OPEN = 1024
 _MAX_ENDED = 256
 
 
-class _Open(Struct):
-    request: ServedRequest
-    released: bool = False
+_COPIED: dict[type[LogFact], tuple[tuple[str, str], ...]] = {
+    PromptStarted: (("prompt_total_tokens", "prompt_tokens"),),
+    PromptReused: (("prompt_cached", "cached_tokens"),),
+    PrefillProgress: (),
+    DecodeProgress: (("decode_tokens_seen", "n_decoded"),),
+    PromptTiming: (("prompt_ms", "ms"), ("processed_tokens", "tokens")),
+    DecodeTiming: (("decode_ms", "ms"), ("decode_tokens", "tokens")),
+    TotalTiming: (("total_ms", "ms"),),
+    RequestAcceptance: (
+        ("draft_generated", "generated"),
+        ("draft_accepted", "accepted"),
+        ("mean_accepted_length", "mean_accepted_length"),
+        ("acceptance_per_position", "per_position"),
+    ),
+    AcceptancePerPosition: (("acceptance_per_position", "rates"),),
+}
+"""Which fields of a request have which fields of a fact about it, where those are known."""
+_ONCE = frozenset({"prompt_ms", "decode_ms", "total_ms", "draft_generated"})
+"""Of a line that comes once: what has it already is another request."""
+_EARLY = PromptStarted | PromptReused | PrefillProgress | DecodeProgress
+"""From before a request's timings: what has timings already is another one."""
 
 
 class RequestAssembler:
-    """Consumes facts in the order of the log, and gives back requests as they end.
-
-    Builds until 2025 print a request's timings after its release, later ones before; so a release without timings ends
-    a request only once the slot goes on to something else, or when it was cancelled or failed.
-    """
+    """Consumes facts in the order of the log, and gives back requests as they end."""
 
     def __init__(self, instance: int = 1, port: int | None = None) -> None:
         self._port = port
         self.instance = instance
         """Which start of the server writes now."""
         self._build: str | None = None
-        self._open: dict[int | None, _Open] = {}
+        self._open: dict[int | None, ServedRequest] = {}
+        """By slot; None for timings that name no slot."""
         self._ended: deque[int | None] = deque(maxlen=_MAX_ENDED)
         self._selections: dict[int, SlotSelected] = {}
         """How slots were picked whose tasks have not begun yet."""
         self._done: list[ServedRequest] = []
-        self._handlers: dict[type[LogFact], Callable[[Any], None]] = {
-            TaskLaunched: self._launched,
-            SlotSelected: self._selected,
-            PromptStarted: self._prompt_started,
-            CheckpointEvent: self._checkpoint,
-            PromptReused: self._prompt_reused,
-            PrefillProgress: self._prefill,
-            DecodeProgress: self._decode,
-            VerificationSteps: self._steps,
-            PromptTiming: self._prompt_timing,
-            DecodeTiming: self._decode_timing,
-            TotalTiming: self._total_timing,
-            RequestAcceptance: self._acceptance,
-            AcceptancePerPosition: self._per_position,
-            TaskReleased: self._released,
-            TaskCancelled: self._cancelled,
-            TaskFailed: self._failed,
-            ServerEvent: self._event,
-        }
 
     def feed(self, facts: Iterable[LogFact]) -> list[ServedRequest]:
         """Take facts in; give the requests that ended, in the order in which they did."""
-        find = self._handlers.get
         for fact in facts:
-            handler = find(type(fact))
-            if handler is not None:
-                handler(fact)
+            self._take(fact)
         done, self._done = self._done, []
         return done
 
@@ -500,147 +494,54 @@ class RequestAssembler:
             self._end(key)
         return self.feed(())
 
-    def _find(self, fact: Any) -> _Open:
-        """The open request that the fact is about; another request of the slot ends with it."""
-        key = fact.slot
-        known = self._open.get(key)
-        if known is not None:
-            if known.request.task == fact.task:
-                return known
-            self._end(key)
-        elif len(self._open) >= _MAX_OPEN:
-            self._end(next(iter(self._open)))
-        # Timings without a header are one block: they end where a slot has its say.
-        self._end(None)
-        known = _Open(ServedRequest(fact.slot, fact.task, self._port, self.instance, self._build))
-        self._open[key] = known
-        return known
+    def _take(self, fact: LogFact) -> None:
+        match fact:
+            case VerificationSteps():
+                self._of(fact).steps += DraftTally.of_steps(fact)
+            case SlotSelected():
+                known = self._open.get(fact.slot)
+                if known is not None and known.finished:
+                    self._end(fact.slot)
+                if len(self._selections) >= _MAX_OPEN:
+                    self._selections.clear()
+                self._selections[fact.slot] = fact
+            case TaskLaunched():
+                self._launched(fact)
+            case CheckpointEvent(action="full_reprocess") if fact.slot in self._open:
+                self._open[fact.slot].no_checkpoint = True
+            case TaskReleased():
+                self._released(fact)
+            case TaskCancelled():
+                self._stopped(fact, None)
+            case TaskFailed():
+                self._stopped(fact, fact.error)
+            case ServerEvent():
+                self._event(fact)
+            case _ if (copied := _COPIED.get(type(fact))) is not None:
+                self._copy(fact, copied)
 
-    def _early(self, fact: Any) -> ServedRequest:
-        """The open request, for a fact from before its decode: what has timings already is another request."""
-        known = self._find(fact)
-        if known.released or known.request.timed:
-            return self._anew(fact)
-        known.request.at_s = fact.at_s
-        return known.request
-
-    def _late(self, fact: Any, seen: str) -> ServedRequest:
-        """The open request, for a fact that comes once: what has it (field `seen`) already is another request."""
-        request = self._find(fact).request
-        if getattr(request, seen) is not None:
-            return self._anew(fact)
-        request.at_s = fact.at_s
-        return request
-
-    def _anew(self, fact: Any) -> ServedRequest:
-        self._end(fact.slot)
-        request = self._find(fact).request
-        request.at_s = fact.at_s
-        return request
-
-    def _end(self, key: int | None) -> None:
-        known = self._open.pop(key, None)
-        if known is None:
-            return
-        known.request.finished = known.released or known.request.timed
-        self._ended.append(known.request.task)
-        self._done.append(known.request)
+    def _copy(self, fact: Any, copied: Iterable[tuple[str, str]]) -> None:
+        known = self._open.get(fact.slot)
+        if known is not None and (
+            known.timed or known.finished
+            if isinstance(fact, _EARLY)
+            else any(name in _ONCE and getattr(known, name) is not None for name, _ in copied)
+        ):
+            self._end(fact.slot)
+        request = self._of(fact)
+        for name, key in copied:
+            value = getattr(fact, key)
+            if value is not None and (name != "prompt_cached" or request.prompt_cached is None):
+                setattr(request, name, value)
 
     def _launched(self, fact: TaskLaunched) -> None:
         self._end(fact.slot)
-        request = self._find(fact).request
-        request.started_s = request.at_s = fact.at_s
+        request = self._of(fact)
+        request.started_s = fact.at_s
         selection = self._selections.pop(fact.slot, None)
         if selection is not None:
             request.selected, request.similarity = selection.how, selection.similarity
             request.kept = selection.kept
-
-    def _selected(self, fact: SlotSelected) -> None:
-        known = self._open.get(fact.slot)
-        if known is not None and known.released:
-            self._end(fact.slot)
-        if len(self._selections) >= _MAX_OPEN:
-            self._selections.clear()
-        self._selections[fact.slot] = fact
-
-    def _checkpoint(self, fact: CheckpointEvent) -> None:
-        if fact.action == "full_reprocess" and fact.slot in self._open:
-            self._open[fact.slot].request.no_checkpoint = True
-
-    def _prompt_started(self, fact: PromptStarted) -> None:
-        self._early(fact).prompt_total_tokens = fact.prompt_tokens
-
-    def _prompt_reused(self, fact: PromptReused) -> None:
-        request = self._early(fact)
-        if request.prompt_cached is None:
-            request.prompt_cached = fact.cached_tokens
-
-    def _prefill(self, fact: PrefillProgress) -> None:
-        self._early(fact)
-
-    def _decode(self, fact: DecodeProgress) -> None:
-        self._early(fact).decode_tokens_seen = fact.n_decoded
-
-    def _steps(self, fact: VerificationSteps) -> None:
-        request = self._find(fact).request
-        request.at_s = fact.at_s
-        request.steps += DraftTally.of_steps(fact)
-
-    def _prompt_timing(self, fact: PromptTiming) -> None:
-        request = self._late(fact, "prompt_ms")
-        request.prompt_ms, request.processed_tokens = fact.ms, fact.tokens
-
-    def _decode_timing(self, fact: DecodeTiming) -> None:
-        request = self._late(fact, "decode_ms")
-        request.decode_ms, request.decode_tokens = fact.ms, fact.tokens
-
-    def _total_timing(self, fact: TotalTiming) -> None:
-        self._late(fact, "total_ms").total_ms = fact.ms
-
-    def _acceptance(self, fact: RequestAcceptance) -> None:
-        request = self._late(fact, "draft_generated")
-        request.draft_generated, request.draft_accepted = fact.generated, fact.accepted
-        request.mean_accepted_length = fact.mean_accepted_length
-        if fact.per_position is not None:
-            request.acceptance_per_position = fact.per_position
-
-    def _per_position(self, fact: AcceptancePerPosition) -> None:
-        self._late(fact, "acceptance_per_position").acceptance_per_position = fact.rates
-
-    def _released(self, fact: TaskReleased) -> None:
-        known = self._open.get(fact.slot)
-        if known is None or known.request.task != fact.task:
-            return
-        known.released = True
-        known.request.at_s = fact.at_s
-        known.request.truncated = fact.truncated
-        known.request.slot_tokens = fact.n_tokens
-        if known.request.timed or known.request.cancelled or known.request.error is not None:
-            self._end(fact.slot)
-
-    def _cancelled(self, fact: TaskCancelled) -> None:
-        self._stopped(fact, None)
-
-    def _failed(self, fact: TaskFailed) -> None:
-        self._stopped(fact, fact.error)
-
-    def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
-        """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
-        for known in self._open.values():
-            if known.request.task == fact.task:
-                break
-        else:
-            if fact.task in self._ended:
-                return
-            key = -1 - fact.task
-            known = self._open[key] = _Open(
-                ServedRequest(None, fact.task, self._port, self.instance, self._build), released=True
-            )
-            known.request.at_s = fact.at_s
-        known.request.cancelled = known.request.cancelled or error is None
-        known.request.error = error or known.request.error
-        if known.released:
-            self._end(key)
 
     def _event(self, fact: ServerEvent) -> None:
         if fact.name == "restarted":
@@ -651,52 +552,75 @@ class RequestAssembler:
         elif (build := fact.get("build")) is not None:
             self._build = build if build != "0" else None
 
+    def _of(self, fact: Any) -> ServedRequest:
+        """The open request that the fact is about; another request of the slot ends with it."""
+        request = self._open.get(fact.slot)
+        if request is None or request.task != fact.task:
+            self._end(fact.slot)
+            self._end(None)
+            if len(self._open) >= _MAX_OPEN:
+                self._end(next(iter(self._open)))
+            request = ServedRequest(fact.slot, fact.task, self._port, self.instance, self._build)
+            self._open[fact.slot] = request
+        request.at_s = fact.at_s
+        return request
+
+    def _end(self, key: int | None) -> None:
+        request = self._open.pop(key, None)
+        if request is not None:
+            request.finished = request.finished or request.timed
+            self._ended.append(request.task)
+            self._done.append(request)
+
+    def _released(self, fact: TaskReleased) -> None:
+        request = self._open.get(fact.slot)
+        if request is not None and request.task == fact.task:
+            request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
+            request.finished = True
+            # Builds until 2025 print the timings after it.
+            if request.timed or request.cancelled or request.error is not None:
+                self._end(fact.slot)
+
+    def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
+        """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
+        request = next((known for known in self._open.values() if known.task == fact.task), None)
+        if request is None:
+            if fact.task not in self._ended:
+                cut = ServedRequest(None, fact.task, self._port, self.instance, self._build, at_s=fact.at_s)
+                cut.cancelled, cut.error, cut.finished = error is None, error, True
+                self._ended.append(fact.task)
+                self._done.append(cut)
+            return
+        request.cancelled = request.cancelled or error is None
+        request.error = error or request.error
+        if request.finished:
+            self._end(request.slot)
+
 
 # Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
 
 
-class EndedDrafts(Struct, frozen=True):
-    """Sums over requests that drafted."""
+def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> tuple[float, float, DraftTally]:
+    """Tokens, the first of each request apart, decode seconds and drafts of those that drafted and ended after
+    monotonic `since`; `requests` come with their ends, the newest first.
 
-    tokens: int = 0
-    """Generated, the first of each request apart: it is the prompt's."""
-    seconds: float = 0.0
-    drafts: DraftTally = NO_DRAFTS
-    """Steps from the printed mean length, which has two decimals; replays not counted."""
-    positions: tuple[float, ...] = ()
-    """Mean share accepted per position, by steps; empty where a request does not tell (verbosity 4 does)."""
-
-    @property
-    def calls(self) -> float:
-        """Decode calls of the target, replays included: each brings one token beside those accepted."""
-        return self.tokens - self.drafts.accepted
-
-
-def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> EndedDrafts:
-    """Over the requests that ended after monotonic `since`; `requests` come with their ends, the newest first."""
-    tokens, seconds, drafts, all_tell = 0, 0.0, NO_DRAFTS, True
-    for at, logged_request in requests:
+    Steps are from the printed mean length, which has two decimals, replays not counted; positions where all requests
+    have them (verbosity 4).
+    """
+    tokens, seconds, drafts, all_tell = 0.0, 0.0, NO_DRAFTS, True
+    for at, request in requests:
         if at < since:
             break
-        own = _steps(logged_request)
-        if (
-            own is None
-            or not logged_request.decode_tokens
-            or not logged_request.draft_generated
-            or logged_request.draft_accepted is None
-        ):
+        steps, own = _steps(request), (request.decode_tokens or 0) - 1
+        if steps is None or own < 0 or not request.draft_generated or request.draft_accepted is None:
             continue
-        tokens += logged_request.decode_tokens - 1
-        seconds += (logged_request.decode_ms or 0.0) / 1000.0
-        rates = logged_request.acceptance_per_position
+        tokens += own
+        seconds += (request.decode_ms or 0.0) / 1000.0
+        rates = request.acceptance_per_position
         all_tell = all_tell and rates is not None
-        drafts += DraftTally(
-            logged_request.draft_generated,
-            min(logged_request.draft_accepted, logged_request.decode_tokens - 1),
-            own,
-            tuple(own * rate for rate in rates or ()),
-        )
-    return EndedDrafts(tokens, seconds, drafts, drafts.acceptance_per_position or () if all_tell else ())
+        positions = tuple(steps * rate for rate in rates or ())
+        drafts += DraftTally(request.draft_generated, min(request.draft_accepted, own), steps, positions)
+    return tokens, seconds, drafts if all_tell else replace(drafts, per_position=())
 
 
 def _steps(request: ServedRequest) -> float | None:

@@ -34,11 +34,9 @@ from specdash.insight.picture import AlertsPicture, BackendState
 from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
 from specdash.insight.rates import (
-    GainPoint,
     RateSample,
     SlotRates,
     counter_rates,
-    gain_point,
     mean_busy_slots,
     tokens_per_decode,
 )
@@ -46,7 +44,6 @@ from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 from specdash.insight.speculation.speculation import longest_draft
-from specdash.insight.speedup.others import CpuOfOthers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -62,11 +59,10 @@ if TYPE_CHECKING:
 # Values that are recomputed only when their inputs have changed.
 
 T = TypeVar("T")
-MOST = 16
 
 
 class Memo:
-    """The last value of each name with the key that it was made of. Bounded; it only saves time."""
+    """The last value of each name with the key that it was made of; it only saves time."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, tuple[object, Any]] = {}
@@ -75,8 +71,6 @@ class Memo:
         """The value of that name, which `make` gives unless `key` is what it was made of last time."""
         known = self._values.get(name)
         if known is None or known[0] != key:
-            if name not in self._values and len(self._values) >= MOST:
-                del self._values[next(iter(self._values))]
             known = self._values[name] = (key, make())
         value: T = known[1]
         return value
@@ -145,7 +139,7 @@ JUDGED_AFTER_S = 2.5
 OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
 GAIN_SPAN_S = 10.0
-"""Tokens per decode are taken over this span: long enough that a prompt batch does not dominate."""
+"""Tokens per decode are of the requests that ended in so long."""
 _STEPS_FRESH_S = 5.0
 RATE_SOURCES = (Source.SLOTS, Source.LOG, Source.METRICS)
 """Best first: running requests; ended ones in the server's own milliseconds; ended ones in its counters, whose prompt
@@ -202,7 +196,6 @@ class TargetState:
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
-        self.others = CpuOfOthers()
         self.memo = Memo()
         self.prefill: deque[RateSample] = deque(maxlen=60)
         self.decode: deque[RateSample] = deque(maxlen=60)
@@ -214,7 +207,6 @@ class TargetState:
         """When /health turned good after it was not."""
         self.refused_since: dict[Source, float] = {}
         """Since when an endpoint has refused the key without a break."""
-        self._gain_points: deque[GainPoint] = deque()
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._works = 0
@@ -272,9 +264,6 @@ class TargetState:
             self._log(reading.at, value)
         elif isinstance(value, Host):
             self._point(Metric.CPU, reading.at, value.cpu_utilisation)
-            self.others.add(reading.at, value, self.value(Source.PROCESS), self.value(Source.GPU))
-        elif isinstance(value, ProcessTree):
-            self.others.add(reading.at, self.value(Source.HOST), value, self.value(Source.GPU))
         elif isinstance(value, Gpus):
             busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
             self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
@@ -334,7 +323,6 @@ class TargetState:
             self.prefill.clear()
             self.decode.clear()
             self.gain = None
-            self._gain_points.clear()
 
     def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
@@ -471,9 +459,13 @@ class TargetState:
         window = self.counters.window(at, at - before.at if before and not restarted else 0.0)
         if window is not None:
             self._ended_requests(at, *window)
-        self._gain(at, counters)
+        window = self.counters.window(at, GAIN_SPAN_S)
+        gain = tokens_per_decode(*window, longest_draft(self)) if window is not None else None
+        if gain is not None:
+            self.gain = RateSample(at, gain, Source.METRICS)
+            self._point(Metric.TOKENS_PER_DECODE, at, gain)
         self._point(Metric.REQUESTS, at, counters.requests_processing)
-        warnings = sum(view.per_minute for view in self.log.storms.view(at))
+        warnings = sum(storm.per_minute(at) for storm in self.log.storms.newest_first)
         self._point(Metric.WARNINGS, at, warnings if Source.LOG in self.last_known else None)
 
     def _ended_requests(self, at: float, first: Scrape, last: Scrape) -> None:
@@ -489,19 +481,6 @@ class TargetState:
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.acceptance is not None and not tracing:
             self._point(Metric.ACCEPTANCE, at, drafted.acceptance)
-
-    def _gain(self, at: float, counters: Counters) -> None:
-        slots: Slots | None = self.value(Source.SLOTS)
-        looked = (self.last_known[Source.SLOTS].at, slots) if slots is not None else None
-        points = self._gain_points
-        scrape = Scrape(at, counters)
-        points.append(gain_point(scrape, points[-1].scrape if points else None, looked, self.slot_rates.decode_by_slot))
-        while len(points) > 2 and points[1].scrape.at <= at - GAIN_SPAN_S:
-            points.popleft()
-        value = tokens_per_decode(points, longest_draft(self), len(slots.slots) if slots is not None else None)
-        if value is not None:
-            self.gain = RateSample(at, value, Source.METRICS)
-            self._point(Metric.TOKENS_PER_DECODE, at, value)
 
     def _slots(self, at: float, slots: Slots) -> None:
         busy = sum(slot.is_processing for slot in slots.slots)
@@ -554,7 +533,6 @@ class TargetState:
         self.prefill.clear()
         self.decode.clear()
         self.gain = None
-        self._gain_points.clear()
         self.log.forget_process(at)
 
 

@@ -23,12 +23,8 @@ class Windowed(Generic[T]):
     """
 
     def __init__(self, nothing: T, keep_s: float, grain_s: float = 0.0) -> None:
-        self._nothing, self._keep_s, self._grain_s = nothing, keep_s, grain_s
-        self.clear()
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self.total = self._nothing
+        self._keep_s, self._grain_s = keep_s, grain_s
+        self.total = nothing
         self._began = float("-inf")
         """When the newest entry began."""
         self._times: list[float] = []
@@ -54,12 +50,6 @@ class Windowed(Generic[T]):
     def newest(self) -> float | None:
         """Monotonic time of the newest entry."""
         return self._times[-1] if self._times else None
-
-    def take_back(self, at: float, amount: T) -> None:
-        """Take out what was added with time `at`."""
-        self.total -= amount
-        for place in range(bisect_left(self._times, at), len(self._totals)):
-            self._totals[place] -= amount
 
     def since(self, moment: float) -> T:
         """What came from monotonic `moment` on."""

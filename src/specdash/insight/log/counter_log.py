@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 KEEP_S = 3700.0
 """A little more than the longest window that can be chosen."""
 
-FINE, COARSE = 16, 90
-"""Of a log that keeps less, so many of the newest scrapes are kept as they come, and about so many of those before."""
-
 _ZERO = Counters()
 """A server before its first request; `delta` reads an absent total as zero."""
 _MONOTONE = ("prompt_tokens", "predicted_tokens", "decode_calls", "draft_tokens", "verification_steps")
@@ -51,7 +48,6 @@ class CounterLog:
 
     def __init__(self, kept_s: float = KEEP_S) -> None:
         self._kept_s = kept_s
-        self._apart_s = 0.0 if kept_s >= KEEP_S else kept_s / COARSE
         self._scrapes: list[Scrape] = []
         self.origin = _ZERO
         """What the server had counted before any client came: requests of specdash's own after its start."""
@@ -92,9 +88,6 @@ class CounterLog:
             scrapes.append(Scrape(at, counters))
         while len(scrapes) > 2 and scrapes[1].at < at - self._kept_s:
             scrapes.pop(0)
-        fine = len(scrapes) - FINE
-        if fine > 0 and scrapes[fine + 1].at - scrapes[fine - 1].at <= self._apart_s:
-            del scrapes[fine]
         return restarted
 
     @property

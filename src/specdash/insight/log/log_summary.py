@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,8 +21,7 @@ from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.llama.log.server_lines import SERVER_STARTING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from specdash.core.log_facts import LogFact
     from specdash.insight.request import ServedRequest
 
 _SPAMMING_EVENTS = frozenset(
@@ -73,16 +72,7 @@ class LogSummary:
         self.events: list[tuple[int | None, ServerEvent]] = []
         self.event_counts: Counter[str] = Counter()
         self._assemblers: dict[int | None, RequestAssembler] = {}
-        self._port: int | None = None
-        """Of the router's child whose facts are read, None for the server itself."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            VerificationSteps: self._steps,
-            SpeculativeStatistics: self._statistics,
-            CheckpointEvent: self._checkpoint,
-            PromptCacheState: self._cache_state,
-            SlotSelected: self._selected,
-            ServerEvent: self._event,
-        }
+        """By port of a router's child, None for the server itself."""
 
     def add(self, batch: LogBatch) -> None:
         """Add the next batch."""
@@ -90,46 +80,40 @@ class LogSummary:
         self.unrecognised += batch.unrecognised
         room = _MAX_SAMPLES - len(self.unrecognised_samples)
         self.unrecognised_samples += batch.unrecognised_samples[:room]
-        find = self._handlers.get
-        for self._port, facts in batch.by_server:
+        for port, facts in batch.by_server:
             for fact in facts:
-                handler = find(type(fact))
-                if handler is not None:
-                    handler(fact)
-            assembler = self._assemblers.setdefault(self._port, RequestAssembler(port=self._port))
+                self._fact(port, fact)
+            assembler = self._assemblers.setdefault(port, RequestAssembler(port=port))
             self.requests += assembler.feed(facts)
         if batch.facts and batch.facts[-1].at_s is not None:
             self.last_s = batch.facts[-1].at_s
         for tally in batch.warnings:
-            self._warning(tally)
+            known = self.warnings.get(tally.warning)
+            self.warnings[tally.warning] = tally if known is None else known.and_then(tally)
 
     def close(self) -> None:
         """The log is at its end: requests that are still open are listed as unfinished."""
         for assembler in self._assemblers.values():
             self.requests += assembler.close()
 
-    def _warning(self, tally: WarningTally) -> None:
-        known = self.warnings.get(tally.warning)
-        self.warnings[tally.warning] = tally if known is None else known.and_then(tally)
+    def _fact(self, port: int | None, fact: LogFact) -> None:
+        match fact:
+            case VerificationSteps():
+                self.steps += DraftTally.of_steps(fact)
+            case SpeculativeStatistics():
+                key = (fact.type, port)
+                if key in self.statistics or len(self.statistics) < _MAX_STATISTICS:
+                    self.statistics[key] = fact
+            case CheckpointEvent():
+                self.checkpoints.setdefault((fact.kind, fact.action), CheckpointTotals()).add(fact.size_mib)
+            case PromptCacheState():
+                self.cache_state = fact
+            case SlotSelected():
+                self.selections[fact.how] += 1
+            case ServerEvent():
+                self._event(port, fact)
 
-    def _steps(self, fact: VerificationSteps) -> None:
-        self.steps += DraftTally.of_steps(fact)
-
-    def _statistics(self, fact: SpeculativeStatistics) -> None:
-        key = (fact.type, self._port)
-        if key in self.statistics or len(self.statistics) < _MAX_STATISTICS:
-            self.statistics[key] = fact
-
-    def _checkpoint(self, fact: CheckpointEvent) -> None:
-        self.checkpoints.setdefault((fact.kind, fact.action), CheckpointTotals()).add(fact.size_mib)
-
-    def _cache_state(self, fact: PromptCacheState) -> None:
-        self.cache_state = fact
-
-    def _selected(self, fact: SlotSelected) -> None:
-        self.selections[fact.how] += 1
-
-    def _event(self, fact: ServerEvent) -> None:
+    def _event(self, port: int | None, fact: ServerEvent) -> None:
         if fact.name == "restarted":
             self.restarts += 1
         elif fact.name == SERVER_STARTING:
@@ -139,7 +123,7 @@ class LogSummary:
             self.cache_update_ms += float(fact.get("ms") or 0)
         if fact.name in _SPAMMING_EVENTS:
             return
-        if fact.name in (SERVER_STARTING, "restarted") and self._port is None:
+        if fact.name in (SERVER_STARTING, "restarted") and port is None:
             self.events.clear()
         if len(self.events) < _MAX_EVENTS:
-            self.events.append((self._port, fact))
+            self.events.append((port, fact))

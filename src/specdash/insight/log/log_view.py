@@ -16,7 +16,6 @@ from specdash.core.log_facts import (
     TOUCHED_KEPT,
     UNTOUCHED,
     CheckpointEvent,
-    DecodeProgress,
     DecodeTiming,
     LogFact,
     LogLine,
@@ -33,13 +32,13 @@ from specdash.core.log_facts import (
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import CheckpointCounts, GroupFigures, TypeFigures
+from specdash.insight.picture import TypeFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
@@ -84,61 +83,61 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
 # Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
 # however many lines come.
 
-MINUTE = 60
+MINUTE = 60.0
 
 
-class _Storm(Struct):
-    count: int
-    first_at: float
-    last_at: float
-    sample: str
-    ring: list[int] = field(default_factory=lambda: [0] * MINUTE)
-    second: int = 0
-    peak: float = 0.0
-    slots: Touched = UNTOUCHED
-    tasks: Touched = UNTOUCHED
-    tasks_before: int = 0
-    """Tasks of servers that are gone: the next one counts from zero."""
-    is_former: bool = True
+class Storm:
+    """Lines of one class; times are monotonic seconds."""
 
-    def add_recent(self, at: float, count: int) -> None:
-        second = int(at)
-        for passed in range(max(self.second + 1, second - MINUTE + 1), second + 1):
-            self.ring[passed % MINUTE] = 0
-        self.second = max(self.second, second)
-        self.ring[self.second % MINUTE] += count
-        self.peak = max(self.peak, self.per_minute(at))
+    def __init__(self, warning: str, first_at: float, sample: str) -> None:
+        self.warning, self.sample = warning, sample
+        self.count = 0
+        self.first_at, self.last_at = first_at, -inf
+        self.peak_per_minute = 0
+        """The most lines that any minute had, of those that came while we looked."""
+        self.slots, self.tasks = UNTOUCHED, UNTOUCHED
+        """`tasks` are of the server that writes now."""
+        self.is_former = True
+        """No line is of the server that writes now."""
+        self._tasks_before = 0
+        """Tasks of servers that are gone: the next one counts from zero."""
+        self._recent = Windowed(0, MINUTE, 1.0)
 
-    def per_minute(self, now: float) -> float:
-        first = max(self.second, int(now)) - MINUTE + 1
-        return float(sum(self.ring[second % MINUTE] for second in range(first, self.second + 1)))
+    def per_minute(self, now: float) -> int:
+        """Lines of the last minute."""
+        return self._recent.since(now - MINUTE)
 
+    @property
+    def tasks_touched(self) -> int:
+        """Of all servers; a least count where `tasks.more`."""
+        return self._tasks_before + len(self.tasks.ids)
 
-class StormView(Struct, frozen=True):
-    """One class at one moment; times are monotonic seconds."""
+    def add(self, at: float, last_at: float, tally: WarningTally) -> None:
+        """Count lines that were read at `at`; the last of them was written at `last_at`."""
+        self.count += tally.count
+        self.last_at = max(self.last_at, last_at)
+        self.slots = self.slots.and_then(tally.slots)
+        if tally.lives_ago:
+            self._tasks_before += len(tally.tasks.ids)
+        else:
+            self.tasks = self.tasks.and_then(tally.tasks)
+            self.is_former = False
+        if at - last_at < MINUTE:
+            self._recent.add(at, tally.count)
+            self.peak_per_minute = max(self.peak_per_minute, self.per_minute(at))
 
-    warning: str
-    count: int
-    per_minute: float
-    first_at: float
-    last_at: float
-    sample: str
-    peak_per_minute: float = 0.0
-    """The most lines that any minute had, of those that came while we looked."""
-    slots: Touched = UNTOUCHED
-    tasks: Touched = UNTOUCHED
-    """Of the server that writes now."""
-    tasks_touched: int = 0
-    """Of all servers; a least count where `tasks.more`."""
-    is_former: bool = False
-    """No line is of the server that writes now."""
+    def new_server(self) -> None:
+        """A new server process writes from here on: its tasks are others."""
+        self._tasks_before += len(self.tasks.ids)
+        self.tasks = Touched((), self.tasks.more)
+        self.is_former = True
 
 
 class StormBook:
     """All warning classes seen."""
 
     def __init__(self) -> None:
-        self._storms: dict[str, _Storm] = {}
+        self._storms: dict[str, Storm] = {}
 
     def add(self, at: float, tally: WarningTally, uptime_s: float | None = None) -> None:
         """Count a tally that was read at `at`.
@@ -150,281 +149,24 @@ class StormBook:
         if uptime_s is not None and tally.first_s is not None and tally.last_s is not None:
             first_at = at - max(0.0, uptime_s - tally.first_s)
             last_at = at - max(0.0, uptime_s - tally.last_s)
-        storm = self._storms.get(tally.warning)
-        if storm is None:
-            storm = self._storms[tally.warning] = _Storm(0, first_at, last_at, tally.sample, second=int(at))
-        storm.count += tally.count
-        storm.last_at = max(storm.last_at, last_at)
-        storm.slots = storm.slots.and_then(tally.slots)
-        if tally.lives_ago:
-            storm.tasks_before += len(tally.tasks.ids)
-        else:
-            storm.tasks = storm.tasks.and_then(tally.tasks)
-            storm.is_former = False
-        if at - last_at < MINUTE:
-            storm.add_recent(at, tally.count)
+        if tally.warning not in self._storms:
+            self._storms[tally.warning] = Storm(tally.warning, first_at, tally.sample)
+        self._storms[tally.warning].add(at, last_at, tally)
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
         storm = self._storms.get(warning)
         return storm.count if storm is not None else 0
 
-    def view(self, now: float) -> list[StormView]:
+    @property
+    def newest_first(self) -> list[Storm]:
         """Every class, the most recently seen first."""
-        views = [
-            StormView(
-                warning=name,
-                count=s.count,
-                per_minute=s.per_minute(now),
-                first_at=s.first_at,
-                last_at=s.last_at,
-                sample=s.sample,
-                peak_per_minute=s.peak,
-                slots=s.slots,
-                tasks=s.tasks,
-                tasks_touched=s.tasks_before + len(s.tasks.ids),
-                is_former=s.is_former,
-            )
-            for name, s in self._storms.items()
-        ]
-        return sorted(views, key=lambda view: -view.last_at)
+        return sorted(self._storms.values(), key=lambda storm: -storm.last_at)
 
     def new_server(self) -> None:
-        """A new server process writes from here on: its tasks are others."""
+        """A new server process writes from here on."""
         for storm in self._storms.values():
-            storm.tasks_before += len(storm.tasks.ids)
-            storm.tasks = Touched((), storm.tasks.more)
-            storm.is_former = True
-
-
-# The prompt cache in host memory and prompts that had to be read again, from the log; bounded.
-
-HIT = "prompt_cache_hit"
-SAVED = "prompt_cache_saved"
-_KEPT_TIMES = 1000
-
-
-class PromptCacheBook:
-    """Of the server that writes the log now."""
-
-    def __init__(self) -> None:
-        self.state: PromptCacheState | None = None
-        """What it held at its latest line (verbosity 4)."""
-        self.hits = 0
-        self.saves = 0
-        self._read_again: deque[float] = deque(maxlen=_KEPT_TIMES)
-
-    def note(self, at: float, fact: LogFact) -> None:
-        """Take in one fact of monotonic time `at`."""
-        if isinstance(fact, PromptCacheState):
-            self.state = fact
-        elif isinstance(fact, ServerEvent):
-            self.hits += fact.name == HIT
-            self.saves += fact.name == SAVED
-        elif isinstance(fact, CheckpointEvent) and fact.action == "full_reprocess":
-            self._read_again.append(at)
-
-    def read_again(self, now: float, window_s: float) -> int:
-        """How many prompts were read from their start for want of a checkpoint, of late."""
-        window_s = min(window_s, KEEP_S)
-        return sum(at > now - window_s for at in self._read_again)
-
-    def clear(self) -> None:
-        """Forget everything: a new server process."""
-        self.state = None
-        self.hits = self.saves = 0
-        self._read_again.clear()
-
-
-# Checkpoints of the server that writes the log: how many were made, restored and erased, and how large they are.
-
-CONTEXT, SPECULATIVE = "context", "speculative"
-
-
-class CheckpointTally:
-    """Counts the events of checkpoints."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._sizes: dict[str, float] = {}
-
-    def note(self, event: CheckpointEvent) -> None:
-        """Take in one."""
-        self._counts[event.kind, event.action] += 1
-        if event.size_mib is not None and event.action == "created":
-            self._sizes[event.kind] = event.size_mib
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self._counts.clear()
-        self._sizes.clear()
-
-    @property
-    def full_reprocessed(self) -> int:
-        """Prompts that were processed from the start again for want of a checkpoint."""
-        return self._counts[CONTEXT, "full_reprocess"]
-
-    def counts(self, kind: str) -> CheckpointCounts:
-        """Of `CONTEXT` or `SPECULATIVE` ones. Those superseded by a newer one count as erased."""
-        of = self._counts
-        return CheckpointCounts(
-            created=of[kind, "created"],
-            restored=of[kind, "restored"],
-            erased=of[kind, "erased"] + of[kind, "superseded"],
-            size_mib=self._sizes.get(kind),
-        )
-
-
-# How acceptance and speed change while an answer grows: from verification steps and progress lines. Bounded.
-
-BOUNDS = (64, 256, 1024, 4096)
-"""Tokens of the answer at which a stretch ends and the next begins."""
-NAMES = ("0–64", "64–256", "256–1k", "1k–4k", "4k+")
-PERIOD_S = 60.0
-ENDED_KEPT = 32
-"""Answers that can still be taken out: those of a check of the start, which is noted some seconds after them."""
-LEAST_TOKENS = 8
-"""A shorter answer tells nothing of speed."""
-
-
-class _Stretch(Struct, frozen=True):
-    answers: int = 0
-    drafts: DraftTally = NO_DRAFTS
-    tokens: float = 0.0
-    seconds: float = 0.0
-
-    def __add__(self, other: _Stretch) -> _Stretch:
-        return _Stretch(
-            self.answers + other.answers,
-            self.drafts + other.drafts,
-            self.tokens + other.tokens,
-            self.seconds + other.seconds,
-        )
-
-    def __sub__(self, other: _Stretch) -> _Stretch:
-        return _Stretch(
-            self.answers - other.answers,
-            self.drafts - other.drafts,
-            self.tokens - other.tokens,
-            self.seconds - other.seconds,
-        )
-
-
-class _Answer(Struct):
-    """One running answer, with what it adds to each stretch. `traced` counts the tokens of its steps; a step without a
-    draft leaves no trace, so the progress lines' count overrules it."""
-
-    task: int
-    traced: int = 0
-    told: int = 0
-    told_s: float = 0.0
-    parts: dict[int, _Stretch] = field(default_factory=dict)
-
-    @property
-    def is_speed(self) -> bool:
-        """Whether it is long enough to say anything of speed."""
-        return max(self.traced, self.told) >= LEAST_TOKENS
-
-
-class AnswerProgress:
-    """Adds up per stretch of the answers, by minutes: those that ended, and those that are made now."""
-
-    def __init__(self) -> None:
-        self._answers: dict[tuple[int | None, int | None], _Answer] = {}
-        self._stretches = tuple(Windowed(_Stretch(), KEEP_S, PERIOD_S) for _ in NAMES)
-        self._ended: deque[tuple[float, _Answer]] = deque(maxlen=ENDED_KEPT)
-
-    def note(self, at: float, fact: LogFact, port: int | None = None) -> None:
-        """Take in a fact of monotonic `at`, of the router's child on `port`; others than those about decode are passed
-        over."""
-        if isinstance(fact, VerificationSteps):
-            answer = self._answer(at, port, fact.slot, fact.task)
-            place = _place(max(answer.traced, answer.told))
-            answer.traced += fact.accepted + fact.steps + fact.replays
-            self._add(answer, place, _Stretch(drafts=DraftTally.of_steps(fact)))
-        elif isinstance(fact, DecodeProgress):
-            if fact.tokens_per_second > 0:
-                answer = self._answer(at, port, fact.slot, fact.task)
-                self._progress(answer, fact.n_decoded, fact.tokens_per_second)
-        elif isinstance(fact, DecodeTiming) and fact.task is not None and fact.ms > 0 and fact.tokens > 1:
-            answer = self._answer(at, port, fact.slot, fact.task)
-            self._progress(answer, fact.tokens, (fact.tokens - 1) * 1000.0 / fact.ms)
-            self._end(at, (port, fact.slot))
-
-    def clear(self) -> None:
-        """Another server begins: its answers are others."""
-        self._answers.clear()
-        self._ended.clear()
-        for stretch in self._stretches:
-            stretch.clear()
-
-    def leave_out(self, tasks: Collection[int]) -> None:
-        """Take out the answers of these tasks: they are no client's."""
-        for key in [key for key, answer in self._answers.items() if key[0] is None and answer.task in tasks]:
-            del self._answers[key]
-        for at, answer in [pair for pair in self._ended if pair[1].task in tasks]:
-            self._ended.remove((at, answer))
-            for place, part in answer.parts.items():
-                self._stretches[place].take_back(at, part)
-
-    def figures(self, now: float, window_s: float) -> tuple[GroupFigures, ...]:
-        """Per stretch that any answer of the window reached, shortest first."""
-        sums = [stretch.since(now - window_s) for stretch in self._stretches]
-        for answer in self._answers.values():
-            if answer.is_speed:
-                for place, part in answer.parts.items():
-                    sums[place] += part
-        return tuple(
-            GroupFigures(
-                name=name,
-                requests=stretch.answers,
-                acceptance=stretch.drafts.acceptance,
-                mean_accepted_length=stretch.drafts.mean_accepted_length,
-                decode_rate=speed(stretch.tokens, stretch.seconds * 1000.0, DECODE),
-            )
-            for name, stretch in zip(NAMES, sums, strict=True)
-            if stretch.answers
-        )
-
-    def _answer(self, at: float, port: int | None, slot: int | None, task: int | None) -> _Answer:
-        key = (port, slot)
-        found = self._answers.get(key)
-        if found is None or found.task != task:
-            self._end(at, key)
-            found = self._answers[key] = _Answer(task if task is not None else -1)
-        return found
-
-    def _end(self, at: float, key: tuple[int | None, int | None]) -> None:
-        answer = self._answers.pop(key, None)
-        if answer is None or not answer.is_speed:
-            return
-        for place, part in answer.parts.items():
-            self._stretches[place].add(at, part)
-        if key[0] is None:
-            self._ended.append((at, answer))
-
-    def _progress(self, answer: _Answer, tokens: int, rate: float) -> None:
-        """The answer has `tokens` now, at `rate` on the average; what came since the last word is spread evenly."""
-        spent = (tokens - 1) / rate
-        # The first token is the prompt's: no step of decode made it.
-        known = max(answer.told, 1)
-        grown, took = tokens - known, spent - answer.told_s
-        if grown <= 0 or took <= 0:
-            return
-        for place in range(_place(answer.told), _place(tokens - 1) + 1):
-            first = max(known, BOUNDS[place - 1] if place else 0)
-            last = min(tokens, BOUNDS[place]) if place < len(BOUNDS) else tokens
-            self._add(answer, place, _Stretch(tokens=last - first, seconds=took * (last - first) / grown))
-        answer.told, answer.told_s = tokens, spent
-
-    def _add(self, answer: _Answer, place: int, part: _Stretch) -> None:
-        for reached in range(place + 1):
-            answer.parts.setdefault(reached, _Stretch(answers=1))
-        answer.parts[place] += part
-
-
-def _place(tokens: int) -> int:
-    return next((index for index, bound in enumerate(BOUNDS) if tokens < bound), len(BOUNDS))
+            storm.new_server()
 
 
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
@@ -453,11 +195,6 @@ class DraftStatistics:
         if self._totals and self._totals[-1][0] == at:
             self._totals.pop()
         self._totals.append((at, tokens, spent))
-
-    def clear(self) -> None:
-        """Another server begins."""
-        self._latest.clear()
-        self._totals.clear()
 
     def seconds_per_token(self, since: float, until: float = inf) -> float | None:
         """What drafting one token took by monotonic `until`, since `since` or, where nothing was drafted since, the
@@ -544,59 +281,64 @@ class LogView:
     def __init__(self) -> None:
         self.since_wall: float | None = None
         """Unix time from when on lines were counted; None when it is from the log's beginning."""
-        self.lines = 0
-        self.unrecognised = 0
-        self.newest_s: float | None = None
-        """Time stamp of the newest line that had one: seconds since the server's start."""
+        self.lines = self.unrecognised = 0
         self.newest_at = 0.0
-        """When that line was written, on the monotonic clock."""
+        """When the newest line with a time stamp was written, on the monotonic clock."""
         self.written_at: float | None = None
         """Likewise of the newest line, stamped or not; None before there is one."""
-        self.finished = 0
-        self.cancelled = 0
+        self.finished = self.cancelled = 0
         self.recent: deque[tuple[float, ServedRequest]] = deque(maxlen=RECENT_REQUESTS)
         self.lives = 0
         """How many servers began to write since the first line."""
-        self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
-        """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
-        self._accepted: deque[tuple[int | None, float, DraftTally]] = deque(maxlen=ENDED_TASKS)
-        """What `requests_exact` has of each task, and from when."""
-        self._own: frozenset[int] = frozenset()
-        """Tasks of the server that writes now that are no client's."""
-        self.ended_here = 0
-        """How many of the newest are of the server that writes now."""
         self.storms = StormBook()
         self.checkpoints: Counter[str] = Counter()
+        """Events of checkpoints in all of the log, by `kind action`."""
         self._live: Counter[str] = Counter()
-        self.events: dict[str, ServerEvent] = {}
-        self.implementations: dict[str, dict[str, str]] = {}
-        """Settings that each speculative implementation printed at the start, by type."""
-        self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
-        """Of the server that writes now, as `requests_exact`, which has the sums of ended requests."""
-        self.checkpoint_tally = CheckpointTally()
-        self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         self._live_since = float("-inf")
         self._live_drafts = NO_DRAFTS
-        self.slot_steps: dict[int, SlotSteps] = {}
-        self.drafting = DraftStatistics()
-        self.answers = AnswerProgress()
-        self.prompt_cache = PromptCacheBook()
-        self.prefill: dict[int, PrefillProgress] = {}
         self._backlog: list[ServedRequest] | None = []
         """Requests of the server whose lines are read, until the file's earlier lines are all read."""
-        self._task_of: dict[int, int] = {}
-        """The task that each slot began last."""
         self._assemblers: dict[int | None, RequestAssembler] = {}
         """By port of a router's child, None for the server itself."""
         self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """What is known of the server that writes now: nothing yet."""
+        self.newest_s: float | None = None
+        """Time stamp of the newest line that had one: seconds since the server's start."""
+        self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
+        """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
+        self._own: frozenset[int] = frozenset()
+        """Tasks that are no client's."""
+        self.ended_here = 0
+        """How many of the newest requests are its."""
+        self.here: Counter[str] = Counter()
+        """Its events of checkpoints by `kind action`, and its server events by name."""
+        self.checkpoint_mib: dict[str, float] = {}
+        """Size of the newest checkpoint of each kind."""
+        self.events: dict[str, ServerEvent] = {}
+        self.implementations: dict[str, dict[str, str]] = {}
+        """Settings that each speculative implementation printed at the start, by type."""
+        self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
+        """Verification steps, also of requests that run; `requests_exact` has the sums of ended ones."""
+        self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
+        self.slot_steps: dict[int, SlotSteps] = {}
+        self.drafting = DraftStatistics()
+        self.cache_state: PromptCacheState | None = None
+        """What the prompt cache held at its latest line (verbosity 4)."""
+        self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
+        """Prompts that were read from their start for want of a checkpoint."""
+        self.prefill: dict[int, PrefillProgress] = {}
+        self._task_of: dict[int, int] = {}
+        """The task that each slot began last."""
 
     def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
         The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
         """
-        is_first = not self.lines
         tasks_before = dict(self._task_of)
         parts = lives(batch)
         if batch.restarted and len(parts) == 1:
@@ -610,7 +352,7 @@ class LogView:
         self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
         stamps = [newest(part) for part in parts[:-1]]
-        stamps.append(newest(parts[-1], _other_stamps(batch, is_first=is_first)))
+        stamps.append(newest(parts[-1], _other_stamps(batch)))
         clocks = at_reading(stamps, batch.age_s)
         if batch.age_s is None and uptime_s is not None and not batch.restarted:
             clocks[-1] = uptime_s
@@ -680,8 +422,7 @@ class LogView:
 
     def forget_process(self, at: float) -> None:
         """The counters show that another server runs since monotonic `at`."""
-        self.requests_exact.clear()
-        self._accepted.clear()
+        self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         self._live_since = at
 
     def whole(self, count: int) -> int | None:
@@ -704,14 +445,13 @@ class LogView:
         self.cancelled -= sum(cancelled for _, cancelled in gone)
         self.finished -= sum(not cancelled for _, cancelled in gone)
         self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
-        for entry in [entry for entry in self._accepted if entry[0] in tasks]:
-            self.requests_exact.take_back(*entry[1:])
-            self._accepted.remove(entry)
+        if not self._of_this_life:
+            # No client's request has ended: what was drafted is no client's.
+            self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
         here, former = list(islice(self.recent, self.ended_here)), list(islice(self.recent, self.ended_here, None))
         kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
         self.ended_here -= len(here) - len(kept)
         self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
-        self.answers.leave_out(tasks)
 
     def _is_own(self, port: int | None, task: int | None) -> bool:
         return port is None and task in self._own
@@ -720,25 +460,10 @@ class LogView:
         self.lives += 1
         if self._backlog is not None:
             self._backlog.clear()
-        self._of_this_life.clear()
-        self._accepted.clear()
-        self._own = frozenset()
         # Its facts begin with the restart, which the assembler counts.
         self._assemblers = {None: RequestAssembler(self.lives)}
-        self.newest_s = None
-        self.ended_here = 0
-        self.requests_exact.clear()
-        self.slot_steps.clear()
-        self.drafting.clear()
-        self.answers.clear()
-        self.prompt_cache.clear()
-        self.prefill.clear()
-        self.events.clear()
-        self.implementations.clear()
-        self.step_totals.clear()
-        self.checkpoint_tally.clear()
         self.storms.new_server()
-        self._task_of.clear()
+        self._begin()
 
     def _steps(self, at: float, fact: VerificationSteps) -> None:
         live = self.slot_steps.get(fact.slot)
@@ -753,28 +478,33 @@ class LogView:
     def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
         if self._own and self._is_own(port, getattr(fact, "task", None)):
             return
-        self.answers.note(at, fact, port)
-        self.prompt_cache.note(at, fact)
         if isinstance(fact, VerificationSteps):
             self._steps(at, fact)
         elif isinstance(fact, RequestAcceptance):
-            drafts = DraftTally(fact.generated, fact.accepted, None)
-            self.requests_exact.add(at, drafts)
-            if port is None:
-                self._accepted.append((fact.task, at, drafts))
+            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
         elif isinstance(fact, SpeculativeStatistics):
             self.drafting.note(at, fact, port)
         elif isinstance(fact, PrefillProgress):
             self.prefill[fact.slot] = fact
         elif isinstance(fact, CheckpointEvent):
-            self.checkpoints[f"{fact.kind} {fact.action}"] += 1
-            self.checkpoint_tally.note(fact)
+            self._checkpoint(at, fact)
+        elif isinstance(fact, PromptCacheState):
+            self.cache_state = fact
         elif isinstance(fact, ServerEvent):
             self._event(fact)
         elif isinstance(fact, TaskLaunched):
             self._task_of[fact.slot] = fact.task
 
+    def _checkpoint(self, at: float, event: CheckpointEvent) -> None:
+        self.checkpoints[f"{event.kind} {event.action}"] += 1
+        self.here[f"{event.kind} {event.action}"] += 1
+        if event.size_mib is not None and event.action == "created":
+            self.checkpoint_mib[event.kind] = event.size_mib
+        if event.action == "full_reprocess":
+            self.full_reprocessed.add(at, 1)
+
     def _event(self, event: ServerEvent) -> None:
+        self.here[event.name] += 1
         self.events[event.name] = event
         if event.name == "spec_implementation":
             self.implementations.setdefault(event.get("type") or "", {})
@@ -798,11 +528,10 @@ class LogView:
             self.prefill.pop(request.slot, None)
 
 
-def _other_stamps(batch: LogBatch, *, is_first: bool) -> list[float | None]:
+def _other_stamps(batch: LogBatch) -> list[float | None]:
     """Time stamps of lines that are no facts."""
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
-    if is_first and batch.tail and batch.age_s is not None:
-        # A log that is read from its beginning may end with a long time of lines that say nothing.
+    if batch.tail and batch.age_s is not None:
         from specdash.llama.log.safe import own_seconds
 
         stamps.append(own_seconds(batch.tail[-1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.core.proxy_events import Guardrail, GuardrailEvent, RequestEvent, RequestOutcome
@@ -17,6 +18,7 @@ from specdash.insight.picture import (
     ProxyWindow,
     is_error,
 )
+from specdash.insight.windowed import Windowed
 from specdash.system.stats import median, share
 
 if TYPE_CHECKING:
@@ -35,37 +37,27 @@ class RateTally:
     """How often each name came, by second, for as long as the longest window."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, dict[int, int]] = {}
-        self._newest = 0
+        self._names: dict[str, Windowed[int]] = {}
 
     def add(self, at: float, name: str, count: int = 1) -> None:
-        """Count what came at `at`; names beyond a bound and what is too old are left out."""
-        second = math.floor(at)
-        seconds = self._seconds.get(name)
-        if seconds is None:
-            if len(self._seconds) >= _KEPT_NAMES:
-                return
-            seconds = self._seconds[name] = {}
-        seconds[second] = seconds.get(second, 0) + count
-        self._newest = max(self._newest, second)
-        if len(seconds) > KEEP_S:
-            oldest = self._newest - KEEP_S
-            self._seconds[name] = {key: n for key, n in seconds.items() if key >= oldest}
-
-    def count(self, name: str, now: float, window_s: float) -> int:
-        """How often it came in the last `window_s` seconds."""
-        return sum(n for second, n in self._seconds.get(name, {}).items() if now - window_s < second <= now)
+        """Count what came at `at`; names beyond a bound are left out."""
+        if name in self._names or len(self._names) < _KEPT_NAMES:
+            self._names.setdefault(name, Windowed(0, KEEP_S)).add(math.floor(at), count)
 
     def columns(self, name: str, now: float, window_s: float, count: int) -> tuple[int, ...]:
         """How often it came per column; columns are aligned to the clock, as in `Series.columns`."""
+        found = self._names.get(name)
         width = window_s / count
         first = math.floor(now / width) - count + 1
-        sums = [0] * count
-        for second, n in self._seconds.get(name, {}).items():
-            index = math.floor(second / width) - first
-            if 0 <= index < count:
-                sums[index] += n
-        return tuple(sums)
+        if found is None:
+            return (0,) * count
+        edges = [found.since((first + index) * width) for index in range(count + 1)]
+        return tuple(left - right for left, right in pairwise(edges))
+
+    def count(self, name: str, now: float, window_s: float) -> int:
+        """How often it came in the last `window_s` seconds."""
+        found = self._names.get(name)
+        return found.since(math.floor(now - window_s) + 1) if found is not None else 0
 
 
 class ProxyState:

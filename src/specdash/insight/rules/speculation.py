@@ -222,10 +222,9 @@ def _changed(change: Change) -> str:
 
 
 def speculation_hurting_is_over(scene: RuleScene) -> bool:
-    """The same figure says that it pays, or makes no difference, or that others take the CPUs: no warning may stand
-    beside that."""
+    """The same figure says that it pays, or makes no difference: no warning may stand beside that."""
     speedup = scene.picture.speedup
-    return speedup.others is not None or kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
+    return kind_of(speedup) in (VerdictKind.PAYS, VerdictKind.NO_DIFFERENCE)
 
 
 @rule(
@@ -244,9 +243,8 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
     cost more than accepted tokens save. By measurement or, where no draft can be worth what it costs at the least, by
-    estimate; and for 20 s, because one long answer is not a workload. Not while other programs take more of the CPUs
-    than when the baseline was measured: decode is slow because of them then. It is over as soon as the same figure says
-    that speculation pays, or makes no difference.
+    estimate; and for 20 s, because one long answer is not a workload. It is over as soon as the same figure says that
+    speculation pays, or makes no difference.
 
     - the speed-up panel: measured, or an estimate?
     - specdash baseline record, for a measured figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 from specdash.core.readings import Counters, Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
 from specdash.insight.log.counter_log import delta
-from specdash.insight.log.log_view import CONTEXT, SPECULATIVE
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
 from specdash.insight.request import ended_drafts
 from specdash.insight.speculation import acceptance, speculation
@@ -19,6 +19,7 @@ from specdash.system.text import percent
 if TYPE_CHECKING:
     from specdash.core.readings import ModelOutline, Props
     from specdash.core.speculation import SpecType
+    from specdash.insight.log.counter_log import Scrape
     from specdash.insight.request import DraftTally
     from specdash.insight.state import TargetState
 
@@ -36,8 +37,8 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
     log = state.log
     model = model_of(state)
     way, because = way_of(state)
-    figures = _figures(state, way, log.step_totals.since(now - window_s), _window(state, now, window_s), now - window_s)
-    life = _figures(state, way, log.step_totals.total, _life(state), float("-inf"))
+    figures = _figures(state, way, log.step_totals.since(now - window_s), state.window(now, window_s), now - window_s)
+    life = _figures(state, way, log.step_totals.total, state.counters.life, float("-inf"))
     if log.since_wall is not None:
         # Only a part of its life was read.
         life = life if life.basis == "counters" else ReplayFigures()
@@ -47,21 +48,25 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
         memory=model.memory if model is not None else None,
         rollback=way,
         because=because,
-        context=log.checkpoint_tally.counts(CONTEXT) if log.since_wall is None else CheckpointCounts(),
-        speculative=log.checkpoint_tally.counts(SPECULATIVE) if log.since_wall is None else CheckpointCounts(),
-        full_reprocessed=log.checkpoint_tally.full_reprocessed if log.since_wall is None else 0,
+        context=_counts(state, "context"),
+        speculative=_counts(state, "speculative"),
+        full_reprocessed=log.here["context full_reprocess"] if log.since_wall is None else 0,
         held=held,
-        basis=shown.basis,
-        steps=shown.steps,
-        replays=shown.replays,
-        replayed_tokens=shown.replayed_tokens,
-        lost_s=shown.lost_s,
-        lost_share=shown.lost_share,
-        mean_accepted_length=shown.mean_accepted_length,
-        effective_length=shown.effective_length,
+        **{field.name: getattr(shown, field.name) for field in fields(ReplayFigures)},
         lifetime=life,
         verdict=_verdict(way, shown),
     )
+
+
+def _counts(state: TargetState, kind: str) -> CheckpointCounts:
+    """Those superseded by a newer one count as erased."""
+    log = state.log
+    if log.since_wall is not None:
+        return CheckpointCounts()
+    created, restored, erased, superseded = (
+        log.here[f"{kind} {action}"] for action in ("created", "restored", "erased", "superseded")
+    )
+    return CheckpointCounts(created, restored, erased + superseded, log.checkpoint_mib.get(kind))
 
 
 def model_of(state: TargetState) -> ModelOutline | None:
@@ -82,7 +87,7 @@ def way_of(state: TargetState) -> tuple[Rollback | None, str]:
         return None, NOTHING
     log, chain, model = state.log, chain_of(state), model_of(state)
     start_seen = START_LINE in log.events
-    done = log.step_totals.total.replays > 0 or log.checkpoint_tally.counts(SPECULATIVE).restored > 0
+    done = log.step_totals.total.replays > 0 or log.here["speculative restored"] > 0
     if model is not None and model.memory is not None and chain:
         found, why = _of_model(model, model.memory, chain)
         # What the server does overrules what is known of its model's architecture.
@@ -119,10 +124,10 @@ def _unknown(state: TargetState, model: ModelOutline | None) -> str:
 
 
 def _figures(
-    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Counters, Counters] | None, since: float
+    state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None, since: float
 ) -> ReplayFigures:
     drafts_each_step = all(item.reads_draft_model for item in chain_of(state))
-    totals = _totals(*counted) if counted is not None else None
+    totals = _totals(counted[0].counters, counted[1].counters) if counted is not None else None
     if steps.calls:
         traced = _traced(steps, totals)
         if totals is None or drafts_each_step:
@@ -133,11 +138,11 @@ def _figures(
     again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
     if totals is not None:
         return _reckoned("counters", *totals, replays=again)
-    ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-    if not 0 < (ended.drafts.steps or 0) <= ended.calls + 0.5:
+    tokens, seconds, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
+    done, calls = drafts.steps or 0, tokens - drafts.accepted
+    if not 0 < done <= calls + 0.5:
         return ReplayFigures()
-    sums = float(ended.tokens), ended.seconds, min(ended.drafts.steps or 0, ended.calls), float(ended.drafts.accepted)
-    return _reckoned("requests", *sums, replays=again)
+    return _reckoned("requests", tokens, seconds, min(done, calls), drafts.accepted, replays=again)
 
 
 def _traced(steps: DraftTally, totals: tuple[float, float, float, float] | None) -> ReplayFigures:
@@ -192,16 +197,6 @@ def _reckoned(
         mean_accepted_length=1.0 + accepted / steps,
         effective_length=tokens / calls,
     )
-
-
-def _window(state: TargetState, now: float, window_s: float) -> tuple[Counters, Counters] | None:
-    bounds = state.window(now, window_s)
-    return (bounds[0].counters, bounds[1].counters) if bounds is not None else None
-
-
-def _life(state: TargetState) -> tuple[Counters, Counters] | None:
-    life = state.counters.life
-    return (life[0].counters, life[1].counters) if life is not None else None
 
 
 def _verdict(way: Rollback | None, figures: ReplayFigures) -> str:

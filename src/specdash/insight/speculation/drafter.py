@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.readings import Source
-from specdash.core.speculation import PUBLISHED, Rollback
-from specdash.insight.picture import Basis, DrafterPicture, PositionBin, ReferenceCurve
+from specdash.core.speculation import PUBLISHED, Rollback, spec_type
+from specdash.insight.picture import Basis, DrafterPicture, PositionBin
 from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
 from specdash.insight.speculation import acceptance, checkpoints, speculation
 from specdash.insight.speculation.drafting import unseen
@@ -105,7 +105,8 @@ def replayed(shares: Sequence[float], length: int) -> Round:
     return Round(tokens / steps, rejecting / steps, repeated / steps)
 
 
-def speeds(shares: Sequence[float], drafted: float, costs: StepCosts) -> tuple[float, ...]:
+@lru_cache(maxsize=64)
+def speeds(shares: tuple[float, ...], drafted: float, costs: StepCosts) -> tuple[float, ...]:
     """Decode's speed against no speculation with drafts of 1, 2, … `len(shares)` tokens, `drafted` of them on average
     now."""
     found = []
@@ -145,13 +146,6 @@ _CLAMP = re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)")
 _REDUCE = re.compile(r"reduced from (\d+) to (\d+)")
 
 
-class _Lengths(Struct, frozen=True):
-    asked: int | None
-    block: int | None
-    effective: int | None
-    clamps: tuple[str, ...]
-
-
 class _Own(Struct, frozen=True):
     """What the drafter did, over one time. `positions` may lack trailing ones, which were never accepted."""
 
@@ -169,51 +163,42 @@ def derive(
     """This part of the picture. The caller holds the state's lock; `paying` is the speed-up of the same moment, and
     `way` how rejected tokens are taken back."""
     chain = checkpoints.chain_of(state)
-    main = next((spec_type for spec_type in chain if spec_type.reads_draft_model), chain[0] if chain else None)
+    main = next((kind for kind in chain if kind.reads_draft_model), chain[0] if chain else None)
+    off = speculation.is_active(state) is False
     if main is None:
-        off = speculation.is_active(state) is False
         return DrafterPicture(verdict="It does not speculate." if off else "")
     own = _own(state, now, window_s, chain, main)
-    lengths = _lengths(state, now, main, own)
-    replays = way is Rollback.CHECKPOINT
-    known = _Costing(
-        call=paying.break_even_length,
-        acceptance=paying.break_even_acceptance,
-        share=paying.draft_share,
-        basis=paying.basis,
-        assumed=replace(_assumed(state, main, lengths, own), replays=replays),
-        replays=replays,
-        is_block=main.block_margin is not None,
-    )
-    judged = _judged(own, lengths, main, known)
+    asked, block, clamps, limits = _lengths(state, main, own)
+    effective = min(limits, default=None)
     found = DrafterPicture(
         type=main.name,
-        asked_length=lengths.asked,
-        block_size=lengths.block,
-        effective_length=lengths.effective,
-        clamps=lengths.clamps,
+        asked_length=asked,
+        block_size=block if main.block_margin is not None else None,
+        effective_length=effective,
+        clamps=clamps,
         per_position=own.positions,
         per_position_basis=own.basis,
         of_chain=own.of_chain,
         bins=bins(own.positions),
         steps=own.drafts.steps or None,
-        references=references(main.name),
-        acceptance=judged.acceptance,
-        mean_accepted_length=judged.length,
-        break_even_length=judged.break_even_length,
-        break_even_acceptance=judged.break_even_acceptance,
-        break_even_basis=judged.basis,
-        best_length=judged.best_length,
-        best_gain=judged.best_gain,
-        longer_gain=None if judged.is_limited else judged.longer_gain,
+        references=tuple(known for known in PUBLISHED if known.type == main.name),
+        acceptance=own.drafts.acceptance,
+        mean_accepted_length=own.drafts.mean_accepted_length,
     )
-    if speculation.is_active(state) is False:
+    length = min(effective or len(own.positions), LONGEST)
+    shares = survival(own.positions, length) if own.positions else ()
+    drafted = own.drafts.drafted / own.drafts.steps if own.drafts.steps else float(length)
+    if length and drafted > 0:
+        is_longest = main.block_margin is not None and effective == main.longest_draft(block)
+        found = _with_costs(found, main, paying, (shares, drafted, length), verify_costs_of(state)[1], way)
+        found = replace(found, longer_gain=None) if is_longest else found
+    if off:
         return replace(found, verdict="It does not speculate.")
     # The sentence gives the advice that the verdict gives, and no other.
     _, _, fix = advice(paying, found)
     advised = next((int(value) for key, value in fix if key == "LLAMA_DRAFT_MAX" and value), None)
-    judged = replace(judged, is_advised=bool(fix), none_pays=fix == WITHOUT, unseen=unseen(state))
-    return replace(found, advised_length=advised, verdict=verdict_of(judged))
+    words = verdict_of(found, shares, drafted, none_pays=fix == WITHOUT, unseen=unseen(state))
+    return replace(found, advised_length=advised, verdict=words)
 
 
 def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType, ...], main: SpecType) -> _Own:
@@ -246,32 +231,34 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
 def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
     """Without counters: the log's lines at the end of the latest requests."""
     for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
-        ended = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-        if ended.drafts.steps:
-            return _Own(ended.positions[:LONGEST], basis, ended.drafts, of_chain=of_chain)
+        _, _, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
+        if drafts.steps:
+            return _Own((drafts.acceptance_per_position or ())[:LONGEST], basis, drafts, of_chain=of_chain)
     return _Own()
 
 
-def _lengths(state: TargetState, now: float, main: SpecType, own: _Own) -> _Lengths:
+def _lengths(
+    state: TargetState, main: SpecType, own: _Own
+) -> tuple[int | None, int | None, tuple[str, ...], list[int]]:
+    """The longest draft that was asked for, the block that the draft was trained on, what the engine reduced, in words,
+    and all limits that are known."""
     printed = state.log.implementations.get(main.name, {})
-    asked = speculation.asked_length(state, main)
     props: Props | None = state.value(Source.PROPS)
     block = speculation.whole(printed.get("block_size"))
     if block is None and main.block_margin is not None and props is not None and props.draft is not None:
         block = props.draft.block_size
-    clamps, limits = _clamps(state, now)
+    clamps, limits = _clamps(state)
     alone = own.length if not own.of_chain else None
-    asked = asked or (alone if main.block_margin is None else None)
-    known = [limit for limit in (asked, main.longest_draft(block), alone, *limits) if limit]
-    return _Lengths(asked, block if main.block_margin is not None else None, min(known, default=None), clamps)
+    asked = speculation.asked_length(state, main) or (alone if main.block_margin is None else None)
+    return asked, block, clamps, [limit for limit in (asked, main.longest_draft(block), alone, *limits) if limit]
 
 
-def _clamps(state: TargetState, now: float) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the engine reduced, in words, and to what."""
     if not state.log.storms.count(CLAMPED) and not state.log.storms.count(REDUCED):
         return (), ()
     words, limits = [], []
-    for view in state.log.storms.view(now):
+    for view in state.log.storms.newest_first:
         if view.is_former:
             continue
         if view.warning == CLAMPED and (found := _CLAMP.search(view.sample)):
@@ -297,174 +284,111 @@ def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:
     return tuple(found)
 
 
-def references(type_name: str) -> tuple[ReferenceCurve, ...]:
-    """What was published of the type."""
-    return tuple(
-        ReferenceCurve(known.name, known.source, known.per_position, known.mean_accepted_length, known.acceptance)
-        for known in PUBLISHED
-        if known.type == type_name
+def _with_costs(
+    found: DrafterPicture,
+    main: SpecType,
+    paying: SpeedUpPicture,
+    drafts: tuple[tuple[float, ...], float, int],
+    verify_cost: float,
+    way: Rollback | None,
+) -> DrafterPicture:
+    """With break-even and the best length. `drafts` are the shares accepted by position, the draft tokens a step, and
+    the longest draft."""
+    shares, drafted, length = drafts
+    replays, is_block = way is Rollback.CHECKPOINT, main.block_margin is not None
+    cost = draft_costs_of((main,), drafted)[1]
+    assumed = StepCosts(
+        draft_token=0.0 if is_block else cost,
+        draft_block=cost * max(drafted, 1.0) if is_block else 0.0,
+        verify_token=verify_cost,
+        replays=replays,
     )
-
-
-def _assumed(state: TargetState, main: SpecType, lengths: _Lengths, own: _Own) -> StepCosts:
-    """What a step costs where nothing is measured."""
-    drafted = own.drafts.drafted / own.drafts.steps if own.drafts.steps else float(lengths.effective or 1)
-    draft = draft_costs_of((main,), drafted)[1]
-    is_block = main.block_margin is not None
-    return StepCosts(
-        draft_token=0.0 if is_block else draft,
-        draft_block=draft * max(drafted, 1.0) if is_block else 0.0,
-        verify_token=verify_costs_of(state)[1],
-    )
-
-
-class _Costing(Struct, frozen=True):
-    """From what the cost of a step is known. `call` is a decode call's, in decodes of one token."""
-
-    call: float | None
-    acceptance: float | None
-    share: float | None
-    basis: Basis
-    assumed: StepCosts
-    replays: bool
-    is_block: bool
-
-
-def _judged(own: _Own, lengths: _Lengths, main: SpecType, known: _Costing) -> DrafterFigures:
-    length = min(lengths.effective or len(own.positions), LONGEST)
-    told = DrafterFigures(
-        drafts_with_model=main.reads_draft_model,
-        steps=own.drafts.steps or 0.0,
-        drafted=own.drafts.drafted / own.drafts.steps if own.drafts.steps else float(length),
-        longest=length or None,
-        acceptance=own.drafts.acceptance,
-        length=own.drafts.mean_accepted_length,
-        shares=survival(own.positions, length) if own.positions else (),
-        of_chain=own.of_chain,
-        is_limited=known.is_block and lengths.effective == main.longest_draft(lengths.block),
-    )
-    return _with_costs(told, known)
-
-
-@lru_cache(maxsize=64)
-def _with_costs(told: DrafterFigures, known: _Costing) -> DrafterFigures:
-    """With break-even and the best length. What comes in changes only when a request has ended."""
-    if not told.longest or told.drafted <= 0:
-        return told
-    done = replayed(told.shares, told.longest) if told.shares else Round(1.0, 0.0, 0.0)
-    assumed = known.assumed
-    again = done.rejecting if known.replays else 0.0
-    call, needed = known.call, known.acceptance
+    done = replayed(shares, length) if shares else Round(1.0, 0.0, 0.0)
+    again = done.rejecting if replays else 0.0
+    call, needed = paying.break_even_length, paying.break_even_acceptance
     if call is None:
-        call = assumed.of(told.drafted, done) / (1.0 + again)
-        needed = (call - 1.0) * (1.0 + again) / told.drafted
-    needed = needed if needed is not None and needed <= 1.0 else None
-    told = replace(told, break_even_length=call, break_even_acceptance=needed, basis=_words(known))
-    if told.steps < ENOUGH_STEPS or not told.shares or told.of_chain or not told.drafts_with_model:
-        return told
+        call = assumed.of(drafted, done) / (1.0 + again)
+        needed = (call - 1.0) * (1.0 + again) / drafted
+    found = replace(
+        found,
+        break_even_length=call,
+        break_even_acceptance=needed if needed is not None and needed <= 1.0 else None,
+        break_even_basis=_words(paying, assumed),
+    )
+    if (found.steps or 0) < ENOUGH_STEPS or not shares or found.of_chain or not main.reads_draft_model:
+        return found
     step = call * (1.0 + again)
-    draft = assumed.draft_block + assumed.draft_token * told.drafted if known.share is None else known.share * step
-    costs = fitted(step, told.drafted, done, draft, is_block=known.is_block, replays=known.replays)
-    found = speeds(told.shares, told.drafted, costs)
-    best = max(range(len(found)), key=lambda place: found[place])
-    longer = speeds((*told.shares, told.shares[-1] * hazards(told.shares)[-1]), told.drafted + 1.0, costs)
+    draft = assumed.draft_block + assumed.draft_token * drafted
+    draft = draft if paying.draft_share is None else paying.draft_share * step
+    costs = fitted(step, drafted, done, draft, is_block=is_block, replays=replays)
+    rates = speeds(shares, drafted, costs)
+    best = max(range(len(rates)), key=lambda place: rates[place])
+    longer = speeds((*shares, shares[-1] * hazards(shares)[-1]), drafted + 1.0, costs)
     return replace(
-        told,
+        found,
         best_length=best + 1,
-        best_gain=found[best] / found[-1] - 1.0,
+        best_gain=rates[best] / rates[-1] - 1.0,
         longer_gain=longer[-1] / longer[-2] - 1.0,
     )
 
 
-def _words(known: _Costing) -> str:
-    if known.call is not None and known.basis is Basis.MEASURED:
+def _words(paying: SpeedUpPicture, assumed: StepCosts) -> str:
+    """What the cost of a step rests on."""
+    is_known = paying.break_even_length is not None
+    if is_known and paying.basis is Basis.MEASURED:
         return "measured"
-    costs = known.assumed
-    verify = f"verifying a draft token costs {costs.verify_token:.2g} of a decode"
-    if known.call is not None and known.share is not None:
+    verify = f"verifying a draft token costs {assumed.verify_token:.2g} of a decode"
+    if is_known and paying.draft_share is not None:
         return f"drafting measured; assumed: {verify}"
-    if costs.draft_block:
-        return f"assumed: {verify}, drafting a block {costs.draft_block:.2g}"
-    return f"assumed: {verify}, drafting one {costs.draft_token:.2g}"
+    if assumed.draft_block:
+        return f"assumed: {verify}, drafting a block {assumed.draft_block:.2g}"
+    return f"assumed: {verify}, drafting one {assumed.draft_token:.2g}"
 
 
-class DrafterFigures(Struct, frozen=True):
-    """The figures behind the sentence; see `DrafterPicture`."""
-
-    drafts_with_model: bool
-    steps: float = 0.0
-    drafted: float = 0.0
-    """Draft tokens a step."""
-    longest: int | None = None
-    acceptance: float | None = None
-    length: float | None = None
-    shares: tuple[float, ...] = ()
-    of_chain: bool = False
-    is_limited: bool = False
-    """No longer draft can be asked for."""
-    break_even_length: float | None = None
-    break_even_acceptance: float | None = None
-    basis: str = ""
-    best_length: int | None = None
-    best_gain: float | None = None
-    longer_gain: float | None = None
-    """What one token more would gain, were it accepted like the last one."""
-    is_advised: bool = True
-    """Whether the verdict gives any advice; it gives none where others slow the server down."""
-    none_pays: bool = False
-    """Whether its advice is to draft nothing."""
-    unseen: str = ""
-    """What is missing to see drafts."""
-
-
-def verdict_of(told: DrafterFigures) -> str:
-    """One sentence, "" where there is nothing to say."""
-    if told.acceptance is None:
-        return f"Drafts cannot be seen: it needs {told.unseen}." if told.unseen else "No draft was verified yet."
-    if told.acceptance == 0.0:
-        return f"Not one of its draft tokens was accepted in {told.steps:,.0f} steps: the draft does not fit the model."
-    paying = _paying(told)
-    length = _length(told)
+def verdict_of(
+    found: DrafterPicture,
+    shares: Sequence[float] = (),
+    drafted: float = 0.0,
+    *,
+    none_pays: bool = False,
+    unseen: str = "",
+) -> str:
+    """One sentence. `none_pays` where the advice is to draft nothing; `unseen` is what is missing to see drafts."""
+    if found.acceptance is None:
+        return f"Drafts cannot be seen: it needs {unseen}." if unseen else "No draft was verified yet."
+    if found.acceptance == 0.0:
+        steps = f"{found.steps or 0.0:,.0f} steps"
+        return f"Not one of its draft tokens was accepted in {steps}: the draft does not fit the model."
+    words = f"{percent(found.acceptance, bounded=True)} accepted"
+    measured = found.break_even_basis == "measured"
+    if found.break_even_acceptance is not None:
+        needed = percent(found.break_even_acceptance, bounded=True)
+        words += f", {'' if measured else 'about '}{needed} needed to pay"
+    elif found.break_even_length is not None:
+        words += "; drafts of this length cost more than they save even when every token is accepted"
+    length = _length(found, shares, drafted, none_pays=none_pays)
     # Even with a measured baseline the cost of other lengths is a straight line through two points.
-    guessed = bool(length) and (told.best_length is not None or told.basis != "measured")
-    return f"{paying}{'; ' if length else ''}{length}{' (estimate)' if guessed else ''}."
+    guessed = bool(length) and (found.best_length is not None or not measured)
+    return f"{words}{'; ' if length else ''}{length}{' (estimate)' if guessed else ''}."
 
 
-def _paying(told: DrafterFigures) -> str:
-    words = f"{percent(told.acceptance or 0.0, bounded=True)} accepted"
-    if told.break_even_length is None:
-        return words
-    if told.break_even_acceptance is None:
-        return f"{words}; drafts of this length cost more than they save even when every token is accepted"
-    needed = percent(told.break_even_acceptance, bounded=True)
-    return f"{words}, {'' if told.basis == 'measured' else 'about '}{needed} needed to pay"
-
-
-def _length(told: DrafterFigures) -> str:
+def _length(found: DrafterPicture, shares: Sequence[float], drafted: float, *, none_pays: bool) -> str:
     """What another draft length would do."""
-    best, gain = told.best_length, told.best_gain
-    if told.none_pays and told.longest is not None:
-        return f"no draft length up to {told.longest} would pay"
-    if best is None or gain is None or told.longest is None:
-        return _wasted(told)
-    if not told.is_advised:
-        return f"no shorter draft would be faster than {told.longest}" if gain < LEAST_GAIN else ""
-    if best < told.longest and gain >= LEAST_GAIN:
-        share = told.shares[best]
+    longest, best, gain = len(shares) or found.effective_length, found.best_length, found.best_gain
+    if none_pays and longest:
+        return f"no draft length up to {longest} would pay"
+    if best is None or gain is None:
+        accepted = (found.mean_accepted_length or 1.0) - 1.0
+        is_ngram = (kind := spec_type(found.type or "")) is not None and not kind.reads_draft_model
+        if is_ngram and not found.of_chain and drafted > 0 and accepted / drafted <= 1.0 - HEAVY:
+            return f"of {drafted:.0f} tokens a draft {accepted:.1f} are used: shorter ones would waste less"
+        return ""
+    if best < len(shares) and gain >= LEAST_GAIN:
         return (
-            f"the {ordinal(best + 1)} draft token is accepted in {percent(share, bounded=True)} of steps: "
+            f"the {ordinal(best + 1)} draft token is accepted in {percent(shares[best], bounded=True)} of steps: "
             f"a draft length of {best} would be {percent(gain)} faster"
         )
-    if told.longer_gain is not None and told.longer_gain >= LEAST_GAIN and not told.is_limited:
-        last = percent(told.shares[-1], bounded=True)
-        return f"the {ordinal(told.longest)} draft token is still accepted in {last} of steps: try longer"
-    return f"no shorter draft would be faster than {told.longest}"
-
-
-def _wasted(told: DrafterFigures) -> str:
-    if told.drafts_with_model or told.of_chain or told.drafted <= 0 or told.length is None:
-        return ""
-    accepted = told.length - 1.0
-    if accepted / told.drafted > 1.0 - HEAVY:
-        return ""
-    return f"of {told.drafted:.0f} tokens a draft {accepted:.1f} are used: shorter ones would waste less"
+    if (found.longer_gain or 0.0) >= LEAST_GAIN:
+        last = percent(shares[-1], bounded=True)
+        return f"the {ordinal(len(shares))} draft token is still accepted in {last} of steps: try longer"
+    return f"no shorter draft would be faster than {longest}"

@@ -61,15 +61,15 @@ class DraftingEvidence(Struct, frozen=True):
         return () if self.knows_parameters else None
 
 
-def derive(state: TargetState, now: float, wall: float) -> DraftingPicture:
+def derive(state: TargetState, wall: float) -> DraftingPicture:
     """This part of the picture. The caller holds the state's lock."""
     check = state.target.start_check
-    found = judge(seen_of(state, now))
+    found = judge(seen_of(state))
     age = max(0.0, wall - check.checked) if check is not None and not check.pending else None
     return DraftingPicture(found.state, found.because, found.fix, age)
 
 
-def seen_of(state: TargetState, now: float) -> DraftingEvidence:
+def seen_of(state: TargetState) -> DraftingEvidence:
     """What the state has to judge by. The caller holds its lock."""
     slots = state.value(Source.SLOTS)
     life = state.counters.life
@@ -88,7 +88,7 @@ def seen_of(state: TargetState, now: float) -> DraftingEvidence:
         knows_parameters=all_known,
         problems=tuple(
             storm_view.sample
-            for storm_view in state.log.storms.view(now)
+            for storm_view in state.log.storms.newest_first
             if storm_view.warning in PROBLEM_CLASSES and not storm_view.is_former
         ),
         check=state.target.start_check,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
@@ -35,7 +34,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     lifetime = acceptance.between(*life) if life is not None else None
     bounds = state.window(now, window_s)
     counted = acceptance.between(*bounds) if bounds is not None else None
-    lengths = drafted.window if drafted is not None and drafted.window.steps else lifetime
+    lengths = drafted[0] if drafted is not None and drafted[0].steps else lifetime
     active = is_active(state)
     return SpeculationPicture(
         active=active,
@@ -54,23 +53,18 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
             live=_live(state, now),
         ),
         tokens_per_decode=_gain(state, now),
-        problem="" if active else _problem(state, now),
+        problem="" if active else _problem(state),
         unseen=unseen(state),
     )
 
 
-class _Drafted(Struct, frozen=True):
-    """What was drafted in a window, and who tells it."""
-
-    window: DraftTally
-    source: Source
-
-
-def _window(state: TargetState, now: float, window_s: float, last: Scrape | None = None) -> _Drafted | None:
-    """The window before `now`: of the counters up to `last`, else, and where those are rounded or not of now, of the
-    log's exact figures."""
+def _window(
+    state: TargetState, now: float, window_s: float, last: Scrape | None = None
+) -> tuple[DraftTally, Source] | None:
+    """What was drafted in the window before `now`, and from what it is known: the counters up to `last`, else, and
+    where those are rounded or not of now, the log's exact figures."""
     exact = state.log.requests_exact.since(now - window_s)
-    logged = _Drafted(exact, Source.LOG) if exact.drafted else None
+    logged = (exact, Source.LOG) if exact.drafted else None
     bounds = state.counters.window(now, window_s, last=last)
     counted = acceptance.between(*bounds) if bounds is not None else None
     if bounds is None or counted is None:
@@ -78,29 +72,23 @@ def _window(state: TargetState, now: float, window_s: float, last: Scrape | None
     error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
     rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
     stale = last is None and state.totals_stale_s(now) is not None
-    return logged if logged is not None and (rounded or stale) else _Drafted(counted, Source.METRICS)
+    return logged if logged is not None and (rounded or stale) else (counted, Source.METRICS)
 
 
-def _windowed(state: TargetState, drafted: _Drafted | None, now: float, window_s: float) -> MeasuredFigure:
-    if drafted is not None and drafted.window.acceptance is not None:
-        known = _measured(drafted.window, drafted.source, window_s, "window")
-        return known if drafted.source is Source.LOG else _dated(known, state.totals_stale_s(now))
-    return _held(state, now, window_s)
-
-
-def _held(state: TargetState, now: float, window_s: float) -> MeasuredFigure:
-    """The window that ended with the newest drafts there were: dimmed while the server is idle."""
+def _windowed(
+    state: TargetState, drafted: tuple[DraftTally, Source] | None, now: float, window_s: float
+) -> MeasuredFigure:
+    """The acceptance of the window; while the server is idle that of the one that ended with the newest drafts."""
+    if drafted is not None and drafted[0].acceptance is not None:
+        known = _measured(*drafted, window_s, "window")
+        return known if drafted[1] is Source.LOG else _dated(known, state.totals_stale_s(now))
     last = state.counters.drafted
     moments = [at for at in (last.at if last is not None else None, state.log.requests_exact.newest) if at is not None]
     if not moments:
         return MeasuredFigure()
     at = min(now, max(moments))
     held = _window(state, at, window_s, last)
-    return (
-        _dated(_measured(held.window, held.source, window_s, "held"), now - at)
-        if held is not None
-        else MeasuredFigure()
-    )
+    return _dated(_measured(*held, window_s, "held"), now - at) if held is not None else MeasuredFigure()
 
 
 def _dated(measured: MeasuredFigure, age_s: float | None) -> MeasuredFigure:
@@ -183,8 +171,8 @@ def whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdecimal() else None
 
 
-def _problem(state: TargetState, now: float) -> str:
-    for view in state.log.storms.view(now):
+def _problem(state: TargetState) -> str:
+    for view in state.log.storms.newest_first:
         if view.warning in PROBLEM_CLASSES:
             return view.sample
     return ""

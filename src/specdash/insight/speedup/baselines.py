@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from math import exp, inf, log, sqrt
+from math import inf, log, sqrt
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from specdash.core.changes import ApplyOutcome
 from specdash.core.records import BaselineMethod
 from specdash.insight.picture import SpeedUpNeed
-from specdash.system.stats import Z_95, median
+from specdash.system.stats import Z_95
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,17 +21,12 @@ if TYPE_CHECKING:
     from specdash.core.records import Baseline
 
 
-LEAST_PAIR = 0.75
-"""What a batch of two takes, as a share of one of a single token, at least, where no NVIDIA GPU is seen and no baseline
-has it: on some CPUs it has a kernel of its own, and is the faster of both. A batch of three or four is not."""
 RECORD = "`specdash baseline record`"
 STARTS_DIFFER = 0.015
 """Standard deviation of the speed between two starts of one configuration, at least: no single run shows it."""
 DRIFT = 0.01
 """Standard deviation of the speed of one start over an hour; it grows with the root of the time."""
 MOST_DRIFT = 0.03
-SHARED = 0.15
-"""The same of a machine whose CPUs others keep busy; of less, that share of it."""
 NEAR = 0.15
 """So far outside of the recorded concurrencies a request may be."""
 _LEAST_SHARE = 0.5
@@ -99,31 +93,16 @@ def matching(
 
 def combined(baselines: Sequence[Baseline]) -> tuple[Baseline, ...]:
     """Those of the method that was used last, and from the other what they do not cover: longer contexts, and more or
-    fewer requests at once. What is taken over is set to the present speed, by what both say of the same contexts."""
+    fewer requests at once."""
     last = max(baselines, key=lambda baseline: baseline.at).method
     present = [baseline for baseline in baselines if baseline.method is last]
-    former = [baseline for baseline in baselines if baseline.method is not last]
-    if not former:
-        return tuple(present)
-    newer, older = Reference(present), Reference(former)
-    logs = [
-        log(known.seconds * baseline.decode_rate)
-        for baseline in present
-        if (known := older.at(baseline.middle, baseline.concurrency)) is not None
+    newer = Reference(present)
+    former = [
+        baseline
+        for baseline in baselines
+        if baseline.method is not last and newer.at(baseline.middle, baseline.concurrency) is None
     ]
-    scale = exp(median(logs) or 0.0)
-    apart = max((abs(value - log(scale)) for value in logs), default=MOST_DRIFT)
-    more = [
-        replace(
-            baseline,
-            decode_rate=baseline.decode_rate * scale,
-            low=baseline.low * scale * exp(-apart),
-            high=baseline.high * scale * exp(apart),
-        )
-        for baseline in former
-        if newer.at(baseline.middle, baseline.concurrency) is None
-    ]
-    return tuple(present + more)
+    return tuple(present + former)
 
 
 def _agree(recorded: object, present: object) -> bool:
@@ -162,20 +141,17 @@ class Reference:
     were recorded, and to longer ones up to `reach`. Concurrencies beyond the recorded ones are unknown.
     """
 
-    def __init__(
-        self, baselines: Iterable[Baseline], wall: float | None = None, started: float = inf, shared: float = 0.0
-    ) -> None:
+    def __init__(self, baselines: Iterable[Baseline], wall: float | None = None, started: float = inf) -> None:
         """`baselines` are not empty. `wall` is now, and `started` the server's start, both in Unix time: a baseline of
-        this start is surer, and an old one is less. `shared` is the share of the CPUs that others use now."""
+        this start is surer, and an old one is less."""
         self.baselines = tuple(baselines)
-        self._shared = SHARED * shared
 
         def deviation(baseline: Baseline) -> float:
             measured = log(baseline.high / baseline.low) / (2 * Z_95)
             own_start = baseline.method is BaselineMethod.TWO_TOKENS and baseline.at >= started
             hours = max(0.0, (wall or baseline.at) - baseline.at) / 3600.0
             drift = min(MOST_DRIFT, DRIFT * sqrt(hours))
-            return sqrt(measured**2 + (0.0 if own_start else STARTS_DIFFER) ** 2 + drift**2 + self._shared**2)
+            return sqrt(measured**2 + (0.0 if own_start else STARTS_DIFFER) ** 2 + drift**2)
 
         grouped: dict[int, list[Baseline]] = {}
         for baseline in self.baselines:
@@ -190,23 +166,12 @@ class Reference:
         """Those recorded, ascending."""
         self.reach = max(1.5 * points[-1][0] + 512 for points in self._lines.values())
         """The longest context for which it holds."""
-        shares = [baseline.pair_share for baseline in self.baselines if baseline.pair_share]
-        assumed = 1.0 if any(baseline.gpu for baseline in self.baselines) else LEAST_PAIR
-        self.pair_share = max(median(shares) or assumed, 0.5)
-        """What a batch of two tokens takes, as a share of one of a single token."""
 
     def need(self, baseline: Baseline, low: float, high: float) -> SpeedUpNeed:
-        """What would narrow an interval most that rests on this baseline, where one thing is half of its variance."""
+        """What would narrow an interval that rests on this baseline: a new one where it is half of the variance."""
+        own = self.at(baseline.middle, baseline.concurrency)
         half = (log(high / low) / (2 * Z_95)) ** 2 / 2
-        own = next(
-            deviation
-            for points in self._lines.values()
-            for middle, seconds, deviation in points
-            if (middle, seconds) == (baseline.middle, 1 / baseline.decode_rate)
-        )
-        if own**2 <= half:
-            return SpeedUpNeed.REQUESTS
-        return SpeedUpNeed.QUIET if self._shared**2 > own**2 / 2 else SpeedUpNeed.BASELINE
+        return SpeedUpNeed.BASELINE if own is not None and own.deviation**2 > half else SpeedUpNeed.REQUESTS
 
     def nearest(self, context: float, concurrency: float) -> Baseline:
         """The baseline recorded nearest to these."""

@@ -97,14 +97,23 @@ def effort_of(samples: Sequence[ServedRequest]) -> DecodeTotals:
     return DecodeTotals(len(samples), tokens, seconds, DraftTally(drafted, accepted, calls))
 
 
-def compared(pairs: Sequence[tuple[float, float, float]]) -> Interval:
-    """The speed-up over requests, each (seconds without, seconds with, deviation of the baseline's logarithm), in the
-    order in which they ran: the time that all would have taken over the time that they took."""
-    blocks = _blocks([(without, took) for without, took, _ in pairs])
+class Pair(Struct, frozen=True):
+    """A request against its baseline: seconds without and with speculation, and the deviation of the baseline's
+    logarithm."""
+
+    without: float
+    took: float
+    deviation: float
+
+
+def compared(pairs: Sequence[Pair]) -> Interval:
+    """The speed-up over requests in the order in which they ran: the time that all would have taken over the time that
+    they took."""
+    blocks = _blocks([(pair.without, pair.took) for pair in pairs])
     found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
-    total = sum(without for without, _, _ in pairs)
+    total = sum(pair.without for pair in pairs)
     # One baseline is behind many requests, so its error does not average out.
-    deviation = sum(without * sd for without, _, sd in pairs) / total if total else 0.0
+    deviation = sum(pair.without * pair.deviation for pair in pairs) / total if total else 0.0
     value = max(found.value, 1e-9)
     low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
     high = sqrt(log(max(found.high, value) / value) ** 2 + (Z_95 * deviation) ** 2)
@@ -125,13 +134,11 @@ def leviathan(
     draft_share: float | None,
     verify_costs: tuple[float, ...] = VERIFY_COSTS,
     draft_costs: tuple[float, ...] = DRAFT_COSTS,
-    least_pair: float = 1.0,
 ) -> Interval:
     """The speed-up of steps that bring `length` tokens and verify `drafted_per_step` draft tokens.
 
     `draft_share` is the share of decode time that goes into drafting; where it is None, `draft_costs` bound what each
-    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds, and a batch of two
-    takes at least `least_pair` of one of a single token.
+    draft token costs, as shares of a token's decode. `verify_costs` bound what verifying one adds.
     """
     drafted = max(drafted_per_step, 0.0)
     if draft_share is not None:
@@ -140,9 +147,6 @@ def leviathan(
     else:
         costs = zip(verify_costs, draft_costs, strict=True)
         best, usual, worst = (length / (1 + (verify + draft) * drafted) for verify, draft in costs)
-    if best > 1:
-        # A gain may be greater by what a batch of two saves; what would be a loss with free verification is one.
-        best /= 1 - (1 - least_pair) * max(0.0, 1 - abs(drafted - 1))
     return Interval(usual, worst, best)
 
 
@@ -166,14 +170,6 @@ def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[
         return needed, None
     acceptance = (needed - 1) / drafted_per_step
     return needed, max(0.0, acceptance) if acceptance <= 1 else None
-
-
-class Pair(Struct, frozen=True):
-    """A request against its baseline: seconds without and with speculation."""
-
-    without: float
-    took: float
-    deviation: float
 
 
 # Requests grouped by what they were: by context length and by kind of work.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, islice, pairwise
 from math import exp, inf, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
 from specdash.core.speculation import spec_type
 from specdash.insight.log.counter_log import delta
-from specdash.insight.picture import Basis, Paying, SpeedUpNeed, SpeedUpPicture
+from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
 from specdash.insight.speculation import speculation
 from specdash.insight.speculation.acceptance import between
-from specdash.insight.speedup.baselines import LEAST_PAIR, RECORD, DecodingServer, Reference, matching
+from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
     CONTEXT_NAMES,
     LEAST_VERIFY_COST,
@@ -40,7 +40,6 @@ from specdash.insight.speedup.estimate import (
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
 from specdash.system.stats import Z_95, Interval
-from specdash.system.text import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,10 +80,10 @@ class Overlap:
         }
         self._filled = list(accumulate((span * (filling > 0) for span, _, filling in spans), initial=0.0))
 
-    def profile(self, request_sample: ServedRequest) -> tuple[dict[int, float], float]:
+    def profile(self, sample: ServedRequest) -> tuple[dict[int, float], float]:
         """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
         others were in prefill."""
-        start, end = request_sample.ended - (request_sample.decode_s or 0.0), request_sample.ended
+        start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
         first, last = bisect_left(self._times, start), bisect_left(self._times, end)
         spans = {count: until[last] - until[first] for count, until in self._seconds.items()}
         seconds = {count: span for count, span in spans.items() if span > 1e-6}
@@ -106,18 +105,15 @@ EVERY_S = 2.0
 """Requests that end within so long are one change, where there are many: dozens a second would be computed at each."""
 LEAST_TOKENS = 8
 """A shorter answer tells nothing of speed."""
-BUSIER = 0.2
-"""Share of the CPUs by which others may take more than at the baseline; beyond it decode is slowed by them as much as
-by anything that a setting does."""
 REQUEST_SPREAD = 0.5
 """Standard deviation of the logarithm of one request's speed-up, where too few have ended to tell: what text and
 context make of it is less."""
 NARROW = 0.25
 """An interval that holds 1 and is no wider says that there is no clear gain; a wider one says nothing."""
-MOST_GAIN = 1.2
-"""A step brings so many tokens and takes no less time than a plain one, so the gain is at most that many; with this
-much more for chance, the baseline is of a machine that had other things to do. Where a batch of two tokens is the
-faster one, a step that verifies one is, too."""
+MOST_GAIN = 1.6
+"""A step brings so many tokens and takes no less time than a plain one, so the gain is at most that many. With this
+much more for chance, and for CPUs where a batch of two tokens is the faster one, the baseline is of a machine that had
+other things to do."""
 TOO_GOOD = f"by the baseline, a step with a draft would take less time than one without; record it again with {RECORD}"
 OFF = "the server does not speculate"
 
@@ -128,10 +124,6 @@ class _Pool(Struct, frozen=True):
     chosen: tuple[ServedRequest, ...]
     every: tuple[ServedRequest, ...]
     held: bool
-    busier: frozenset[int] = frozenset()
-    """Indices of those chosen that ran while others took more of the CPUs than at the baseline."""
-    others: float | None = None
-    """That share, where it holds of now or of the newest request: what decode is like then tells nothing."""
 
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeedUpPicture:
@@ -139,7 +131,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
     log = state.log
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
-    pool = _with_others(state, _pool(state, now, wall, window_s), now, wall)
+    pool = _pool(state, now, wall, window_s)
     is_full = len(pool.chosen) == MOST
     cost = log.drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s, now)
     samples, chosen = state.experiments.samples, pool.chosen
@@ -148,8 +140,6 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         (samples.version, cost) if len(chosen) < HELD_REQUESTS else int(chosen[-1].ended / EVERY_S),
         int(chosen[0].ended / EVERY_S) if chosen else _counted(state, now, window_s),
         pool.held,
-        pool.busier,
-        round(pool.others, 2) if pool.others is not None else None,
         state.baselines,
         len(state.experiments.records),
         state.value(Source.PROPS),
@@ -157,7 +147,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         int(wall / 60.0),
     )
     picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
-    return replace(picture, by_generated=log.answers.figures(now, max(window_s, 60.0)), by_type=log.drafting.figures())
+    return replace(picture, by_type=log.drafting.figures())
 
 
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
@@ -166,20 +156,16 @@ def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool
     samples = state.experiments.samples
     every: list[ServedRequest] = []
     for source in (samples.logged, samples.told.values()):
-        for request_sample in reversed(source):
-            if request_sample.ended < wall - HELD_S or len(every) >= 2 * MOST:
+        for sample in reversed(source):
+            if sample.ended < wall - HELD_S or len(every) >= 2 * MOST:
                 break
-            if request_sample.began >= started - 1.0:
-                every.append(request_sample)
+            if sample.began >= started - 1.0:
+                every.append(sample)
         if every:
             break
-    every.sort(key=lambda request_sample: request_sample.ended)
-    usable = [
-        request_sample
-        for request_sample in every
-        if request_sample.decode_s and (request_sample.decode_tokens or 0) >= LEAST_TOKENS
-    ]
-    recent = [request_sample for request_sample in usable if request_sample.ended >= wall - window_s]
+    every.sort(key=lambda sample: sample.ended)
+    usable = [sample for sample in every if sample.decode_s and (sample.decode_tokens or 0) >= LEAST_TOKENS]
+    recent = [sample for sample in usable if sample.ended >= wall - window_s]
     held = len(recent) < ENOUGH and len(usable) > len(recent)
     chosen = usable[-HELD_REQUESTS:] if held else recent[-MOST:]
     return _Pool(tuple(chosen), tuple(every), held)
@@ -192,117 +178,62 @@ def _started(state: TargetState, now: float, wall: float) -> float:
     return max([*restarts[-1:], *([wall - uptime] if uptime is not None else [])], default=-inf)
 
 
-def _shared(state: TargetState, pool: _Pool, now: float, wall: float) -> float:
-    """Share of the CPUs that others took while these requests ran, else now; 0 where that is not known."""
-    quiet = [sample for index, sample in enumerate(pool.chosen) if index not in pool.busier]
-    if not quiet:
-        return state.others.now(now) or 0.0
-    return state.others.over(quiet[0].began - wall + now, quiet[-1].ended - wall + now) or 0.0
-
-
-def _with_others(state: TargetState, pool: _Pool, now: float, wall: float) -> _Pool:
-    """With those requests marked that ran while others took more of the CPUs than when the baseline was measured."""
-    if not state.baselines:
-        return pool
-    quiet = _others_then(state) + BUSIER
-    shares = [
-        state.others.over(sample.ended - (sample.decode_s or 0.0) - wall + now, sample.ended - wall + now) or 0.0
-        for sample in pool.chosen
-    ]
-    busier = frozenset(index for index, share in enumerate(shares) if share > quiet)
-    present = max(state.others.now(now) or 0.0, shares[-1] if shares else 0.0)
-    if present <= quiet and busier and len(pool.chosen) - len(busier) < ENOUGH:
-        # Too few are left to say anything, and it is others who left so few.
-        present = max(shares)
-    return replace(pool, busier=busier, others=present if present > quiet else None)
-
-
-def _others_then(state: TargetState) -> float:
-    """Share of the CPUs that others took when the baselines that hold were measured: the least, 0 of old ones."""
-    found, _ = state.memo.once(
-        "matching",
-        (state.baselines, _server(state), len(state.experiments.records)),
-        lambda: matching(state.baselines, _server(state), state.experiments.records),
-    )
-    return min((baseline.others or 0.0 for baseline in found), default=inf)
-
-
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
     overlap = Overlap(pool.every)
-    profiles = [overlap.profile(request_sample) for request_sample in pool.chosen]
-    effort = effort_of(pool.chosen)
-    beside = _mean_count(profiles)
-    if not pool.chosen:
-        counted = _counted(state, now, window_s)
-        if counted is None:
-            return SpeedUpPicture()
-        effort, beside = counted, None
+    profiles = [overlap.profile(sample) for sample in pool.chosen]
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
-    shared = _shared(state, pool, now, wall)
-    reference = Reference(baselines, wall, started if started > -inf else inf, shared) if baselines else None
+    reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
     pairs: list[Pair | None] = [None] * len(pool.chosen)
     if reference is not None:
-        unseen = _unseen(state, pool, wall - now)
-        for index, request_sample in enumerate(pool.chosen):
-            if index not in unseen and index not in pool.busier:
-                pairs[index] = _pair(reference, request_sample, *profiles[index])
+        unseen = _unseen(state, pool, profiles, wall - now)
+        for place, sample in enumerate(pool.chosen):
+            pairs[place] = _pair(reference, sample, *profiles[place]) if place not in unseen else None
         why_not = why_not or _why_uncovered(reference, pool, profiles)
-    known = [pair for pair in pairs if pair is not None]
-    compared_ones = [sample for sample, pair in zip(pool.chosen, pairs, strict=True) if pair]
-    if known and reference is not None and _too_good(known, compared_ones, reference):
-        known, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
-    if pool.others is not None and reference is not None:
-        then = min(baseline.others or 0.0 for baseline in baselines)
-        return _with_groups(_outrun(pool.others, then, effort), pool, [None] * len(pairs))
-    compared_to = pool
-    if known and reference is not None:
-        # The text beside the figure is about the same requests.
-        places = [index for index, pair in enumerate(pairs) if pair is not None]
-        compared_to = replace(pool, chosen=tuple(pool.chosen[place] for place in places))
-        effort, beside = effort_of(compared_to.chosen), _mean_count([profiles[place] for place in places])
-    share = _draft_share(state, effort, cost, beside)
-    if known and reference is not None:
-        picture = _measured(known, compared_to, reference, len(pool.chosen) - len(known))
+    places = [place for place, pair in enumerate(pairs) if pair is not None]
+    if places and _too_good([pair for pair in pairs if pair], [pool.chosen[place] for place in places]):
+        places, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
+    # The text beside the figure is about the requests that are compared.
+    about = places or range(len(pool.chosen))
+    samples = [pool.chosen[place] for place in about]
+    effort = effort_of(samples) if samples else _counted(state, now, window_s)
+    if effort is None:
+        return SpeedUpPicture()
+    share = _draft_share(state, effort, cost, _mean_count([profiles[place] for place in about]))
+    if places and reference is not None:
+        left_out = len(pairs) - len(places)
+        picture = _measured([pair for pair in pairs if pair], samples, reference, left_out, held=pool.held)
     else:
-        costs = (
-            verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step), _least_pair(state)
-        )  # fmt: skip
+        costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
         picture = _estimated(effort, share, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    picture = replace(picture, mean_accepted_length=effort.length, draft_share=share)
-    return _with_groups(picture, pool, pairs)
-
-
-def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest], reference: Reference) -> bool:
-    """Whether the baseline would have a step that verifies a draft take less time than any batch does."""
-    length = effort_of(samples).length
-    gain = sum(pair.without for pair in pairs) / sum(pair.took for pair in pairs)
-    return length is not None and gain > MOST_GAIN * length / min(1.0, reference.pair_share)
-
-
-def _outrun(others: float, then: float, effort: DecodeTotals) -> SpeedUpPicture:
-    """Nothing but what was generated: others take the CPUs, and decode is slow because of that."""
-    why = f"other programs took {percent(then)} when the baseline was measured, and take {percent(others)} now"
-    return SpeedUpPicture(
-        why=f"{why}: how fast decode is now says nothing of speculation",
-        requests=effort.requests,
-        need=SpeedUpNeed.QUIET,
-        others=others,
-        decode_rate=effort.rate,
+    return replace(
+        picture,
         mean_accepted_length=effort.length,
+        draft_share=share,
+        by_context=grouped(pool.chosen, [context_of(sample) for sample in pool.chosen], CONTEXT_NAMES, pairs),
+        by_phase=grouped(pool.chosen, [phase_of(sample) for sample in pool.chosen], PHASES, pairs),
     )
 
 
-def _measured(pairs: Sequence[Pair], pool: _Pool, reference: Reference, left_out: int) -> SpeedUpPicture:
-    """`pool` has the requests of the pairs; `left_out` could not be compared."""
+def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest]) -> bool:
+    """Whether the baseline would have a step that verifies a draft take less time than any batch does."""
+    length = effort_of(samples).length
+    gain = sum(pair.without for pair in pairs) / sum(pair.took for pair in pairs)
+    return length is not None and gain > MOST_GAIN * length
+
+
+def _measured(
+    pairs: Sequence[Pair], samples: Sequence[ServedRequest], reference: Reference, left_out: int, *, held: bool
+) -> SpeedUpPicture:
+    """`samples` are the requests of the pairs; `left_out` could not be compared."""
     took = sum(pair.took for pair in pairs)
     without = sum(pair.without for pair in pairs)
-    value, tokens = without / took, effort_of(pool.chosen).tokens
-    middle = sum(_middle(request_sample) for request_sample in pool.chosen) / len(pool.chosen)
+    value, tokens = without / took, effort_of(samples).tokens
+    middle = sum(map(_middle, samples)) / len(samples)
     picture = SpeedUpPicture(
         value=value,
         basis=Basis.MEASURED,
@@ -312,15 +243,13 @@ def _measured(pairs: Sequence[Pair], pool: _Pool, reference: Reference, left_out
         baseline_rate=tokens / without,
     )
     words = f"{len(pairs)} requests against {_words(reference)}"
-    if left_out > len(pool.busier):
-        words += f"; {left_out - len(pool.busier)} more ran longer, or beside more others, than was recorded"
-    if pool.busier:
-        words += f"; {len(pool.busier)} more ran while other programs took the CPUs"
-    if pool.held:
+    if left_out:
+        words += f"; {left_out} more ran longer, or beside more others, than was recorded"
+    if held:
         words += "; the newest ones, for the window has too few"
     if len(pairs) < ENOUGH:
         return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
-    found = compared([(pair.without, pair.took, pair.deviation) for pair in pairs])
+    found = compared(pairs)
     need = picture.need
     if picture.baseline is not None and found.low > 0:
         need = reference.need(picture.baseline, found.low, found.high)
@@ -341,7 +270,7 @@ def _estimated(
     effort: DecodeTotals,
     share: float | None,
     why_not: str,
-    costs: tuple[tuple[float, ...], tuple[float, ...], float],
+    costs: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")
@@ -412,39 +341,25 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[d
     recorded = reference.concurrencies
     if not recorded[0] <= usual <= recorded[-1]:
         return f"requests ran {usual} at once, and no baseline was recorded so; {RECORD} --concurrency {usual}"
-    shortest = min((_middle(request_sample) for request_sample in pool.chosen), default=0.0)
+    shortest = min((_middle(sample) for sample in pool.chosen), default=0.0)
     if reference.at(shortest, usual) is None and shortest <= reference.reach and usual in recorded:
         return f"contexts are shorter than any baseline's; {RECORD} --context {round(shortest)}"
-    longest = max((_middle(request_sample) for request_sample in pool.chosen), default=0.0)
+    longest = max((_middle(sample) for sample in pool.chosen), default=0.0)
     if longest > reference.reach:
         return f"contexts are longer than any baseline's; {RECORD} --context {round(longest)}"
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _unseen(state: TargetState, pool: _Pool, offset: float) -> set[int]:
+def _unseen(
+    state: TargetState, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]], offset: float
+) -> set[int]:
     """Indices of requests beside which others ran that no sample tells of: cancelled ones, and those still running."""
-    if not pool.chosen:
-        return set()
-    since = pool.chosen[0].began - offset
-    busy = list(takewhile(lambda look: look[0] >= since, reversed(state.busy_slots)))[::-1]
-    moments = [at + offset for at, _ in busy]
-    begins, ends = (
-        sorted(request_sample.began for request_sample in pool.every),
-        sorted(request_sample.ended for request_sample in pool.every),
-    )
+    moments = [at + offset for at, _ in state.busy_slots]
     found = set()
-    for index, request_sample in enumerate(pool.chosen):
-        first, last = (
-            bisect_left(moments, request_sample.ended - (request_sample.decode_s or 0.0)),
-            bisect_right(moments, request_sample.ended),
-        )
-        if last - first < 2:
-            continue
-        more = sum(
-            busy[place][1] - (bisect_right(begins, moments[place]) - bisect_left(ends, moments[place]))
-            for place in range(first, last)
-        )
-        if more > 0.5 * (last - first):
+    for index, sample in enumerate(pool.chosen):
+        first = bisect_left(moments, sample.ended - (sample.decode_s or 0.0))
+        looks = [busy for _, busy in islice(state.busy_slots, first, bisect_right(moments, sample.ended))]
+        if len(looks) >= 2 and sum(looks) / len(looks) > (_mean_count([profiles[index]]) or 1.0) + 0.5:
             found.add(index)
     return found
 
@@ -469,17 +384,9 @@ def _known_types(state: TargetState) -> list[SpecType]:
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
     """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
-    _, usual, most = VERIFY_COSTS if _has_gpu(state) else VERIFY_COSTS_ANYWHERE
-    return LEAST_VERIFY_COST, usual, most
-
-
-def _least_pair(state: TargetState) -> float:
-    return 1.0 if _has_gpu(state) else LEAST_PAIR
-
-
-def _has_gpu(state: TargetState) -> bool:
     gpus: Gpus | None = state.value(Source.GPU)
-    return gpus is not None and bool(gpus.gpus)
+    _, usual, most = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
+    return LEAST_VERIFY_COST, usual, most
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
@@ -509,14 +416,4 @@ def _server(state: TargetState) -> DecodingServer:
         model_bytes=props.model_bytes if props is not None else None,
         engines=tuple(name for name in (state.target.engine, props.build_info if props else None) if name),
         gpu=", ".join(names) or None,
-    )
-
-
-def _with_groups(picture: SpeedUpPicture, pool: _Pool, pairs: Sequence[Pair | None]) -> SpeedUpPicture:
-    contexts = [context_of(request_sample) for request_sample in pool.chosen]
-    phases = [phase_of(request_sample) for request_sample in pool.chosen]
-    return replace(
-        picture,
-        by_context=grouped(pool.chosen, contexts, CONTEXT_NAMES, pairs),
-        by_phase=grouped(pool.chosen, phases, PHASES, pairs),
     )

@@ -62,7 +62,7 @@ class Verdict(Struct, frozen=True):
 
     kind: VerdictKind
     headline: str
-    """`PAYS 1.6×`, `COSTS 23 %`, `CAN'T TELL YET (needs a baseline)`, `CAN'T TELL: other programs take 71 % of …`."""
+    """`PAYS 1.6×`, `COSTS 23 %`, `CAN'T TELL YET (needs a baseline)`."""
     because: str = ""
     """One sentence: why."""
     rates: str = ""
@@ -157,19 +157,6 @@ def judged(low: float | None, high: float | None) -> VerdictKind:
     return VerdictKind.COSTS if high < 1 else VerdictKind.UNCLEAR
 
 
-def paying_of(speedup: SpeedUpPicture) -> Paying:
-    """The same judgement, as JSON names it."""
-    names = {
-        VerdictKind.PAYS: Paying.PAYING,
-        VerdictKind.COSTS: Paying.HURTING,
-        VerdictKind.NO_DIFFERENCE: Paying.EVEN,
-    }
-    known = names.get(kind_of(speedup))
-    if known is not None:
-        return known
-    return Paying.EVEN if speedup.verdict is Paying.EVEN else Paying.UNKNOWN
-
-
 def headline(kind: VerdictKind, value: float) -> str:
     """The verdict in two words, with its figure where it has one."""
     if kind is VerdictKind.PAYS:
@@ -202,9 +189,6 @@ def _unclear(needs: str) -> str:
 
 def _not_clear(picture: Picture) -> Verdict:
     speedup, step = picture.speedup, VerdictStep.NONE
-    if speedup.others is not None:
-        words = f"CAN'T TELL: other programs take {percent(speedup.others)} of the CPUs"
-        return Verdict(VerdictKind.UNCLEAR, words, _sentence(speedup.why))
     has_log = picture.log.status is ReadingStatus.KNOWN
     if speedup.value is None:
         needs = picture.backend.speculation.unseen or "a finished request"
@@ -242,11 +226,8 @@ def advice(speedup: SpeedUpPicture, drafter: DrafterPicture) -> tuple[str, float
     """What would be faster: in words, by how much, and its settings; nothing where no change is known to pay.
 
     The one home of an advice on drafting, for the verdict, the drafter's sentence and alerts: no speculation where it
-    costs, a shorter draft, or one token more where the last one is still accepted; whichever gains most. None of it
-    while others take the CPUs: figures of such a time say nothing of a setting.
+    costs, a shorter draft, or one token more where the last one is still accepted; whichever gains most.
     """
-    if speedup.others is not None:
-        return "", None, ()
     length, gain, now = drafter.best_length, drafter.best_gain, drafter.effective_length
     costs = kind_of(speedup) is VerdictKind.COSTS and speedup.value is not None and speedup.value > 0
     without = 1 / (speedup.value or 1.0) - 1 if costs else 0.0

@@ -62,9 +62,9 @@ def detail_lines(view: View, width: int, height: int) -> list[Line]:
     half = (width - _BETWEEN) // 2
     if half < _HALF_LEAST:
         return [*lines, *_stacked(_blocks(speedup, width), height - len(lines))][:height]
-    context, types, work, answer = _blocks(speedup, half)
+    context, types, work = _blocks(speedup, half)
     room = height - len(lines)
-    left, right = _stacked((context, work), room), _stacked((types, answer), room)
+    left, right = _stacked((context, work), room), _stacked((types,), room)
     for y in range(max(len(left), len(right))):
         first = left[y] if y < len(left) else BLANK
         pad: Span = (" " * (half + _BETWEEN - line_width(first)), "text")
@@ -78,7 +78,6 @@ def _blocks(speedup: SpeedUpPicture, width: int) -> tuple[list[Line], ...]:
         _groups("by context", speedup.by_context, width),
         _types(speedup.by_type, width),
         _groups("by work", speedup.by_phase, width),
-        _groups("by answer", speedup.by_generated, width),
     )
 
 

@@ -14,7 +14,8 @@ from specdash.tui.widgets.panel import PLENTY, LinesWidget, TextPart, marked_bar
 from specdash.tui.widgets.speculation.verdict import WITHOUT_SPECULATION, how_to, verdict_role
 
 if TYPE_CHECKING:
-    from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, DrafterPicture, ReferenceCurve
+    from specdash.core.speculation import PublishedAcceptance
+    from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, DrafterPicture
     from specdash.tui.spans import Line, Span
     from specdash.tui.view import View
 
@@ -425,7 +426,7 @@ def _overall(picture: DrafterPicture, width: int) -> Line:
     )
 
 
-def drawn_reference(picture: DrafterPicture) -> ReferenceCurve | None:
+def drawn_reference(picture: DrafterPicture) -> PublishedAcceptance | None:
     """The published curve that is marked beside the bars: the first that has positions."""
     return next((curve for curve in picture.references if curve.per_position), None)
 

@@ -60,7 +60,7 @@ def title(card: ExperimentCard | None) -> str:
     if card is None:
         return "Before/after"
     mark = card.mark
-    parts = [f"{mark.record.kind} {mark.record.number}", clean(mark.text.replace("→", " → "), 60), ago(mark.age_s)]
+    parts = [mark.name, clean(mark.text.replace("→", " → "), 60), ago(mark.age_s)]
     if mark.record.profile:
         parts.insert(1, clean(mark.record.profile, 30))
     return " · ".join(parts)
