@@ -111,9 +111,13 @@ REMOVED_SETTINGS: Mapping[str, str] = {
 
 REMOVED_RULES: Mapping[str, str] = {
     "busy_too_long": "server_hung (limits.busy_s)",
+    "checkpoint_thrash": "prompt_cache_lost",
     "clock_jumped": "",
+    "contamination_storm": "malformed_storm (limits.cut)",
+    "context_shift": "context_overflow (limits.shifts_per_minute)",
     "counters_reset": "",
     "gpu_shared": "",
+    "gpu_unused": "gpu_lost (limits.idle_share)",
     "health_error": "endpoint_unusable",
     "loop_storm": "session_looping",
     "malformed_shown": "malformed_storm (limits.shown)",
@@ -121,6 +125,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "metrics_unreadable": "endpoint_unusable",
     "port_closed": "backend_down",
     "proxy_settings": "",
+    "prune_storm": "context_overflow (limits.cut)",
     "recording_fault": "",
     "repeating_answer": "",
     "server_starved": "cpu_starved",
@@ -129,6 +134,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "slots_disabled": "endpoint_unusable",
     "slots_unreadable": "endpoint_unusable",
     "specdash_starved": "cpu_starved (limits.late_s)",
+    "swapping": "host_memory_pressure (limits.swap_mib_per_s)",
 }
 """By alert rule, the one that took it over, if any."""
 

@@ -497,7 +497,11 @@ def _views_of_rules(
     state: TargetState, now: float, wall: float, window_s: float, paying: SpeedUpPicture
 ) -> SpeculationViews:
     """Those that rules read: the drafter's only where speculation costs, and an alert names what would be better."""
-    found = SpeculationViews(drafting=drafting.derive(state, now, wall), router=router.derive(state, now, wall))
+    found = SpeculationViews(
+        drafting=drafting.derive(state, now, wall),
+        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
+        router=router.derive(state, now, wall),
+    )
     if kind_of(paying) is not VerdictKind.COSTS:
         return found
     way = checkpoints.derive(state, now, window_s).rollback

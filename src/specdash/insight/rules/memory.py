@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.insight.proxy.read_again import OF_CLIENT, read_again
-from specdash.insight.request import of_event
+from specdash.insight.proxy.read_again import OF_CLIENT, Reason, read_again, summed
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import (
-    flag,
-    is_gone,
-    lost_by_sessions,
-    lost_in_slots,
-    more_context,
-    of_late,
-    parameter,
-    per_minute,
-    takeovers,
-    touched,
-    turns_of,
-    warning,
-)
+from specdash.insight.rules.known import flag, is_gone, more_context, of_late, parameter, per_minute, touched, warning
 from specdash.insight.speedup.verdict import WITHOUT, advice
 from specdash.system.text import UNKNOWN, percent, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from specdash.insight.proxy.read_again import ReadAgain, Reason
+    from specdash.insight.proxy.read_again import ReadAgain
+    from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -127,44 +114,6 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Conversations are read from their start again and again",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    clear_after_s=60,
-    explains=("prompt_cache_lost",),
-    chart="prefill",
-    limits={"window_s": 300, "times": 3, "tokens": 256},
-)
-def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model keeps a recurrent state or a sliding window, and no checkpoint lies before the place where the prompts
-    go on, although their slots held them. Three times in five minutes: once is any conversation that was edited. 256
-    tokens, because less is read in no time.
-
-    - the log: forcing full prompt re-processing, erasing old context checkpoint
-    - does the client change the beginning of its prompt from turn to turn?
-    - --ctx-checkpoints and --checkpoint-min-step
-
-    More checkpoints per slot, if there is memory; a client that leaves the start of its prompts alone.
-    """
-    window = limits["window_s"]
-    again = scene.past.grown("live", "context full_reprocess", window)
-    lost = lost_in_slots(scene, window, limits["tokens"])
-    if again < limits["times"] or lost.requests < limits["times"]:
-        return
-    erased = scene.past.grown("live", "context erased", window)
-    yield Symptom(
-        f"{again:.0f} prompts read from their start because no checkpoint was available, "
-        f"{lost.tokens} tokens that the slots held",
-        (
-            ("full re-processing", f"{again:.0f}"),
-            ("checkpoints erased", f"{erased:.0f}"),
-            ("tokens read again", str(lost.tokens)),
-        ),
-        fix=_more_checkpoints(scene),
-    )
-
-
-@rule(
     "KV cache is full",
     AlertSeverity.WARNING,
     clear_after_s=30,
@@ -197,36 +146,6 @@ def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         (*touched(found), ("slots emptied a minute", f"{purged:.0f}"), ("errors a minute", f"{failed:.0f}")),
         fix=more_context(scene),
         severity=AlertSeverity.CRITICAL if failed else None,
-    )
-
-
-@rule(
-    "Contexts overflow and are cut",
-    AlertSeverity.NOTICE,
-    clear_after_s=30,
-    chart="warnings",
-    limits={"storm_per_minute": 6},
-)
-def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The context of a slot was full, and --context-shift dropped its oldest half: the model forgets it, and that
-    conversation's cache is lost. A notice, because that flag asks for it; a warning from 6 a minute on, when answers
-    run on without end.
-
-    - which slots and tasks (docs/parse-log.md)
-    - do answers end, or do they run into the limit?
-    - n_predict and max_tokens of the clients
-
-    More context per slot; a limit on the length of answers.
-    """
-    found = warning(scene, "context_shift")
-    if found is None or not found.per_minute:
-        return
-    many = found.per_minute >= limits["storm_per_minute"]
-    yield Symptom(
-        f"the context was full {found.per_minute:.0f} times in the last minute, and its oldest tokens were dropped",
-        touched(found),
-        fix=more_context(scene),
-        severity=AlertSeverity.WARNING if many else None,
     )
 
 
@@ -298,110 +217,100 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Prompt cache is lost",
+    "Prompts are read again and again",
     AlertSeverity.WARNING,
     trial_s=inf,
     clear_after_s=60,
     chart="prefill",
     # Three turns, and a third of those that could have used a cache: single ones are edits and compactions. Less than
     # 256 tokens are read in no time. Without sessions the log shows takeovers alone: nine of ten, twelve at least.
-    limits={
-        "window_s": 300,
-        "times": 3,
-        "share": 0.34,
-        "tokens": 256,
-        "takeovers": 12,
-        "takeovers_share": 0.9,
-    },
+    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
 )
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Turns read again what the turn before had left in the cache: time to first token grows with the whole
-    conversation. Seen in the log (a slot picked for the start it held, and then not used) or in the proxy's events (a
-    longer prompt of the same session, less than half of it cached). Or more conversations than slots take turns, and
-    each throws out what another's slot held; or one client changes the start of its prompts every time, and the
-    proxy saw what. From the log alone this is a notice, since its prompts may not be turns
-    of conversations.
+    """Turns read again what had been read before: time to first token grows with the whole conversation. The proxy's
+    events and the log give the reason: a client that changes the start of its prompts, more conversations than slots,
+    a prompt cache that is off or full, or no checkpoint to go back to (recurrent models, sliding windows).
 
-    - does the client change the start of its prompts: a date, a request's id, reordered tools?
+    - why was it read again? (a request's detail, the speculation screen)
     - sessions in the proxy panel against slots
     - LLAMA_ARG_CACHE_PROMPT, and cache_prompt in the requests
     - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted and prompt_cache_skipped in the log
-    - recurrent model or sliding window: checkpoint_thrash
 
-    Keep the start of prompts the same; switch the prompt cache on; give it memory. Of more conversations than slots:
-    a slot for each, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents at a time.
+    Keep the start of prompts the same; switch the prompt cache on; give it memory; a slot for each conversation.
     """
-    window = limits["window_s"]
-    changing = list(_changing_clients(scene, limits))
-    if changing:
-        yield from changing
-        return
-    slots = scene.picture.backend.slots or ()
-    sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
-    if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
+    turns = _turns(scene, limits["window_s"])
+    dropped = bool(warning(scene, "prompt_cache_evicted") or warning(scene, "prompt_cache_skipped"))
+    found: defaultdict[str, list[ReadAgain]] = defaultdict(list)
+    begun: set[str | None] = {None}
+    for turn in turns:
+        # What a session's first turn had in the cache may have gone with the server before.
+        again = read_again(turn, dropped=dropped) if turn.session in begun else None
+        begun.add(turn.session)
+        if again is not None and again.tokens >= limits["tokens"]:
+            found[(turn.session or "") if again.reason in OF_CLIENT else ""].append(again)
+    for session, ones in found.items():
+        of = sum(not session or turn.session == session for turn in turns)
+        if len(ones) >= limits["times"] and len(ones) >= limits["share"] * of:
+            yield _read_again(scene, session, ones, of, len(begun) - 1)
+    long = [turn for turn in turns if _length(turn) >= limits["tokens"] and turn.selected and not turn.session]
+    taken = [turn for turn in long if turn.selected == "lru" and 2 * (turn.processed_tokens or 0) >= _length(turn)]
+    if not found and len(taken) >= limits["takeovers"] and len(taken) >= limits["takeovers_share"] * len(long):
+        tokens = sum(turn.processed_tokens or 0 for turn in taken)
         yield Symptom(
-            f"{sessions.conversations} conversations share {len(slots)} slots: {sessions.requests} of {sessions.of} "
-            f"turns read again {sessions.tokens} tokens that others had evicted",
-            (
-                ("conversations", str(sessions.conversations)),
-                ("slots", str(len(slots))),
-                ("tokens read again", str(sessions.tokens)),
-            ),
-            fix=_slots_of_the_same_size(scene, max(len(slots) + 1, sessions.conversations)),
-        )
-        return
-    alone = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
-    lost = max(lost_in_slots(scene, window, limits["tokens"]), alone, key=lambda lost_cache: lost_cache.tokens)
-    if lost.requests >= limits["times"] and lost.requests >= limits["share"] * lost.of:
-        off = flag(scene, "--no-cache-prompt") is not None
-        yield Symptom(
-            f"{lost.requests} of {lost.of} turns read again {lost.tokens} tokens that the turn before had cached",
-            (
-                ("turns", f"{lost.requests} of {lost.of}"),
-                ("tokens read again", str(lost.tokens)),
-                ("prompt cache", "off (--no-cache-prompt)" if off else "on"),
-                ("seen in", lost.source),
-            ),
-            fix=(("LLAMA_ARG_CACHE_PROMPT", None),) if off else (),
-        )
-        return
-    taken = takeovers(scene, window, limits["tokens"])
-    if taken.requests >= limits["takeovers"] and taken.requests >= limits["takeovers_share"] * taken.of:
-        yield Symptom(
-            f"{taken.requests} of {taken.of} prompts took the slot unused longest and were read from their start, "
-            f"{taken.tokens} tokens; if these are turns of conversations, there are more of them than slots",
-            (("prompts", f"{taken.requests} of {taken.of}"), ("tokens", str(taken.tokens)), ("slots", str(len(slots)))),
+            f"{len(taken)} of {len(long)} prompts took the slot unused longest and were read from their start, "
+            f"{tokens} tokens; if these are turns of conversations, there are more of them than slots",
+            (("tokens", str(tokens)), ("slots", str(len(scene.picture.backend.slots or ())))),
             severity=AlertSeverity.NOTICE,
         )
 
 
-def _changing_clients(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients that change what every turn begins with, by what they change."""
-    found: defaultdict[tuple[str, Reason], list[ReadAgain]] = defaultdict(list)
-    turns: Counter[str] = Counter()
-    for event in turns_of(scene, limits["window_s"]).ended:
-        turns[event.session] += 1
-        again = read_again(of_event(event))
-        if again is not None and again.reason in OF_CLIENT and again.tokens >= limits["tokens"]:
-            found[event.session, again.reason].append(again)
-    for (session, reason), ones in found.items():
-        if len(ones) < limits["times"] or len(ones) < limits["share"] * turns[session]:
-            continue
-        known = [one.seconds for one in ones if one.seconds is not None]
-        tokens = sum(one.tokens for one in ones)
-        yield Symptom(
-            f"session {session} had {tokens} tokens read again in {len(ones)} of {turns[session]} turns: {reason}",
-            (
-                ("session", session),
-                ("turns", f"{len(ones)} of {turns[session]}"),
-                ("tokens read again", str(tokens)),
-                ("it cost", seconds(sum(known)) if known else UNKNOWN),
-                ("changed at", ", ".join(sorted({percent(one.at) for one in ones}))),
-            ),
-            subject=session,
-            remedy="Keep that part the same from turn to turn: no date or id in the system prompt, the same tools in "
-            "the same order, new messages at the end alone. Or put what changes at the end.",
+def _turns(scene: RuleScene, seconds: float) -> Sequence[ServedRequest]:
+    """Requests of this server that ended of late, and whose prompt's cost is known, oldest first."""
+    uptime = scene.picture.backend.uptime_s
+    within = min(seconds, uptime if uptime is not None else seconds)
+    requests = scene.picture.views.prefix_cache.requests
+    return [request for request in reversed(requests) if request.ended_age_s <= within]
+
+
+def _length(request: ServedRequest) -> int:
+    return request.prompt_tokens or request.processed_tokens or 0
+
+
+def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: int, sessions: int) -> Symptom:
+    """What one client, or the server, made necessary again and again; named by the reason that cost most."""
+    worst, tokens = summed(ones)[0], sum(one.tokens for one in ones)
+    known = [one.seconds for one in ones if one.seconds is not None]
+    slots = len(scene.picture.backend.slots or ())
+    fix: Fix = ()
+    remedy = why = ""
+    if session:
+        remedy = (
+            "Keep that part the same from turn to turn: no date or id in the system prompt, the same tools in the same "
+            "order, new messages at the end alone. Or put what changes at the end."
         )
+    elif worst.reason is Reason.CHECKPOINT:
+        fix, remedy = _more_checkpoints(scene), "More checkpoints per slot, if there is memory."
+    elif flag(scene, "--no-cache-prompt") is not None:
+        why, fix, remedy = " (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),), "Switch the prompt cache on."
+    elif sessions > slots:
+        why, fix = f"; {sessions} conversations share {slots} slots", _slots_of_the_same_size(scene, sessions)
+        remedy = (
+            "A slot for each conversation, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents "
+            "at a time."
+        )
+    who = f"session {session} had {tokens} tokens read again" if session else f"{tokens} tokens were read again"
+    return Symptom(
+        f"{who} in {len(ones)} of {of} turns: {worst.reason}{why}",
+        (
+            ("turns", f"{len(ones)} of {of}"),
+            ("it cost", seconds(sum(known)) if known else UNKNOWN),
+            ("changed at", ", ".join(sorted({percent(one.at) for one in ones if one.at is not None})) or UNKNOWN),
+            ("conversations, slots", f"{sessions or UNKNOWN}, {slots or UNKNOWN}"),
+        ),
+        subject=session,
+        fix=fix,
+        remedy=remedy,
+    )
 
 
 def _slots_of_the_same_size(scene: RuleScene, count: int) -> Fix:
