@@ -15,11 +15,11 @@ from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent
     from specdash.insight.picture import WarningPicture
-    from specdash.insight.rules.scene import PictureSample, RuleScene
+    from specdash.insight.rules.scene import RuleScene
 
 
 Fix = tuple[tuple[str, str | None], ...]
@@ -98,43 +98,6 @@ def more_context(scene: RuleScene) -> Fix:
     else:
         return ()
     return (("LLAMA_CTX_SIZE", str(2 * total)),)
-
-
-@dataclass(frozen=True, slots=True)
-class CounterGrowth:
-    """How much totals grew, and in how many looks the first of them did."""
-
-    totals: tuple[float, ...]
-    times: int
-
-
-def grown_while_still(
-    samples: Sequence[PictureSample],
-    still: Callable[[PictureSample], float | None],
-    *grows: Callable[[PictureSample], float | None],
-) -> CounterGrowth:
-    """How much totals grew since the total `still` moved last; nothing where one is unknown or was reset."""
-    grown, times = [0.0] * len(grows), 0
-    if not samples or grows[0](samples[0]) == grows[0](samples[-1]):
-        return CounterGrowth(tuple(grown), times)
-    after: PictureSample | None = None
-    for before in reversed(samples):
-        if after is None or (before.totals is after.totals and before.live is after.live):
-            # Samples that share their tables saw nothing move.
-            after = before
-            continue
-        held = still(before)
-        gains = [_gain(grow(before), grow(after)) for grow in grows]
-        if held is None or held != still(after) or None in gains:
-            break
-        grown = [total + (gain or 0.0) for total, gain in zip(grown, gains, strict=True)]
-        times += bool(gains[0])
-        after = before
-    return CounterGrowth(tuple(grown), times)
-
-
-def _gain(before: float | None, after: float | None) -> float | None:
-    return after - before if before is not None and after is not None and after >= before else None
 
 
 # What ended and what guardrails did of late: dated events where they can be read, else the proxy's counts.

@@ -328,6 +328,11 @@ class RuleScene:
         """Monotonic seconds."""
         return self.picture.at
 
+    def own(self, seconds: float) -> Sequence[PictureSample]:
+        """The samples of the last `seconds` that are of the server that runs now."""
+        starts = self.past.starts.seen
+        return self.past.since(max(self.now - seconds, starts[-1].at if starts else 0.0))
+
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
         return source in self.once("fresh", lambda: fresh_sources(self.picture))
