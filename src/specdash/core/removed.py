@@ -119,6 +119,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "gpu_shared": "",
     "gpu_unused": "gpu_lost (limits.idle_share)",
     "health_error": "endpoint_unusable",
+    "log_silent": "",
     "loop_storm": "session_looping",
     "malformed_shown": "malformed_storm (limits.shown)",
     "metrics_disabled": "endpoint_unusable",

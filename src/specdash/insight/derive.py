@@ -444,7 +444,6 @@ def _log(state: TargetState, now: float) -> LogPicture:
         checkpoints=tuple(sorted(log.checkpoints.items())),
         since_wall=log.since_wall,
         live=tuple(sorted(log.live.items())),
-        silent_s=now - log.written_at if log.written_at is not None and log.ended_here else None,
     )
 
 

@@ -62,7 +62,8 @@ class Starts:
         """The process that was seen last while the server answered all there is to ask."""
         self._candidate: tuple[int, float] | None = None
         self._state: BackendState | None = None
-        self._was_up = False
+        self.was_up = False
+        """Whether it was ever seen up."""
         self._was_down = False
         self._tried_at = self._tried_wall = float("-inf")
         self._signs: set[str] = set()
@@ -90,7 +91,7 @@ class Starts:
             self.owner = sample.pid
             if sample.state in _SERVING:
                 self.served = sample.pid
-        self._was_up = True
+        self.was_up = True
 
     def within(self, now: float, seconds: float) -> tuple[Start, ...]:
         """Starts of the last `seconds`, oldest first."""
@@ -126,7 +127,7 @@ class Starts:
     def _count(self, sample: PictureSample, why: str, sign: str) -> None:
         self._signs.add(sign)
         of_trial = sample.at - self._tried_at <= TRIAL_SEEN_S or self._began_on_trial(sample)
-        self.seen.append(Start(sample.at, sample.wall, why, self._was_up, of_trial))
+        self.seen.append(Start(sample.at, sample.wall, why, self.was_up, of_trial))
 
     def _began_on_trial(self, sample: PictureSample) -> bool:
         """Whether a process that is new here is from the time of the last trial, however late it was seen."""
