@@ -400,7 +400,7 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     proxy = scene.picture.proxy
     if proxy.url is None or proxy.failure is None:
         return
-    first = scene.past.first_within(limits["silent_s"])
+    first = next(iter(scene.past.since(scene.now - limits["silent_s"])), None)
     silent = proxy.age_s if proxy.age_s is not None else scene.now - first.at if first is not None else 0.0
     hangs = proxy.failure is FailureKind.TIMEOUT and silent >= limits["silent_s"]
     if hangs or proxy.failure is FailureKind.UNREACHABLE:

@@ -12,7 +12,6 @@ from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.progress import Standstill, of_server, of_slot
 from specdash.insight.rules.catalogue import UnjudgeableError, rule
 from specdash.insight.rules.known import must_see
-from specdash.insight.rules.scene import KEEP_S
 from specdash.insight.speedup.verdict import WITHOUT
 from specdash.system.text import UNKNOWN, clock, duration, number, percent, plain
 
@@ -87,7 +86,7 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     if failure is FailureKind.UNREACHABLE:
         must_see(scene)
-    if _process(scene) is not None and (scene.past.lasting({BackendState.DOWN}) or 0.0) < limits["swap_s"]:
+    if _process(scene) is not None and (scene.past.lasting(BackendState.DOWN) or 0.0) < limits["swap_s"]:
         return
     health = _source(scene, Source.HEALTH)
     why = health.reason if health is not None and health.reason else backend.reason
@@ -159,7 +158,7 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     answering = (Source.HEALTH, Source.METRICS)
     ages = [source.age_s for source in backend.sources if source.source in answering and source.age_s is not None]
     silent = min(ages, default=None)
-    first = scene.past.first_within(KEEP_S)
+    first = next(iter(scene.past.since(0.0)), None)
     unheard = silent if silent is not None else scene.now - first.at if first is not None else 0.0
     since = scene.past.since(scene.now - unheard - limits["silent_s"])
     starved = any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in since)
@@ -342,7 +341,7 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             if nothing
             else "",
         )
-    seen, process = scene.past.lasting((BackendState.LOADING,)), _process(scene)
+    seen, process = scene.past.lasting(BackendState.LOADING), _process(scene)
     if seen is None:
         return
     # A process that was never seen to serve has been loading all its life.

@@ -182,7 +182,7 @@ class AlertBook:
     def _take(self, rule: Rule, symptoms: dict[str, Symptom], scene: RuleScene) -> list[AlertEvent]:
         spec, now = rule.spec, scene.now
         wait_s = spec.raise_after_s
-        if spec.trial_s is not None and scene.past.tried_within(TRIAL_ENDS_S):
+        if spec.trial_s is not None and scene.now - scene.past.starts.tried_at <= TRIAL_ENDS_S:
             wait_s = max(wait_s, spec.trial_s)
         events = []
         for subject, symptom in symptoms.items():
@@ -280,7 +280,7 @@ def _is_of_trial(spec: RuleSpec, scene: RuleScene) -> bool:
     nothing any more."""
     trial = scene.picture.trial
     looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
-    return scene.past.tried_within(looks_back) if trial is None else trial.alive
+    return scene.now - scene.past.starts.tried_at <= looks_back if trial is None else trial.alive
 
 
 def _trial_words(scene: RuleScene) -> str:

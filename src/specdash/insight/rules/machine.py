@@ -102,7 +102,7 @@ def _meant_for_gpu(scene: RuleScene, limits: Limits) -> str:
     layers = flag(scene, *GPU_LAYERS_FLAGS)
     if layers is not None and layers.isdecimal():
         return f"it was started with {layers} layers for it" if int(layers) else ""
-    used = any(one.busy and (one.gpu_utilisation or 0.0) >= limits["used_share"] for one in scene.past.backwards())
+    used = any(one.busy and (one.gpu_utilisation or 0.0) >= limits["used_share"] for one in scene.past.since(0.0))
     return "it used it before" if used else ""
 
 
