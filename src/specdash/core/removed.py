@@ -116,8 +116,10 @@ REMOVED_RULES: Mapping[str, str] = {
     "contamination_storm": "malformed_storm (limits.cut)",
     "context_shift": "context_overflow (limits.shifts_per_minute)",
     "counters_reset": "",
+    "gpu_memory_pressure": "memory_pressure (limits.gpu_mib)",
     "gpu_shared": "",
     "gpu_unused": "gpu_lost (limits.idle_share)",
+    "host_memory_pressure": "memory_pressure (limits.left_share)",
     "health_error": "endpoint_unusable",
     "log_silent": "",
     "loop_storm": "session_looping",
@@ -125,6 +127,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "metrics_disabled": "endpoint_unusable",
     "metrics_unreadable": "endpoint_unusable",
     "port_closed": "backend_down",
+    "proxy_held": "requests_waiting (limits.held_s)",
     "proxy_settings": "",
     "prune_storm": "context_overflow (limits.cut)",
     "recording_fault": "",
@@ -135,7 +138,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "slots_disabled": "endpoint_unusable",
     "slots_unreadable": "endpoint_unusable",
     "specdash_starved": "cpu_starved (limits.late_s)",
-    "swapping": "host_memory_pressure (limits.swap_mib_per_s)",
+    "swapping": "memory_pressure (limits.swap_mib_per_s)",
 }
 """By alert rule, the one that took it over, if any."""
 

@@ -289,7 +289,7 @@ def test_a_port_with_something_else_on_it_is_taken(answer: FailureKind) -> None:
     watch.look(1, health=answer, metrics=answer, slots=answer, process=ENDED)
     alert = watch.alert("port_taken")
     assert alert is not None
-    assert "no llama-server" in alert.summary
+    assert "not a llama-server" in alert.summary
     assert ("the server was", "process 10, which has ended") in alert.evidence
 
 

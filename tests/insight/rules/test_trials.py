@@ -140,9 +140,8 @@ def test_a_full_disk_and_a_hung_slot_are_told_during_a_trial() -> None:
     assert watch.raised() == {"slot_hung", "disk_full"}
 
 
-@pytest.mark.parametrize("name", ["gpu_lost", "gpu_memory_pressure", "gpu_throttled", "disk_full",
-                                  "host_memory_pressure", "slot_hung", "proxy_down", "proxy_errors",
-                                  "clients_leaving", "port_taken"])  # fmt: skip
+@pytest.mark.parametrize("name", ["gpu_lost", "memory_pressure", "gpu_throttled", "disk_full", "slot_hung",
+                                  "proxy_down", "proxy_errors", "clients_leaving", "port_taken"])  # fmt: skip
 def test_faults_that_no_settings_make_are_judged_as_ever(name: str) -> None:
     found = next(item.spec for item in shipped() if item.spec.id == name)
     assert found.trial_s is None

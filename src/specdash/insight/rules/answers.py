@@ -12,7 +12,7 @@ from specdash.insight.picture import SlotPhase
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import acted, is_gone, more_context, must_see, touched, turns_of, warning
 from specdash.system.stats import median
-from specdash.system.text import UNKNOWN, duration, number, ordinal, percent, plain
+from specdash.system.text import UNKNOWN, counted, duration, number, ordinal, percent, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -446,85 +446,60 @@ def upstream_unreachable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Proxy is held",
+    "Requests wait",
     AlertSeverity.WARNING,
     trial_s=300,
-    hold_back=False,
-    clear_after_s=0,
-    needs=(Source.PROXY,),
-    explains=("clients_leaving", "proxy_errors"),
-    # An apply holds for seconds, with a large model for a minute; a hold ends by itself after 120 s by default.
-    limits={"held_s": 60, "critical_s": 120},
-)
-def proxy_held(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """New requests wait at the proxy, because someone or an apply holds it. A hold ends by itself, but a hold that is
-    renewed lasts.
-
-    - specdash proxy state
-    - specdash applies
-    - the tune screen: is an apply running?
-
-    When the hold is no longer needed: specdash proxy resume.
-    """
-    live = _live(scene)
-    if live is None or not live.held or live.held_since is None:
-        return
-    held = scene.picture.wall - live.held_since
-    if held >= limits["held_s"]:
-        why = live.hold_reason or "no reason given"
-        yield Symptom(
-            f"the proxy has been held for {duration(held)} ({why}), and {live.waiting} requests wait",
-            (("held", duration(held)), ("reason", why), ("requests that wait", str(live.waiting))),
-            severity=AlertSeverity.CRITICAL if live.waiting and held >= limits["critical_s"] else None,
-        )
-
-
-@rule(
-    "Requests wait for a slot",
-    AlertSeverity.WARNING,
     clear_after_s=20,
     chart="requests",
-    explains=("clients_leaving",),
-    # The demo queues for up to 11 s at a time, and for 20 % of the time, on a machine with a load of 10.
-    limits={"window_s": 60, "share": 0.9, "longest_s": 120},
+    explains=("clients_leaving", "proxy_errors"),
+    # The demo queues for up to 11 s at a time, and for 20 % of the time, on a machine with a load of 10. An apply holds
+    # the proxy for seconds, with a large model for a minute; a hold ends by itself after 120 s by default.
+    limits={"window_s": 60, "share": 0.9, "longest_s": 120, "held_s": 60, "critical_s": 120},
 )
 def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """More requests come than there are slots, so that users wait before their prompt is even looked at; or one request
-    is stuck before its prefill.
+    """More requests come than there are slots, so that users wait before their prompt is even looked at; one request is
+    stuck before its prefill; or the proxy is held, by hand or by an apply, and a hold that is renewed lasts.
 
     - the slots panel: are all slots at work, and with what?
     - the proxy screen: which sessions send in parallel?
+    - specdash proxy state
 
     More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A request
-    stuck with free slots points to a hung server.
+    stuck with free slots points to a hung server. A hold that is no longer needed: specdash proxy resume.
     """
-    window, proxy = limits["window_s"], scene.picture.proxy
+    window, live, slots = limits["window_s"], _live(scene), scene.picture.backend.slots or ()
+    held = scene.picture.wall - live.held_since if live and live.held and live.held_since is not None else 0.0
     known = [(one.at, one.deferred) for one in scene.past.since(scene.now - window) if one.deferred is not None]
     share = sum(queued > 0 for _, queued in known) / len(known) if known else 0.0
     covered = bool(known) and scene.now - known[0][0] >= window * limits["share"]
-    if covered and known[-1][1] > 0 and share >= limits["share"]:
-        slots = scene.picture.backend.slots or ()
+    if live is not None and live.waiting and held >= limits["held_s"]:
+        yield Symptom(
+            f"the proxy has been held for {duration(held)} ({live.hold_reason or 'no reason given'}), and "
+            f"{counted(live.waiting, 'request waits', 'requests wait')}",
+            severity=AlertSeverity.CRITICAL if held >= limits["critical_s"] else None,
+            remedy="When the hold is no longer needed (is an apply running? specdash applies): specdash proxy resume.",
+        )
+    elif covered and known[-1][1] > 0 and share >= limits["share"]:
         reading = [slot for slot in slots if slot.phase is SlotPhase.PREFILL]
         long = f" behind a long prompt: {reading[0].prompt_processed or 0} tokens of it are read" if reading else ""
+        remedy = (
+            "A prompt of this length takes that long. Let its client compact, or give short requests a slot of their "
+            "own (LLAMA_PARALLEL)."
+        )
         yield Symptom(
-            f"{known[-1][1]:.0f} requests wait for a slot{long}, and some did for {percent(share)} of the last "
-            f"{duration(window)}",
+            f"{counted(int(known[-1][1]), 'request waits', 'requests wait')} for a slot{long}, and some did for "
+            f"{percent(share)} of the last {duration(window)}",
             (
                 ("waiting, mean", f"{sum(queued for _, queued in known) / len(known):.1f}"),
                 ("slots", str(len(slots) or UNKNOWN)),
             ),
-            remedy="A prompt of this length takes that long. Let its client compact, or give short requests a slot "
-            "of their own (LLAMA_PARALLEL)."
-            if slots and len(reading) == len(slots)
-            else "",
+            remedy=remedy if slots and len(reading) == len(slots) else "",
         )
-        return
-    if proxy.live is None or proxy.live.held:
-        return
-    stuck = [request for request in proxy.running if request.phase is RequestPhase.WAITING]
-    longest = max((scene.picture.wall - request.started for request in stuck), default=0.0)
-    if longest >= limits["longest_s"]:
-        yield Symptom(
-            f"a request has waited {duration(longest)} without a token of its prompt processed",
-            (("waiting upstream", str(len(stuck))), ("longest", duration(longest))),
-        )
+    elif live is not None and not live.held:
+        stuck = [one for one in scene.picture.proxy.running if one.phase is RequestPhase.WAITING]
+        longest = max((scene.picture.wall - one.started for one in stuck), default=0.0)
+        if longest >= limits["longest_s"]:
+            yield Symptom(
+                f"a request has waited {duration(longest)} without a token of its prompt processed",
+                (("waiting upstream", str(len(stuck))),),
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
+from specdash.core.readings import OTHER_SERVERS, FailureKind, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, SlotPhase
@@ -72,14 +72,11 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Nothing answers at the address: the process has ended, has not started, or the machine cannot be reached. Every
     client gets errors.
 
-    - specdash services status
-    - specdash services logs backend
+    - specdash services logs backend    (an assertion, a CUDA error, out of memory?)
     - dmesg | grep -i -e 'killed process' -e segfault
-    - the log panel's last lines: an assertion, a CUDA error, out of memory?
 
     Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
-    (out of memory) say why; fix that first, or it ends again. An apply that was under way is undone at the backend's
-    next start.
+    (out of memory) say why; fix that first, or it ends again.
     """
     backend, failure, owner = scene.picture.backend, _failure(scene, Source.HEALTH), scene.past.starts.owner
     if backend.state is not BackendState.DOWN or failure is FailureKind.TIMEOUT:
@@ -139,15 +136,11 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
-    debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
-    taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
-    refuted, and is no longer a cause of anything. A warning where /health answers and /metrics or /slots have not for a
-    minute: a long prompt blocks them in builds before b10420. From b10420 on nothing does: where they hang for 30 s and
-    no log line comes, the inference loop is stuck for good.
+    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. Refuted where it
+    was only slow. A warning where only /metrics or /slots do not answer: a long prompt blocks them in builds before
+    b10420; from b10420 on, where they hang for 30 s without a log line, the inference loop is stuck for good.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
-    - kill -CONT {pid}, when it is stopped
-    - dmesg | tail
     - nvidia-smi, when it hangs too the driver is the cause
 
     Stopped: kill -CONT {pid}. Otherwise restart it: specdash services restart backend; a process in state D survives
@@ -233,14 +226,11 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A slot is at work and no token comes, while the server answers everything else: the GPU or the inference thread
     is stuck, or one batch takes very long. Its client waits, and so do all that queue behind it.
 
-    - specdash snapshot: slots and gpu
     - nvidia-smi    (100 % and no progress: a kernel hangs; 0 %: the process waits)
     - the server's log: the last lines of that slot and task
-    - top -H -p {pid}
 
     A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
-    services restart backend. When it happens again with speculation and not without, it is worth a ticket: specdash
-    incident.
+    services restart backend. When it happens only with speculation, it is worth a ticket: specdash incident.
     """
     for slot, signs in _at_a_standstill(scene, limits, Standstill.STUCK):
         what = "processed no prompt token" if signs.prefill else "generated no token"
@@ -277,10 +267,8 @@ def _at_a_standstill(scene: RuleScene, limits: Limits, kind: Standstill) -> Iter
 def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server decodes and a slot gets no token: it drafts the same tokens, refuses the same one, goes back to its
     checkpoint and begins again, for hours. It comes from speculation (a tie between two tokens that a batch and a
-    single step decide differently, as with ngram-mod at temperature 0), not from the GPU. Every request behind it
-    waits.
+    single step decide differently, as with ngram-mod at temperature 0), not from the GPU.
 
-    - specdash snapshot: the slot's task, and decode calls that grow while its tokens do not
     - LLAMA_TRACE=1: the log repeats the same `accepted 20/21 draft tokens (restore checkpoint)`
 
     Close that one request at its client; the proxy then closes it at the server, and the slot is free. The same request
@@ -316,12 +304,11 @@ def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"seconds": 300, "critical_s": 900, "nothing_s": 30},
 )
 def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server is there and still loads its model; until it is done every request gets 503. A big model from a slow
-    or remote disk takes minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
+    """The server still loads its model, and every request gets 503. A big model from a slow or remote disk takes
+    minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
 
     - specdash services logs backend
-    - iostat -x 2 or vmstat 2: does the disk read? does it swap?
-    - free -g
+    - vmstat 2: does the disk read? does it swap?
     - specdash preflight: does the model fit?
 
     Wait while the disk reads. A model that does not fit into memory swaps forever: less context, fewer layers, or a
@@ -368,8 +355,7 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
     a certain request, and its manager starts it again. Starts that an apply made do not count.
 
-    - specdash services logs backend
-    - the log's last lines before each start: an assertion, CUDA error, out of memory, a missing file?
+    - specdash services logs backend    (before each start: an assertion, CUDA error, a missing file?)
     - dmesg | grep -i -e 'killed process' -e segfault -e xid
     - specdash applies: what was changed before the first crash?
 
@@ -400,7 +386,6 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     - specdash applies
     - specdash services logs backend
-    - journalctl --user -u specdash-backend, when systemd runs it
 
     Nothing, if it was intended. Otherwise the log's lines before the restart say why the old process ended.
     """
@@ -422,12 +407,11 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     explains=(*_CLIENTS, "backend_down", "server_hung", "restarted"),
 )
 def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The port is open, and what answers is no llama-server: its process has ended and another program has the port, a
-    reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
+    """The port is open, and what answers is not a llama-server: its process has ended and another program has the port,
+    a reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
 
     - ss -ltnp | grep :{port}
     - curl -i {url}/health
-    - specdash services status
 
     End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. Where
     a wrong address comes from: specdash config show.
@@ -445,7 +429,7 @@ def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     who = f"process {other.pid} ({other.name or '?'})" if other else ""
     if owner is not None and (other or _failure(scene, Source.PROCESS) is not None):
         evidence.append(("the server was", f"process {owner}" + ("" if other else ", which has ended")))
-    yield Symptom(f"what answers at {backend.url} is no llama-server{f': {who}' if who else ''}", tuple(evidence))
+    yield Symptom(f"what answers at {backend.url} is not a llama-server{f': {who}' if who else ''}", tuple(evidence))
 
 
 @rule("Edited env file is not in force", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
@@ -453,7 +437,6 @@ def edit_refused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The env file was edited by hand and does not start, so that the last settings that served run on. Nothing that
     the file says is in force, and every start of the backend tries it again first.
 
-    - specdash services status
     - specdash preflight
     - specdash env history
 
@@ -492,38 +475,32 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     hold_back=False,
 )
 def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """What the server answers to /health, /metrics or /slots cannot be used. /health: an error of its own. /metrics or
-    /slots switched off: acceptance and totals, or running requests and whether it speculates, cannot be seen. Not
-    understood (no metrics, a number that cannot be, more than 4 MiB, an error): the figures are those of before, dimmed
-    and with their age, and rules that need them are not judged.
+    """What the server answers to /health, /metrics or /slots cannot be used: it is switched off, an error, or not
+    understood. The figures are those of before, dimmed and with their age, and rules that need them are not judged.
 
     - curl -i {url}/health {url}/metrics {url}/slots
     - does a reverse proxy, a cache or another program answer at these paths?
     - specdash doctor --url {url}
-    - specdash services logs backend
 
     Off: start the server with --metrics (LLAMA_ARG_ENDPOINT_METRICS=1) and without --no-slots; what `specdash backend
     run` starts has both. Not understood: watch the server itself and not what stands in front of it; when it answers so
     itself, restart it: specdash services restart backend.
     """
     backend = scene.picture.backend
-    asked = {source: found for source in _ASKED if (found := _source(scene, source)) is not None}
-    health = asked.get(Source.HEALTH)
-    is_foreign = any(source.failure in _FOREIGN for source in asked.values())
-    if backend.state is BackendState.UNKNOWN and not is_foreign and health and health.status is ReadingStatus.KNOWN:
-        yield Symptom(backend.reason, (("address", backend.url),), "/health")
+    is_foreign = any(_failure(scene, source) in _FOREIGN for source in _ASKED)
+    if backend.state is BackendState.UNKNOWN and not is_foreign and scene.is_fresh(Source.HEALTH):
+        yield Symptom(backend.reason, subject="/health")
     if backend.state not in _SERVING:
         return
     for source, (key, lost, kept) in _LOST.items():
-        found = asked.get(source)
+        found = _source(scene, source)
         if found is None or found.failure is None:
             continue
-        evidence = [(f"/{source}", found.reason)]
+        evidence = ((f"/{source}", found.reason), ("last understood", _ago(found.age_s)))
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
-            yield Symptom(f"the server does not serve /{source}: {lost}", tuple(evidence), f"/{source}", ((key, "1"),))
+            yield Symptom(f"the server does not serve /{source}: {lost}", evidence[:1], f"/{source}", ((key, "1"),))
         elif found.failure in _UNREADABLE:
-            evidence.append(("last understood", _ago(found.age_s)))
-            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", tuple(evidence), f"/{source}")
+            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", evidence, f"/{source}")
     counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(

@@ -18,7 +18,7 @@ from specdash.system.text import MIB, UNKNOWN, duration, number, percent, size, 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from specdash.core.readings import Disk, Gpu, Host
+    from specdash.core.readings import Disk, Gpu
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
@@ -47,13 +47,12 @@ GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 )
 def gpu_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A GPU that was there no longer answers: it fell off the bus, the driver was reloaded, or the machine slept. A
-    server that uses it fails at its next step, or goes on only on the CPU. A warning where the GPU is there and idle
-    while the server decodes, many times slower, on the CPU: usually CUDA could not start.
+    server that uses it fails at its next step. A warning where the GPU is idle while the server decodes, many times
+    slower, on the CPU: usually CUDA could not start.
 
     - nvidia-smi
     - dmesg | grep -i -e xid -e nvrm
     - the server's log: CUDA error, 'no usable GPU found', 'failed to initialize CUDA'?
-    - specdash backend show: is it a build with CUDA?
 
     Restart the server once nvidia-smi shows the GPU again, and with the GPU visible (CUDA_VISIBLE_DEVICES, container
     flags); a GPU that fell off the bus (Xid 79) needs a reboot, and a look at its power and cooling.
@@ -123,7 +122,6 @@ def gpu_throttled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     - nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER
     - fans and air flow
-    - nvidia-smi -q | grep -i 'power limit'
 
     Heat: cooling, or a lower power limit that holds steady clocks. Power cap: raise it (nvidia-smi -pl) where the
     supply allows it. Hardware slowdown: look at the power cables.
@@ -135,53 +133,13 @@ def gpu_throttled(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         severity = max((THROTTLES[reason] for reason in reasons), key=lambda one: one.rank)
         worst = ", ".join(reason for reason in reasons if THROTTLES[reason] is severity)
         hot = f" at {gpu.temperature_celsius:.0f} °C" if gpu.temperature_celsius is not None else ""
-        power = f", {_power(gpu)}" if gpu.power_watts is not None else ""
+        limit = f" of {gpu.power_limit_watts:.0f} W" if gpu.power_limit_watts else ""
+        power = f", {gpu.power_watts:.0f} W{limit}" if gpu.power_watts is not None else ""
         yield Symptom(
             f"{_named(gpu)} is slowed down: {worst}{hot}{power}",
             (("reasons", ", ".join(gpu.throttle_reasons or ())), ("SM clock", number(gpu.sm_clock_mhz, 0, "MHz"))),
             subject=f"GPU {gpu.index}",
             severity=severity,
-        )
-
-
-def _power(gpu: Gpu) -> str:
-    if gpu.power_watts is None:
-        return UNKNOWN
-    return f"{gpu.power_watts:.0f} W" + (f" of {gpu.power_limit_watts:.0f} W" if gpu.power_limit_watts else "")
-
-
-@rule(
-    "GPU memory nearly full",
-    AlertSeverity.WARNING,
-    raise_after_s=5,
-    clear_after_s=20,
-    explains=("out_of_memory", "compute_buffer_failed"),
-    # llama.cpp allocates nearly all at its start, so a full GPU is usual; 256 MiB is what compute buffers grow by.
-    limits={"free_mib": 256, "critical_mib": 64, "share": 0.97},
-)
-def gpu_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server's GPU has hardly any memory left. What llama.cpp allocates late (compute buffers for a longer prompt,
-    an image) fails then, and so does the next start.
-
-    - nvidia-smi
-    - the GPU panel: who has the memory?
-
-    Less context (LLAMA_CTX_SIZE), a quantised KV cache, a smaller batch (LLAMA_ARG_UBATCH), fewer layers on the GPU;
-    or end the other process.
-    """
-    for gpu in _used(scene):
-        free, total = gpu.memory_left_bytes, gpu.memory_total_bytes
-        if free is None or not total or free >= limits["free_mib"] * MIB or 1 - free / total < limits["share"]:
-            continue
-        most = sorted(gpu.processes or (), key=lambda process: -(process.memory_bytes or 0))[:4]
-        yield Symptom(
-            f"{_named(gpu)} has {size(free)} of {size(total)} left",
-            (
-                ("used", size_pair(gpu.memory_used_bytes, total, exact=True)),
-                *((f"{process.name or 'process'} {process.pid}", size(process.memory_bytes)) for process in most),
-            ),
-            subject=f"GPU {gpu.index}",
-            severity=AlertSeverity.CRITICAL if free < limits["critical_mib"] * MIB else None,
         )
 
 
@@ -209,31 +167,45 @@ def _named(gpu: Gpu) -> str:
     hold_back=False,
     raise_after_s=5,
     clear_after_s=20,
-    explains=("server_hung", "slot_hung", "out_of_memory", "crash_loop", "backend_down"),
+    explains=("server_hung", "slot_hung", "out_of_memory", "compute_buffer_failed", "crash_loop", "backend_down"),
     # 5 % of a large machine is plenty, so both must hold. The kernel kills below 2 %. Swap in use alone says nothing. A
-    # model's page that comes back is 4 KiB: 1 MiB/s is 256 waits a second.
+    # model's page that comes back is 4 KiB: 1 MiB/s is 256 waits a second. llama.cpp allocates nearly all of a GPU at
+    # its start, so a full one is usual; 256 MiB is what compute buffers grow by.
     limits={
         "left_share": 0.05,
         "left_mib": 2048,
         "critical_share": 0.02,
         "swap_window_s": 30,
         "swap_mib_per_s": 1,
-        "swap_grown_mib": 64,
+        "gpu_mib": 256,
+        "gpu_critical_mib": 64,
+        "gpu_share": 0.03,
     },
 )
-def host_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The machine has hardly any memory left, or moves memory to the swap and back: a model whose pages come back from
-    there decodes at a fraction of its speed, or the kernel kills the largest process, which is the server. Swap that is
-    in use and stays as it is does no harm and is not meant.
+def memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
+    """The machine or the server's GPU has hardly any memory left, or memory moves to the swap and back: a model whose
+    pages come back from there decodes at a fraction of its speed, what llama.cpp allocates late (a longer prompt, an
+    image) fails, or the kernel kills the largest process, which is the server. Swap in use alone does no harm.
 
     - free -m
+    - nvidia-smi
     - vmstat 1 5
     - ps aux --sort=-rss | head
-    - dmesg | grep -i 'out of memory'
 
-    A smaller prompt cache (LLAMA_ARG_CACHE_RAM), fewer checkpoints, less context, or one process fewer; --mlock keeps
-    the model in memory where it fits.
+    Machine: a smaller prompt cache (LLAMA_ARG_CACHE_RAM), fewer checkpoints, less context, or one process fewer. GPU:
+    less context (LLAMA_CTX_SIZE), a quantised KV cache, a smaller batch (LLAMA_ARG_UBATCH), fewer layers on it.
     """
+    for gpu in _used(scene):
+        free, of = gpu.memory_left_bytes, gpu.memory_total_bytes
+        if free is None or not of or free >= limits["gpu_mib"] * MIB or free > limits["gpu_share"] * of:
+            continue
+        most = sorted(gpu.processes or (), key=lambda process: -(process.memory_bytes or 0))[:4]
+        yield Symptom(
+            f"{_named(gpu)} has {size(free)} of {size(of)} left",
+            tuple((f"{process.name or 'process'} {process.pid}", size(process.memory_bytes)) for process in most),
+            subject=f"GPU {gpu.index}",
+            severity=AlertSeverity.CRITICAL if free < limits["gpu_critical_mib"] * MIB else None,
+        )
     host, process = scene.picture.host, scene.picture.backend.process
     if host is None or not _is_here(scene):
         return
@@ -241,40 +213,24 @@ def host_memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     left = total - used if total and used is not None else None
     share = left / total if total and left is not None else 1.0
     is_short = left is not None and share < limits["left_share"] and left < limits["left_mib"] * MIB
-    window = limits["swap_window_s"]
-    samples = _window(scene, window)
-    rate = mean(sample.swap_rate for sample in samples) or 0.0
-    swapped = [sample.swap_used_bytes for sample in samples if sample.swap_used_bytes is not None]
-    grown = swapped[-1] - swapped[0] if swapped else 0
-    moves = rate >= limits["swap_mib_per_s"] * MIB
-    if not (is_short or moves or grown >= limits["swap_grown_mib"] * MIB):
-        return
-    swaps = (
-        f"the machine swaps: {size(rate)}/s move between memory and swap"
-        if moves
-        else f"the machine swaps: the swap in use grew by {size(grown)} in {duration(window)}"
-    )
-    yield Symptom(
-        f"{size(left)} of {size(total)} memory is left on the machine" if is_short else swaps,
-        (
-            ("left", size_pair(left, total)),
-            ("the server has", size(process.memory_bytes if process is not None else None)),
-            ("swap", size_pair(host.swap_used_bytes, host.swap_total_bytes)),
-            ("moved to and from swap, mean", _rate(rate)),
-            ("read back now", _rate(host.swap_in_bytes_per_s)),
-        ),
-        severity=AlertSeverity.CRITICAL if share < limits["critical_share"] else None,
-    )
+    rate = mean(sample.swap_rate for sample in _window(scene, limits["swap_window_s"]))
+    if is_short or (rate or 0.0) >= limits["swap_mib_per_s"] * MIB:
+        short = f"{size(left)} of {size(total)} memory is left on the machine"
+        yield Symptom(
+            short if is_short else f"the machine swaps: {_rate(rate)} move between memory and swap",
+            (
+                ("left", size_pair(left, total)),
+                ("the server has", size(process.memory_bytes if process is not None else None)),
+                ("swap", size_pair(host.swap_used_bytes, host.swap_total_bytes)),
+                ("moved to and from swap, mean", _rate(rate)),
+                ("read back now", _rate(host.swap_in_bytes_per_s)),
+            ),
+            severity=AlertSeverity.CRITICAL if share < limits["critical_share"] else None,
+        )
 
 
 def _rate(value: float | None) -> str:
     return f"{size(value)}/s" if value is not None else UNKNOWN
-
-
-def _load(host: Host | None) -> str:
-    if host is None or host.load_1m is None:
-        return UNKNOWN
-    return f"{host.load_1m:.1f} on {host.cpu_count} CPUs"
 
 
 @rule(
@@ -289,10 +245,9 @@ def _load(host: Host | None) -> str:
     limits={"late_s": 1, "window_s": 10, "cpu_wait": 0.4, "others": 0.4},
 )
 def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Other programs use the CPUs. The server's threads are ready to run for most of the time and do not: prefill,
-    decode and answers to /health slow down, and no setting of the server is the cause. A notice, since whether it
-    does harm is for other rules to say; it is the cause of their alerts then. A warning where specdash itself wakes
-    late: no alert is raised from silence while that lasts, and figures may be late.
+    """Other programs use the CPUs: the server's threads are ready to run and do not, so that prefill, decode and
+    answers to /health slow down, whatever its settings. A warning where specdash itself wakes late: no alert is raised
+    from silence while that lasts, and figures may be late.
 
     - top
     - cat /proc/pressure/cpu
@@ -302,11 +257,13 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     server no more than cores (LLAMA_THREADS). Or look from another machine, with --url.
     """
     delay, host, process = scene.picture.delay, scene.picture.host, scene.picture.backend.process
+    load_1m = host.load_1m if host is not None else None
+    load = ("load", f"{number(load_1m, 1)} on {host.cpu_count if host is not None else UNKNOWN} CPUs")
     if delay is not None and delay.late_s >= limits["late_s"]:
         yield Symptom(
             f"this machine is too busy for specdash to look in time: it woke {delay.late_s:.1f} s late within "
             f"{duration(delay.span_s)}",
-            (("late", f"{delay.late_s:.1f} s within {duration(delay.span_s)}"), ("load", _load(host))),
+            (load,),
             "specdash",
             severity=AlertSeverity.WARNING,
         )
@@ -318,12 +275,7 @@ def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"the server is ready to run and gets no CPU for {percent(waited)} of the time; other programs use "
             f"{percent(others)} of the CPUs",
-            (
-                ("waits", f"{percent(waited)} of {duration(limits['window_s'])}"),
-                ("others use", f"{percent(others)} of the CPUs"),
-                ("the server uses", f"{number(process.cpu_cores, 2)} cores"),
-                ("load", _load(host)),
-            ),
+            (("the server uses", f"{number(process.cpu_cores, 2)} cores"), load),
         )
 
 
@@ -340,7 +292,6 @@ def disk_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     and the backups that a rollback needs.
 
     - df -h {folder}
-    - df -i {folder}
     - du -xh {folder} | sort -h | tail
 
     Make room; LLAMA_LOG_MAX_MIB bounds the log, history_mb the record.
@@ -360,7 +311,7 @@ def disk_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         is_critical = disk.files_left == 0 or disk.free_bytes < limits["critical_mib"] * MIB
         yield Symptom(
             f"{room} on the disk of {disk.path} ({uses})",
-            (("folder", disk.path), ("free", f"{free} of {size(disk.total_bytes)}")),
+            (("free", f"{free} of {size(disk.total_bytes)}"),),
             subject=disk.path,
             severity=AlertSeverity.CRITICAL if is_critical else None,
             names=(("folder", disk.path),),

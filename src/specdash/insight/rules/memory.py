@@ -35,18 +35,17 @@ DEFAULT_CHECKPOINTS = 32
     trial_s=inf,
     clear_after_s=60,
     chart="warnings",
+    # 6000 lines are about 1 MB. One batch alone prints several.
     limits={"flood_per_minute": 6000, "text_per_minute": 6, "images_s": 900},
 )
 def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Recurrent and hybrid models print find_slot when token positions do not follow each other. Prompts with images do
-    that by the thousand and mean nothing by it: then it is a notice from 6000 lines a minute on, about 1 MB, because
-    the log grows. With text alone a state was restored wrongly, and answers may be wrong: 6 a minute are enough,
-    because one batch alone prints several.
+    so by the thousand, which is normal: a notice, because the log grows. With text alone a state was restored wrongly,
+    and answers may be wrong.
 
     - do clients send images?
     - the slots and tasks that it touched (docs/parse-log.md)
     - llama.cpp #28007, #28166, #21831
-    - LLAMA_LOG_MAX_MIB: does the log rotate?
 
     With images: nothing, or a build in which the line is gone. With text: update llama.cpp; until then
     --ctx-checkpoints 0 (LLAMA_ARG_CTX_CHECKPOINTS) avoids the restores.
@@ -55,20 +54,15 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if found is None:
         return
     images = scene.past.grown("live", "image_processing", limits["images_s"])
-    projector = flag(scene, "--mmproj", "-mm") is not None
-    knows_command = scene.picture.backend.process is not None and bool(scene.picture.backend.process.command)
-    evidence = (*touched(found), ("image lines", f"{images:.0f}"), ("projector", "yes" if projector else "no"))
-    if images or projector or not knows_command:
-        if found.per_minute >= limits["flood_per_minute"]:
-            yield Symptom(
-                f"{found.per_minute:.0f} find_slot lines a minute, normal for prompts with images; the log grows",
-                evidence,
-                severity=AlertSeverity.NOTICE,
-            )
-    elif found.per_minute >= limits["text_per_minute"]:
+    projector, process = flag(scene, "--mmproj", "-mm") is not None, scene.picture.backend.process
+    may_see = bool(images) or projector or process is None or not process.command
+    if found.per_minute >= limits["flood_per_minute" if may_see else "text_per_minute"]:
+        what = ", normal for prompts with images; the log grows"
         yield Symptom(
-            f"{found.per_minute:.0f} find_slot lines a minute without any image: a state was restored wrongly",
-            evidence,
+            f"{found.per_minute:.0f} find_slot lines a minute"
+            f"{what if may_see else ' without any image: a state was restored wrongly'}",
+            (*touched(found), ("image lines", f"{images:.0f}"), ("projector", "yes" if projector else "no")),
+            severity=AlertSeverity.NOTICE if may_see else None,
         )
 
 
@@ -85,8 +79,7 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 )
 def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """This model cannot drop rejected tokens from its memory (recurrent or hybrid): every step that rejects one
-    restores a checkpoint and decodes what was accepted again. Told by the log of LLAMA_TRACE=1 (or verbosity 5). From
-    half of the steps on drafts are too long for what is accepted; 50 steps, because it is a share.
+    restores a checkpoint and decodes what was accepted again. Seen in the log of LLAMA_TRACE=1 (or verbosity 5).
 
     - tokens per decode against mean accepted length
     - acceptance by position: where does it fall?
@@ -104,8 +97,6 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again "
         f"({replays:.0f} of {steps:.0f})",
         (
-            ("steps", f"{steps:.0f}"),
-            ("replays", f"{replays:.0f}"),
             ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
             ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
         ),
@@ -123,13 +114,11 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"per_minute": 1},
 )
 def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The slots share one KV cache, and a batch found no room in it: the server tries again with smaller batches,
-    empties idle slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp
-    #24840). One line is enough: a cache that suffices never prints it.
+    """The slots share one KV cache, and a batch found no room in it: the server tries smaller batches, empties idle
+    slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp #24840).
 
     - context used by slot in the slots panel
     - the sum of what clients may use against LLAMA_CTX_SIZE
-    - host and GPU memory: is there room for more?
 
     More context, which the preflight checks against memory; or fewer slots, so that fewer conversations share it.
     """
@@ -162,7 +151,6 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
     started again for nothing; a longer prompt or an image may ask for more while it runs.
 
     - the log: failed to allocate compute buffers, and how much was asked for
-    - nvidia-smi, free -m
     - specdash preflight
 
     A smaller physical batch needs less of it; else a shorter context, or fewer layers on the GPU.
@@ -171,7 +159,7 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
         ubatch = flag(scene, "-ub", "--ubatch-size")
         size = int(ubatch) if ubatch is not None and ubatch.isdigit() else DEFAULT_UBATCH
         yield Symptom(
-            "a compute buffer could not be allocated" + ("; nobody serves" if is_gone(scene) else ""),
+            "a compute buffer could not be allocated" + ("; no server runs" if is_gone(scene) else ""),
             touched(found),
             fix=(("LLAMA_ARG_UBATCH", str(max(32, size // 2))),),
             severity=None if is_gone(scene) else AlertSeverity.WARNING,
@@ -188,10 +176,8 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
 )
 def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Memory could not be allocated, on the GPU or in the host, or the server was killed as the kernel does when memory
-    is out. Shown for ten minutes, also when a server runs again: what was short then is short still. A warning while
-    one serves.
+    is out. Shown for ten minutes, as a warning where a server runs again: what was short then is short still.
 
-    - the log's lines with sizes
     - dmesg | grep -i 'out of memory'
     - nvidia-smi, free -m: who has it?
     - specdash preflight, which adds up what the settings need
@@ -204,10 +190,9 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     newest = min(found, key=lambda picture: picture.last_age_s)
     where = "the GPU's memory" if newest.warning == "gpu_out_of_memory" or "cuda" in newest.sample.lower() else "memory"
+    killed = newest.warning == "killed"
     what = (
-        "the server was killed, as the kernel does when memory is out"
-        if newest.warning == "killed"
-        else (f"{where} could not be allocated")
+        "the server was killed, as the kernel does when memory is out" if killed else f"{where} could not be allocated"
     )
     yield Symptom(
         what if is_gone(scene) else f"{what}; a server runs again or still",
@@ -222,8 +207,8 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     trial_s=inf,
     clear_after_s=60,
     chart="prefill",
-    # Three turns, and a third of those that could have used a cache: single ones are edits and compactions. Less than
-    # 256 tokens are read in no time. Without sessions the log shows takeovers alone: nine of ten, twelve at least.
+    # Single ones are edits and compactions. Less than 256 tokens are read in no time. Without sessions the log shows
+    # takeovers alone: nine of ten, twelve at least.
     limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
 )
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -232,7 +217,6 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     a prompt cache that is off or full, or no checkpoint to go back to (recurrent models, sliding windows).
 
     - why was it read again? (a request's detail, the speculation screen)
-    - sessions in the proxy panel against slots
     - LLAMA_ARG_CACHE_PROMPT, and cache_prompt in the requests
     - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted and prompt_cache_skipped in the log
 
@@ -289,7 +273,10 @@ def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: i
             "order, new messages at the end alone. Or put what changes at the end."
         )
     elif worst.reason is Reason.CHECKPOINT:
-        fix, remedy = _more_checkpoints(scene), "More checkpoints per slot, if there is memory."
+        given = flag(scene, "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints") or ""
+        too_few = given.isdigit() and int(given) < DEFAULT_CHECKPOINTS
+        fix = (("LLAMA_ARG_CTX_CHECKPOINTS", None if too_few else str(2 * DEFAULT_CHECKPOINTS)),)
+        remedy = "More checkpoints per slot, if there is memory."
     elif flag(scene, "--no-cache-prompt") is not None:
         why, fix, remedy = " (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),), "Switch the prompt cache on."
     elif sessions > slots:
@@ -335,10 +322,3 @@ def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:
     if longest is not None and longest.isdigit() and wanted < int(longest):
         return (("LLAMA_DRAFT_MAX", str(wanted)),)
     return WITHOUT
-
-
-def _more_checkpoints(scene: RuleScene) -> Fix:
-    given = flag(scene, "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints")
-    if given is not None and given.isdigit() and int(given) < DEFAULT_CHECKPOINTS:
-        return (("LLAMA_ARG_CTX_CHECKPOINTS", None),)
-    return (("LLAMA_ARG_CTX_CHECKPOINTS", str(2 * DEFAULT_CHECKPOINTS)),)

@@ -78,7 +78,6 @@ class PictureSample:
     """Requests that wait for a slot."""
     gpu_utilisation: float | None = None
     """Of the busiest GPU."""
-    swap_used_bytes: int | None = None
     swap_rate: float | None = None
     """Bytes a second that came from the swap and went there."""
 
@@ -317,6 +316,5 @@ def sample_of(picture: Picture) -> PictureSample:
         proxy_left=live.clients_left if live is not None else None,
         deferred=backend.requests_deferred if Source.METRICS in fresh else None,
         gpu_utilisation=max(utilisations, default=None) if Source.GPU in fresh else None,
-        swap_used_bytes=host.swap_used_bytes if host is not None else None,
         swap_rate=swapped[0] + swapped[1] if swapped[0] is not None and swapped[1] is not None else None,
     )
