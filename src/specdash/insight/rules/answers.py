@@ -101,13 +101,12 @@ def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"window_s": 300, "found": 5, "share": 0.2, "shown": 2, "critical_share": 0.5, "cut": 3},
 )
 def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model writes its tool calls wrong again and again, and the proxy asks again: every such turn costs twice.
-    Where no retry gives a good call, the client gets an apology or a call that it refuses, and agents end their turn on
-    it. Sessions with many of them are cut back to their recent turns, which loses context and the prompt cache.
+    """The model writes its tool calls wrong, and the proxy asks again: every such turn costs twice. Where no retry
+    gives a good call, agents end their turn on it. Sessions with many of them are cut back to their recent turns, which
+    loses context and the prompt cache.
 
     - the chat template and --jinja: does the server parse this model's calls?
     - the quantisation of weights and KV cache (q4 KV breaks calls first)
-    - which tools: the proxy screen's guardrail actions
 
     A template that fits the model, a less quantised KV cache, a lower temperature; fewer tools
     (PROXY_TOOL_NARROWING). The fix holds tool turns back until they are checked, and asks up to three times.
@@ -150,12 +149,10 @@ def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"repeats": 16, "seen_s": 120, "window_s": 300, "looped": 20, "share": 0.5},
 )
 def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help: it
-    steps in at 8 turns by default, and takes the tools away for a turn at 16. Or a large part of all turns repeats such
-    calls, and takes the slots from those that work.
+    """An agent makes the same tool calls with the same results again and again, and the loop breaker did not help. Or a
+    large part of all turns repeats such calls, and takes the slots from those that work.
 
     - the proxy screen's sessions: which tools, which loop?
-    - the agent itself: what does it want that it cannot have?
     - a tool that fails the same way for all of them (a missing file, no network)?
 
     Stop the agent, give it another instruction, or fix the tool that fails. The fix is the profile loop-incident, meant
@@ -201,7 +198,6 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A session is about to fill its context window, by the proxy, or a slot at work has used nearly all of its
     context: soon turns are pruned, an answer is cut or its oldest part dropped, or prompts are refused.
 
-    - which session is it, and how many turns are left? (slots panel, proxy screen)
     - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
     - does the client know the window? (specdash proxy show: context window)
 
@@ -243,12 +239,11 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"window_s": 300, "refused": 1, "cut": 8, "share": 0.5, "shifts_per_minute": 6},
 )
 def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Conversations are longer than the context: the server refuses prompts that the proxy could not make fit, the
-    proxy removes old messages from most turns, or --context-shift drops the oldest half of a slot. The model forgets,
-    and the prompt cache is lost where the cut moves.
+    """Conversations are longer than the context: the server refuses prompts, the proxy removes old messages from most
+    turns, or --context-shift drops the oldest half of a slot. The model forgets, and the prompt cache is lost where the
+    cut moves.
 
     - the agent's own limit: CLAUDE_CODE_AUTO_COMPACT_WINDOW for Claude Code
-    - n_ctx per slot: LLAMA_CTX_SIZE over LLAMA_PARALLEL
     - specdash proxy show: is PROXY_CONTEXT_PRUNE_THRESHOLD below 1?
     - shifts: do answers end, or do they run into the limit (n_predict, max_tokens)?
 
@@ -300,13 +295,11 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"window_s": 300, "left": 5, "share": 0.3},
 )
 def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients close the connection while their answer is made, by the proxy or by the server's own log (cancel task).
-    Leaving after the same time again and again is a timeout of the client; leaving early is a person who stops the
-    agent.
+    """Clients close the connection while their answer is made. Leaving after the same time again and again is a timeout
+    of the client; leaving early is a person who stops the agent.
 
     - compare the median wait with the client's timeout (API_TIMEOUT_MS of Claude Code)
     - prefill speed and queue: is the first token late?
-    - the proxy screen's finished requests
 
     Raise the client's timeout, or shorten the wait: a smaller prompt, a prompt cache that hits, fewer requests at a
     time.
@@ -354,7 +347,6 @@ def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     - the proxy screen's finished requests, for status and error type
     - specdash services logs proxy
-    - the server's log around the errors
 
     529 and 504 follow from a server that is down, loading or too slow; 400 from prompts that are too long or malformed;
     401 from a key.
@@ -461,7 +453,6 @@ def requests_waiting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     stuck before its prefill; or the proxy is held, by hand or by an apply, and a hold that is renewed lasts.
 
     - the slots panel: are all slots at work, and with what?
-    - the proxy screen: which sessions send in parallel?
     - specdash proxy state
 
     More slots (LLAMA_PARALLEL), where memory and context per slot allow it; else fewer agents at a time. A request

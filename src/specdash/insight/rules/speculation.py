@@ -141,15 +141,12 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
     limits={"recent_s": 600, "recent_requests": 12, "least_recent": 8, "least_before": 24, "sigma": 3.5, "share": 0.6},
 )
 def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server. Requests are
-    compared within classes of context length and work (tool call, agent text, chat; from the log: began or went on), so
-    that another mix of work is no collapse. 3.5 standard deviations, because it is asked every second for days; 60 % of
-    what was expected, because less is no trouble even where it is certain.
+    """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server: requests are
+    compared within classes of context length and work, so that another mix of work is no collapse.
 
     - acceptance by position and by context length in the speculation panel
     - the log: draft_behind, draft_decode_failed, ngram_mod resetting
     - did clients change: temperature, another language, images?
-    - specdash history query acceptance
 
     When it came with a build or a draft model, go back to the one before. When clients sample hotter or write something
     else, shorter drafts cost less.
@@ -218,14 +215,10 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
 )
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
-    cost more than accepted tokens save. By measurement or, where no draft can be worth what it costs at the least, by
-    estimate; and for 20 s, because one long answer is not a workload. Not while other programs take more of the CPUs
-    than when the baseline was measured: decode is slow because of them then. It is over as soon as the same figure says
-    that speculation pays, or makes no difference.
+    cost more than accepted tokens save. Not while other programs take the CPUs: decode is slow because of them then.
 
     - the speed-up panel: measured, or an estimate?
     - specdash baseline record, for a measured figure
-    - acceptance by position: how far do drafts hold?
 
     Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
     """
@@ -261,19 +254,17 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     clear_after_s=0,
     explains=("speculation_hurting", "acceptance_collapse", "replay_thrash"),
     chart="acceptance",
+    # A drafter that is right one time in twenty fails 100 times running once in 170 times, and one request that repeats
+    # itself may never be guessed right. A draft token costs at least a fiftieth of a token's decode.
     limits={"drafts": 100, "requests": 3, "drafts_of_one": 1000, "window_s": 900, "acceptance": 0.02},
 )
 def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: the upper bound of
-    their share lies below what a draft token costs at the least, a fiftieth of a token's decode. It is the sign of a
-    drafter that computes NaN, of the wrong draft model, or of a prompt that the drafter does not get to see. It costs
-    time and gains nothing. 100 drafts in a row over three requests, or 1000 of whatever request: a drafter that is
-    right one time in twenty fails 100 times running once in 170 times, and one request that repeats itself may never be
-    guessed right. A notice only where nothing but n-gram types draft: they are wrong where nothing repeats.
+    """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: a drafter that
+    computes NaN, the wrong draft model, or a prompt that the drafter does not get to see. A notice where nothing but
+    n-gram types draft: they are wrong where nothing repeats.
 
     - does the same prompt at /v1/completions get drafts accepted? then the chat path is broken for this drafter
-    - another build of llama.cpp
-    - is the draft model of the same family and tokenizer?
+    - is the draft model of the same family and tokenizer? does another build of llama.cpp do it too?
     - the log: draft_behind, draft_input_dropped
 
     Switch speculation off until the drafter is right; then set it again and look at the first requests.
@@ -328,12 +319,10 @@ def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[_Vain]:
     limits={"tokens": 400, "tokens_repeats": 4000, "window_s": 900},
 )
 def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token.
-    400 tokens, because a draft model drafts at nearly every step; 4000 and a notice where nothing but n-gram types
-    draft, which wait for text that repeats.
+    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token. A
+    notice, and later, where nothing but n-gram types draft, which wait for text that repeats.
 
-    - LLAMA_DRAFT_P_MIN: is it near 1?
-    - LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
+    - LLAMA_DRAFT_P_MIN: is it near 1? LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
     - n-gram types: size-n, n-match and min-hits against how much the text repeats
     - the log: draft_decode_failed
 
@@ -369,7 +358,6 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Speculation was asked for, and the server goes on without it, as llama.cpp does when its set-up fails: /slots
     says so, and nothing else does after the start. A draft model alone (-md) is loaded and not used.
 
-    - specdash backend show
     - the first lines of the log: failed to initialize speculative decoding context, vocabs are not compatible
     - specdash preflight
 
