@@ -119,8 +119,8 @@ def _when(spec: RuleSpec) -> str:
             if spec.trial_s == inf
             else f"while settings are tried, after {spec.trial_s:g} s"
         )
-    if spec.ends_with_server:
-        words.append("over when the server is started anew")
+    if spec.of_drafts:
+        words.append("over when the server is started again or does not speculate")
     if spec.needs:
         words.append(f"needs {', '.join(spec.needs)}")
     if spec.counters:

@@ -77,12 +77,7 @@ def empty_answers(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         for event in turns.ended
     )
     shown = max(reasoning, exhausted, silent)
-    evidence = (
-        ("answers", f"{turns.total} in {span}"),
-        ("empty to the client", str(shown)),
-        ("of these reasoning alone", str(reasoning)),
-        ("asked for again", str(retried)),
-    )
+    evidence = (("of these reasoning alone", str(reasoning)), ("asked for again", str(retried)))
     if shown >= limits["shown"] and turns.share(shown) >= limits["shown_share"]:
         what = "nothing but reasoning" if reasoning * 2 > shown else "nothing in them"
         fix = (("PROXY_STREAM_REASONING_FALLBACK", "sanitized"),) if reasoning else ()
@@ -120,7 +115,7 @@ def malformed_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     turns = turns_of(scene, window)
     kinds = Counter(str(event.facts["kind"]) for event in found.events if "kind" in event.facts)
     evidence = (
-        ("malformed turns", f"{found.count} of {turns.total} in {span}"),
+        ("malformed turns", f"{found.count} of {turns.total}"),
         ("mended", str(mended.count)),
         ("not fixed", str(shown)),
         ("sessions", found.sessions),
@@ -167,10 +162,8 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             f"session {session.id} repeats the same tool calls with the same results for the "
             f"{ordinal(session.loop_repeats)} turn ({history})",
             (
-                ("tool turns in the loop", str(session.loop_repeats)),
                 ("cycle", f"{session.loop_period} turns" if session.loop_period > 1 else "every turn the same"),
                 ("turns without anything new", str(session.no_progress)),
-                ("requests of the session", str(session.requests)),
             ),
             subject=session.id,
             fix=BREAK_LOOPS_SOONER,
@@ -181,7 +174,7 @@ def session_looping(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if looped.count >= limits["looped"] and turns.share(looped.count) >= limits["share"]:
         yield Symptom(
             f"{looped.count} of {turns.total} turns in {duration(window)} repeated a loop of tool calls",
-            (("turns in loops", f"{looped.count} of {turns.total}"), ("sessions", looped.sessions)),
+            (("sessions", looped.sessions),),
             fix=BREAK_LOOPS_SOONER,
         )
 
@@ -210,10 +203,8 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"session {session.id} uses {percent(use)} of its context window of {session.context_window} tokens",
             (
-                ("context", f"{session.context_tokens} of {session.context_window} tokens"),
                 ("turns left at this rate", plain(session.turns_remaining)),
-                ("pruned", f"{session.prunes} times"),
-                ("refused as too long", f"{session.overflows} times"),
+                ("pruned, refused as too long", f"{session.prunes}, {session.overflows} times"),
             ),
             subject=session.id,
             severity=AlertSeverity.CRITICAL if use >= limits["critical"] else None,
@@ -223,7 +214,7 @@ def context_nearly_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         if slot.phase is not SlotPhase.IDLE and size and used is not None and used / size >= limits["slot"]:
             yield Symptom(
                 f"slot {slot.id} has used {percent(used / size)} of its context, {used} of {size} tokens",
-                (("used", str(used)), ("context", str(size)), ("left", str(size - used))),
+                (("left", str(size - used)),),
                 subject=f"slot {slot.id}",
                 fix=more_context(scene),
             )
@@ -313,7 +304,6 @@ def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"{turns.left} of {turns.total} clients in {span} left before their answer was complete{after}",
             (
-                ("left", f"{turns.left} of {turns.total} in {span}"),
                 ("before the first token", str(sum(event.ttft_s is None for event in gone)) if gone else UNKNOWN),
                 ("waited, longest", number(max(waited, default=None), 1, "s")),
             ),

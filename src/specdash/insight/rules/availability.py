@@ -37,18 +37,10 @@ _UNREADABLE = {
     FailureKind.RESET: "breaks off",
 }
 _LOST = {
-    Source.METRICS: (
-        "LLAMA_ARG_ENDPOINT_METRICS",
-        "acceptance and totals are unknown",
-        "acceptance and totals are those of before",
-    ),
-    Source.SLOTS: (
-        "LLAMA_ARG_ENDPOINT_SLOTS",
-        "running requests cannot be seen, nor whether it speculates",
-        "running requests are those of before",
-    ),
+    Source.METRICS: ("LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals"),
+    Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
-"""By endpoint: what switches it on, what is not seen without it, and what is shown while it is not understood."""
+"""By endpoint: what switches it on, and what is not seen without it."""
 _SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
 _ALWAYS_COUNTED = "predicted_tokens"
 _CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
@@ -492,15 +484,17 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(backend.reason, subject="/health")
     if backend.state not in _SERVING:
         return
-    for source, (key, lost, kept) in _LOST.items():
+    for source, (key, lost) in _LOST.items():
         found = _source(scene, source)
         if found is None or found.failure is None:
             continue
         evidence = ((f"/{source}", found.reason), ("last understood", _ago(found.age_s)))
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
-            yield Symptom(f"the server does not serve /{source}: {lost}", evidence[:1], f"/{source}", ((key, "1"),))
+            summary = f"the server does not serve /{source}: {lost} cannot be seen"
+            yield Symptom(summary, evidence[:1], f"/{source}", ((key, "1"),))
         elif found.failure in _UNREADABLE:
-            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", evidence, f"/{source}")
+            summary = f"/{source} {_UNREADABLE[found.failure]}: {lost} are those of before"
+            yield Symptom(summary, evidence, f"/{source}")
     counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(

@@ -138,10 +138,9 @@ class AlertBook:
         began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
         for rule in self.rules:
             spec = rule.spec
-            # What was last seen of a server before the present one is over, and what was wrong with drafts when
-            # speculation was switched off.
+            # What was wrong with drafts is over with the server that made them, and when speculation is switched off.
             for key in self._keys(spec):
-                if (spec.of_drafts and is_off) or (spec.ends_with_server and self._seen[key].last < began):
+                if spec.of_drafts and (is_off or self._seen[key].last < began):
                     events += self._end(key, scene)
             if spec.of_drafts and is_off:
                 continue

@@ -105,10 +105,9 @@ class RuleSpec:
     trial_s: float | None = None
     """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
     judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
-    ends_with_server: bool = False
-    """Whether it is a server's own doing: its alerts are over when another is started, trials apart."""
     of_drafts: bool = False
-    """Whether it is about drafts: its alerts are over where the server is seen not to speculate."""
+    """Whether it is about drafts: its alerts are over where the server is seen not to speculate, and when another is
+    started, trials apart."""
     while_idle: bool = True
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()

@@ -10,7 +10,6 @@ from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
-from specdash.insight.rules.scene import increase
 from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN
 
@@ -133,10 +132,8 @@ def _turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
         ended = list(takewhile(lambda event: ended_at(event) >= since, (one for one in proxy.finished if one.at)))
         left = sum(event.outcome is RequestOutcome.CLIENT_LEFT for event in ended)
         return EndedRequests(len(ended), sum(map(is_error, ended)), left, ended)
-    samples = scene.past.since(scene.now - seconds)
     total, errors, left = (
-        int(increase([getattr(one, name) for one in samples]) or 0)
-        for name in ("proxy_requests", "proxy_errors", "proxy_left")
+        int(scene.past.grown("guardrails", name, seconds)) for name in ("requests", "errors", "left")
     )
     return EndedRequests(total, errors, left)
 

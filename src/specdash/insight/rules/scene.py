@@ -70,10 +70,8 @@ class PictureSample:
     exact_accepted: float | None = None
     """Accepted draft tokens so far, exact where the rounded counter is not."""
     guardrails: Mapping[str, int] | None = field(default_factory=dict)
-    """The proxy's own count of its actions, by guardrail and by `guardrail:action`; None where it is not known."""
-    proxy_requests: int | None = None
-    proxy_errors: int | None = None
-    proxy_left: int | None = None
+    """The proxy's own count of its actions, by guardrail and by `guardrail:action`, and of `requests`, `errors` and
+    clients `left`; None where it is not known."""
     deferred: float | None = None
     """Requests that wait for a slot."""
     gpu_utilisation: float | None = None
@@ -310,10 +308,9 @@ def sample_of(picture: Picture) -> PictureSample:
         totals=dict(backend.counters),
         live=dict(picture.log.live),
         exact_accepted=backend.speculation.accepted_tokens_total,
-        guardrails=dict(live.counters) if live is not None and live.started is not None else None,
-        proxy_requests=live.requests if live is not None else None,
-        proxy_errors=live.errors if live is not None else None,
-        proxy_left=live.clients_left if live is not None else None,
+        guardrails={**live.counters, "requests": live.requests, "errors": live.errors, "left": live.clients_left}
+        if live is not None and live.started is not None
+        else None,
         deferred=backend.requests_deferred if Source.METRICS in fresh else None,
         gpu_utilisation=max(utilisations, default=None) if Source.GPU in fresh else None,
         swap_rate=swapped[0] + swapped[1] if swapped[0] is not None and swapped[1] is not None else None,

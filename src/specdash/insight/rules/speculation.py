@@ -133,7 +133,6 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
     "Acceptance has collapsed",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=60,
     explains=("speculation_hurting",),
@@ -204,7 +203,6 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
     "Speculation slows decode down",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     raise_after_s=20,
     clear_after_s=60,
@@ -229,11 +227,10 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
     )
     speculation = scene.picture.backend.speculation
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
+    _, _, fix = advice(speedup, scene.picture.views.drafter)
     yield Symptom(
         f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
         (
-            ("speed-up", f"{speedup.value:.2f}{bounds}"),
             ("basis", str(speedup.basis)),
             ("requests", str(speedup.requests)),
             ("tokens per step", number(speculation.mean_accepted_length, 2)),
@@ -249,7 +246,6 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     needs=(Source.METRICS,),
     counters=("draft_tokens", "accepted_tokens", "verification_steps"),
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=0,
     explains=("speculation_hurting", "acceptance_collapse", "replay_thrash"),
@@ -312,7 +308,6 @@ def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[_Vain]:
     needs=(Source.METRICS,),
     counters=("draft_tokens", "predicted_tokens"),
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=0,
     chart="acceptance",
@@ -347,7 +342,7 @@ def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     "Runs without speculation",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
+    of_drafts=True,
     raise_after_s=3,
     clear_after_s=3,
     needs=(Source.SLOTS,),
