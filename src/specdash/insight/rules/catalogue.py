@@ -209,7 +209,7 @@ def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
     from pydantic import Field, StrictBool
 
     number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-    severities = Literal[tuple(map(str, AlertSeverity))]
+    severities: Any = Literal[tuple(map(str, AlertSeverity))]
     limits = table.get("limits", {})
     if not isinstance(limits, dict):
         example = next(iter(spec.limits), "NAME")
@@ -231,7 +231,8 @@ def _checked(values: Mapping[str, Any], fields: Mapping[str, Any], where: str) -
     types: Any = {name: (kind, None) for name, kind in fields.items()}
     model = create_model("rule", __config__=ConfigDict(extra="forbid"), **types)
     try:
-        return model.model_validate(values).model_dump(exclude_unset=True)
+        checked: dict[str, Any] = model.model_validate(values).model_dump(exclude_unset=True)
     except ValidationError as error:
         row = error.errors(include_url=False)[0]
         raise InputError(what_is_wrong(row, model, where, "cannot be changed")) from None
+    return checked
