@@ -44,7 +44,7 @@ limits.prefill_s = 600        # prompts of 200k tokens on a slow machine
 severity = "notice"
 raise_after_s = 60
 
-[restarted]
+[gpu_lost]
 enabled = false
 ```"""
 

@@ -132,6 +132,7 @@ REMOVED_RULES: Mapping[str, str] = {
     "prune_storm": "context_overflow (limits.cut)",
     "recording_fault": "",
     "repeating_answer": "",
+    "restarted": "",
     "server_starved": "cpu_starved",
     "slot_nearly_full": "context_nearly_full (limits.slot)",
     "slot_thrash": "prompt_cache_lost (limits.takeovers)",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdash.insight.progress import SlotSigns
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
-    from specdash.insight.rules.scene import RuleScene, Start
+    from specdash.insight.rules.scene import RuleScene
 
 _FOREIGN = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND})
 """Answers that no llama-server gives to these questions."""
@@ -56,7 +56,7 @@ APPLY_S = 60.0
     clear_after_s=0,
     hold_back=False,
     chart="decode",
-    explains=(*_CLIENTS, "slot_hung", "empty_answers", "restarted"),
+    explains=(*_CLIENTS, "slot_hung", "empty_answers"),
     # While the process that owned the port lives, an apply may be swapping its engine.
     limits={"swap_s": 0.9},
 )
@@ -340,7 +340,7 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.CRITICAL,
     clear_after_s=30,
     hold_back=False,
-    explains=(*_CLIENTS, "backend_down", "restarted", "loading_too_long"),
+    explains=(*_CLIENTS, "backend_down", "loading_too_long"),
     limits={"starts": 3, "seconds": 600},
 )
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -355,7 +355,10 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     memory: less context or a smaller batch. One request that kills it: specdash incident, for a ticket.
     """
     lately = scene.past.starts.within(scene.now, limits["seconds"])
-    starts = [start for start in lately if not (start.on_trial or _by_apply(scene, start))]
+    applied = [mark.wall for mark in scene.picture.applies]
+    starts = [
+        start for start in lately if not start.on_trial and all(abs(wall - start.wall) > APPLY_S for wall in applied)
+    ]
     if len(starts) < limits["starts"]:
         return
     yield Symptom(
@@ -365,38 +368,11 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Server was restarted",
-    AlertSeverity.NOTICE,
-    clear_after_s=0,
-    hold_back=False,
-    chart="requests",
-    limits={"shown_s": 60},
-)
-def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process serves than before. Running requests were cut off, the prompt cache is empty, and totals count
-    from zero.
-
-    - specdash applies
-    - specdash services logs backend
-
-    Nothing, if it was intended. Otherwise the log's lines before the restart say why the old process ended.
-    """
-    starts = [
-        start for start in scene.past.starts.within(scene.now, limits["shown_s"]) if start.again and not start.on_trial
-    ]
-    if not starts:
-        return
-    last = starts[-1]
-    by = "an apply restarted it" if _by_apply(scene, last) else "it was restarted"
-    yield Symptom(f"{by} at {clock(last.wall)}: {last.why}")
-
-
-@rule(
     "Something else answers at the server's address",
     AlertSeverity.CRITICAL,
     clear_after_s=0,
     hold_back=False,
-    explains=(*_CLIENTS, "backend_down", "server_hung", "restarted"),
+    explains=(*_CLIENTS, "backend_down", "server_hung"),
 )
 def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port is open, and what answers is not a llama-server: its process has ended and another program has the port,
@@ -516,7 +492,3 @@ def _failure(scene: RuleScene, source: Source) -> FailureKind | None:
 def _process(scene: RuleScene) -> ProcessTree | None:
     """The process at the port, unless the last look found none."""
     return scene.picture.backend.process if _failure(scene, Source.PROCESS) is None else None
-
-
-def _by_apply(scene: RuleScene, start: Start) -> bool:
-    return any(abs(mark.wall - start.wall) <= APPLY_S for mark in scene.picture.applies)

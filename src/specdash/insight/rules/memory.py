@@ -171,7 +171,7 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
     AlertSeverity.CRITICAL,
     trial_s=inf,
     hold_back=False,
-    explains=("backend_down", "crash_loop", "restarted"),
+    explains=("backend_down", "crash_loop"),
     limits={"window_s": 600},
 )
 def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:

@@ -87,7 +87,6 @@ class Start:
 
     at: float
     wall: float
-    why: str
     again: bool
     on_trial: bool = False
     """Settings were tried then: it is one of their restarts."""
@@ -122,18 +121,17 @@ class Starts:
             self._was_down = self._was_down or sample.state is BackendState.DOWN
             self._candidate = None
             return
-        owner, confirmed, signs = self.owner, self._confirmed(sample), {}
+        owner, confirmed, signs = self.owner, self._confirmed(sample), []
         # With a process in sight, that one says whether another serves.
         alone = sample.pid is not None and sample.pid == owner and sample.processes == 1
         if self._was_down:
-            signs["port"] = "the port opened again"
+            signs.append("port")
         if owner is not None and confirmed and sample.pid != owner:
-            signs["process"] = f"process {sample.pid} took the place of {owner}"
-        elif before is not sample.state and not alone and sample.state is BackendState.RESTARTED and before is not None:
-            signs["totals"] = "totals went back"
-        elif before is not sample.state and not alone and sample.state is BackendState.LOADING and before in _UP:
-            signs["totals"] = "it loads"
-        for sign, why in signs.items():
+            signs.append("process")
+        elif before not in (None, sample.state) and not alone:
+            loads = sample.state is BackendState.LOADING and before in _UP
+            signs += ["totals"] if loads or sample.state is BackendState.RESTARTED else []
+        for sign in signs:
             last = self.seen[-1].at if self.seen else float("-inf")
             if sign != "port" and sample.at - last <= ONE_START_S and sign not in self._signs:
                 self._signs.add(sign)
@@ -142,7 +140,7 @@ class Starts:
             began = sample.pid_began if sample.pid != owner else None
             on_trial = sample.at - self.tried_at <= TRIAL_SEEN_S or (began is not None and began <= self._tried_wall)
             self._signs = {sign}
-            self.seen.append(Start(sample.at, sample.wall, why, self.was_up, on_trial))
+            self.seen.append(Start(sample.at, sample.wall, self.was_up, on_trial))
         if confirmed:
             self.owner = sample.pid
             self.served = sample.pid if sample.state in _SERVING else self.served
