@@ -13,14 +13,14 @@ from specdash.core.masking import MASK
 from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Drafting, Symptom
 from specdash.insight.picture import BackendState
-from specdash.insight.request import NO_DRAFTS, drafts_of
+from specdash.insight.request import drafts_of
 from specdash.insight.rules.catalogue import rule
 from specdash.insight.rules.known import of_late, parameter
 from specdash.insight.rules.scene import increase
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
 from specdash.system.data import dataclass
-from specdash.system.stats import wilson
+from specdash.system.stats import pooled_deviation, wilson
 from specdash.system.text import UNKNOWN, number, percent
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _CONTEXTS = (1024, 4096, 16384, 65536)
 _CLOCKS_S = 2.0
 SURE = 3.5
 """Standard deviations, of what is asked every second for days."""
-_SHARES = (1 / 30, 1 / 8, 1.0)
+_SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
 """Of the window: drafts in vain are looked for in each part, since a drafter may have broken a moment ago."""
 _DRAFTS: tuple[tuple[Callable[[PictureSample], float | None], ...], ...] = (
     (
@@ -106,18 +106,13 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
     shared = [both for both in strata.values() if all(both)]
     if not shared:
         return None
-    drafts, expected, below, weights, squares = NO_DRAFTS, 0.0, 0.0, 0.0, 0.0
-    for now, then in shared:
-        of_now = drafts_of(now)
-        drafts += of_now
-        expected += of_now.drafted * (drafts_of(then).acceptance or 0.0)
-        rates = [[request.acceptance or 0.0 for request in side] for side in (now, then)]
-        means = [fmean(side) for side in rates]
-        weight = len(now) * len(then) / (len(now) + len(then))
-        below, weights = below + weight * (means[1] - means[0]), weights + weight
-        squares += sum((rate - mean) ** 2 for side, mean in zip(rates, means, strict=True) for rate in side)
-    requests = sum(len(now) + len(then) for now, then in shared)
-    error = sqrt(weights * squares / max(1, requests - 2 * len(shared)))
+    drafts = drafts_of([request for now, _ in shared for request in now])
+    expected = sum(drafts_of(now).drafted * (drafts_of(then).acceptance or 0.0) for now, then in shared)
+    rates = [[[request.acceptance or 0.0 for request in side] for side in both] for both in shared]
+    weights = [len(now) * len(then) / (len(now) + len(then)) for now, then in rates]
+    below = sum(weight * (fmean(then) - fmean(now)) for weight, (now, then) in zip(weights, rates, strict=True))
+    deviation, _ = pooled_deviation(side for both in rates for side in both)
+    error = (deviation or 0.0) * sqrt(sum(weights))
     return StrataComparison(
         recent=sum(len(now) for now, _ in shared),
         before=sum(len(then) for _, then in shared),
@@ -160,27 +155,21 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
-    summary = (
+    summary = words = (
         f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
         f"{percent(found.expected)} expected from the {found.before} before"
     )
-    # The newest apply that changed the server's settings between the requests that are compared.
-    first, last = ended[-len(recent) - 1].ended - _CLOCKS_S, recent[-1].ended
-    applies = [
-        mark
-        for mark in scene.picture.applies
-        if mark.record.outcome is ApplyOutcome.APPLIED
-        and any(change.role is Role.BACKEND for change in mark.record.changes)
-        and first <= mark.wall <= last
-    ]
     remedy, changes = "", []
-    if applies:
-        record = applies[-1].record
-        changes = [change for change in record.changes if change.role is Role.BACKEND and change.before != MASK]
-        summary += f"; apply {record.number} came between them: {applies[-1].text}"
-        remedy = f"Take apply {record.number} back: specdash rollback {record.number}, or the settings above."
+    first, last = ended[-len(recent) - 1].ended - _CLOCKS_S, recent[-1].ended
+    for mark in scene.picture.applies:
+        record, own = mark.record, [change for change in mark.record.changes if change.role is Role.BACKEND]
+        if own and record.outcome is ApplyOutcome.APPLIED and first <= mark.wall <= last:
+            # The newest that changed the server's settings between the requests that are compared.
+            words = f"{summary}; apply {record.number} came between them: {mark.text}"
+            remedy = f"Take apply {record.number} back: specdash rollback {record.number}, or the settings above."
+            changes = [change for change in own if change.before != MASK]
     yield Symptom(
-        summary,
+        words,
         (
             *((change.key, f"{change.before or 'unset'} to {change.after or 'unset'}") for change in changes),
             ("below by", f"{found.sigma:.1f} standard deviations"),
@@ -265,28 +254,19 @@ def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     Switch speculation off until the drafter is right; then set it again and look at the first requests.
     """
-    found = max(_in_vain(scene, limits), key=lambda vain: vain.drafts, default=None)
-    if found is None:
-        return
-    were = "was" if found.accepted <= 1 else "were"
-    yield Symptom(
-        f"{f'{found.accepted:.0f}' if found.accepted else 'none'} of the last {found.drafted:.0f} draft tokens {were} "
-        f"accepted, in {found.drafts:.0f} drafts",
-        _types(scene),
-        fix=WITHOUT,
-        severity=AlertSeverity.NOTICE if _only_repeats(scene) else None,
-    )
+    drafts, drafted, accepted = max(_in_vain(scene, limits), default=(0.0, 0.0, 0.0))
+    if drafts:
+        yield Symptom(
+            f"{f'{accepted:.0f}' if accepted else 'none'} of the last {drafted:.0f} draft tokens "
+            f"{'was' if accepted <= 1 else 'were'} accepted, in {drafts:.0f} drafts",
+            _types(scene),
+            fix=WITHOUT,
+            severity=AlertSeverity.NOTICE if _only_repeats(scene) else None,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class _Vain:
-    drafted: float
-    accepted: float
-    drafts: float
-
-
-def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[_Vain]:
-    """Windows in which so few draft tokens were accepted that no drafter could pay, by the log and by /metrics."""
+def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[tuple[float, float, float]]:
+    """Drafts, draft tokens and those accepted of windows in which no drafter could pay, by the log and by /metrics."""
     for part, columns in product(_SHARES, _DRAFTS):
         samples = scene.own(part * limits["window_s"])
         tokens = [columns[0](one) for one in samples]
@@ -299,7 +279,7 @@ def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[_Vain]:
             enough = drafts >= limits["drafts"] and times >= limits["requests"]
             bound = wilson(accepted / drafted, drafts or 1.0, SURE)[1]
             if (enough or drafts >= limits["drafts_of_one"]) and (not accepted or bound < limits["acceptance"]):
-                yield _Vain(drafted, accepted, drafts)
+                yield drafts, drafted, accepted
 
 
 @rule(
