@@ -14,7 +14,7 @@ from specdash.system.data import dataclass
 from specdash.system.text import UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent
     from specdash.insight.picture import WarningPicture
@@ -122,10 +122,6 @@ class EndedRequests:
 
 def turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
     """What ended in the last `seconds`."""
-    return scene.once(("turns", seconds), lambda: _turns_of(scene, seconds))
-
-
-def _turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
     proxy, since = scene.picture.proxy, scene.picture.wall - seconds
     if proxy.events_status is ReadingStatus.KNOWN:
         # They are written as they end, so older ones come after.
@@ -154,15 +150,9 @@ class Acts:
 def acted(scene: RuleScene, guardrail: Guardrail, action: GuardrailAction, seconds: float) -> Acts:
     """What a guardrail did in the last `seconds`."""
     counted, since = scene.past.grown("guardrails", f"{guardrail}:{action}", seconds), scene.picture.wall - seconds
-    by_action = scene.once("actions", lambda: _by_action(scene.picture.proxy.actions))
-    events = [event for event in by_action.get((guardrail, action), ()) if event.at >= since]
+    events = [
+        event
+        for event in scene.picture.proxy.actions
+        if event.at >= since and event.guardrail is guardrail and event.action is action
+    ]
     return Acts(max(len(events), int(counted)), events)
-
-
-def _by_action(
-    events: Iterable[GuardrailEvent],
-) -> Mapping[tuple[Guardrail, GuardrailAction], Sequence[GuardrailEvent]]:
-    found: dict[tuple[Guardrail, GuardrailAction], list[GuardrailEvent]] = {}
-    for event in events:
-        found.setdefault((event.guardrail, event.action), []).append(event)
-    return found

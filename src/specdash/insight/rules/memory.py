@@ -93,6 +93,12 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if not steps or steps < limits["steps"] or replays / steps < limits["share"]:
         return
     accepted = scene.past.grown("live", "accepted", window)
+    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
+    if not fix and scene.picture.views.drafter.best_length is None:
+        # The verdict knows no best length: as long as what is accepted, so that fewer steps reject any.
+        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
+        is_shorter = longest.isdigit() and wanted < int(longest)
+        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
     yield Symptom(
         f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again "
         f"({replays:.0f} of {steps:.0f})",
@@ -100,7 +106,7 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
             ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
         ),
-        fix=_drafts_that_fit(scene, accepted / steps),
+        fix=fix,
     )
 
 
@@ -222,7 +228,10 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
     Keep the start of prompts the same; switch the prompt cache on; give it memory; a slot for each conversation.
     """
-    turns = _turns(scene, limits["window_s"])
+    # Of this server, oldest first.
+    uptime, requests = scene.picture.backend.uptime_s, scene.picture.views.prefix_cache.requests
+    within = limits["window_s"] if uptime is None else min(limits["window_s"], uptime)
+    turns = [request for request in reversed(requests) if request.ended_age_s <= within]
     dropped = bool(warning(scene, "prompt_cache_evicted") or warning(scene, "prompt_cache_skipped"))
     found: defaultdict[str, list[ReadAgain]] = defaultdict(list)
     begun: set[str | None] = {None}
@@ -248,14 +257,6 @@ def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-def _turns(scene: RuleScene, seconds: float) -> Sequence[ServedRequest]:
-    """Requests of this server that ended of late, and whose prompt's cost is known, oldest first."""
-    uptime = scene.picture.backend.uptime_s
-    within = min(seconds, uptime if uptime is not None else seconds)
-    requests = scene.picture.views.prefix_cache.requests
-    return [request for request in reversed(requests) if request.ended_age_s <= within]
-
-
 def _length(request: ServedRequest) -> int:
     return request.prompt_tokens or request.processed_tokens or 0
 
@@ -264,7 +265,7 @@ def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: i
     """What one client, or the server, made necessary again and again; named by the reason that cost most."""
     worst, tokens = summed(ones)[0], sum(one.tokens for one in ones)
     known = [one.seconds for one in ones if one.seconds is not None]
-    slots = len(scene.picture.backend.slots or ())
+    slots = scene.picture.backend.slots or ()
     fix: Fix = ()
     remedy = why = ""
     if session:
@@ -279,8 +280,13 @@ def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: i
         remedy = "More checkpoints per slot, if there is memory."
     elif flag(scene, "--no-cache-prompt") is not None:
         why, fix, remedy = " (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),), "Switch the prompt cache on."
-    elif sessions > slots:
-        why, fix = f"; {sessions} conversations share {slots} slots", _slots_of_the_same_size(scene, sessions)
+    elif 0 < len(slots) < sessions:
+        sizes = [slot.n_ctx or 0 for slot in slots]
+        unified = flag(scene, "-kvu", "--kv-unified") is not None
+        context: Fix = (("LLAMA_CTX_SIZE", str(sessions * max(sizes))),)
+        why = f"; {sessions} conversations share {len(slots)} slots"
+        # Slots share the context: more of them alone make each smaller.
+        fix = (("LLAMA_PARALLEL", str(sessions)), *(() if unified else context)) if all(sizes) else ()
         remedy = (
             "A slot for each conversation, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents "
             "at a time."
@@ -289,36 +295,11 @@ def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: i
     return Symptom(
         f"{who} in {len(ones)} of {of} turns: {worst.reason}{why}",
         (
-            ("turns", f"{len(ones)} of {of}"),
             ("it cost", seconds(sum(known)) if known else UNKNOWN),
             ("changed at", ", ".join(sorted({percent(one.at) for one in ones if one.at is not None})) or UNKNOWN),
-            ("conversations, slots", f"{sessions or UNKNOWN}, {slots or UNKNOWN}"),
+            ("conversations, slots", f"{sessions or UNKNOWN}, {len(slots) or UNKNOWN}"),
         ),
         subject=session,
         fix=fix,
         remedy=remedy,
     )
-
-
-def _slots_of_the_same_size(scene: RuleScene, count: int) -> Fix:
-    """So many slots, and the context that they need; nothing where its size is not known: slots share the context, so
-    that more of them alone make each smaller."""
-    sizes = [slot.n_ctx for slot in scene.picture.backend.slots or ()]
-    if not sizes or None in sizes:
-        return ()
-    parallel: Fix = (("LLAMA_PARALLEL", str(count)),)
-    if flag(scene, "-kvu", "--kv-unified") is not None:
-        return parallel
-    return (*parallel, ("LLAMA_CTX_SIZE", str(count * max(size or 0 for size in sizes))))
-
-
-def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:
-    """What the verdict names; where it knows no best length, drafts as long as what is accepted of them, so that fewer
-    steps reject any."""
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
-    if fix or scene.picture.views.drafter.best_length is not None:
-        return fix
-    longest, wanted = parameter(scene, "spec-draft-n-max"), max(1, round(accepted))
-    if longest is not None and longest.isdigit() and wanted < int(longest):
-        return (("LLAMA_DRAFT_MAX", str(wanted)),)
-    return WITHOUT

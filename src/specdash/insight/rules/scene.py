@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from specdash.core.readings import ReadingStatus, Source
@@ -15,12 +15,11 @@ from specdash.insight.picture import BackendState
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from specdash.insight.picture import Picture
     from specdash.insight.request import Samples
 
-T = TypeVar("T")
 KEEP_S = 900.0
 """No rule looks further back."""
 LEAST_APART_S = 0.9
@@ -232,14 +231,6 @@ class RuleScene:
     past: PictureHistory
     samples: Samples
     """Finished requests, of the log and of the proxy's events."""
-    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What `make` gives, made once for all rules that judge this scene."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: T = self._made[key]
-        return made
 
     @property
     def now(self) -> float:
@@ -253,7 +244,7 @@ class RuleScene:
 
     def is_fresh(self, source: Source) -> bool:
         """Whether a source is KNOWN now."""
-        return source in self.once("fresh", lambda: fresh_sources(self.picture))
+        return source in fresh_sources(self.picture)
 
     @property
     def names(self) -> Mapping[str, str]:
