@@ -86,13 +86,13 @@ def test_a_rules_file_with_a_mistake_is_unknown_and_not_silently_left_out(tmp_pa
 
 def test_the_catalogue_is_listed_with_the_limits_in_force(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
-    rules.write_text("[slot_hung]\nlimits.no_token_s = 77\n[restarted]\nenabled = false\n")
+    rules.write_text("[slot_hung]\nlimits.no_token_s = 77\n[gpu_lost]\nenabled = false\n")
     done = check("--list-rules", "--rules", str(rules))
     assert done.returncode == OK
     lines = done.stdout.splitlines()
     assert len(lines) == len(shipped())
     assert any("slot_hung" in line and "no_token_s 77" in line for line in lines)
-    assert any(line.startswith("off") and "restarted" in line for line in lines)
+    assert any(line.startswith("off") and "gpu_lost" in line for line in lines)
     listed = json.loads(check("--list-rules", "--json").stdout)
     assert [entry["rule"] for entry in listed] == [rule.spec.id for rule in shipped()]
     assert all(entry["runbook"]["checks"] for entry in listed)

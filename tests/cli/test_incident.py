@@ -271,7 +271,7 @@ def criticals(now: float, count: int = 5) -> list[Alert]:
 
 def test_a_cause_is_named_above_criticals_that_are_over_whatever_mild_thing_is_active() -> None:
     now = time.time()
-    mild = replace(an_alert("restarted", now - 10), severity=AlertSeverity.NOTICE)
+    mild = replace(an_alert("context_overflow", now - 10), severity=AlertSeverity.NOTICE)
     recorded(*criticals(now), mild, at=now - 600)
     for active in ((mild,), (an_alert("endpoint_unusable", now - 5),), ()):
         picture = Picture(1.0, now, 300.0, BackendPicture(URL), alerts=AlertsPicture(active=active))

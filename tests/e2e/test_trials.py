@@ -104,4 +104,4 @@ def test_no_boot_of_a_run_is_an_incident_and_every_look_says_whose_it_is(
     assert [
         alert.alert.rule for alert in watcher.heard.alerts if alert.alert.severity is not AlertSeverity.NOTICE
     ] == []
-    assert "restarted" not in {alert.alert.rule for alert in watcher.heard.alerts}
+    assert "crash_loop" not in {alert.alert.rule for alert in watcher.heard.alerts}

@@ -282,7 +282,7 @@ def test_an_alert_is_told_with_its_moments_and_evidence() -> None:
     (entry,) = told["alerts"]["active"]
     assert (entry["rule"], entry["severity"], entry["ended"]) == ("backend_down", "critical", None)
     assert judging.WALL + 20 < entry["since"] <= entry["raised"] <= entry["last"]
-    assert {"label": "address", "value": "http://127.0.0.1:8080"} in entry["evidence"]
+    assert {"label": "process", "value": "10 has ended"} in entry["evidence"]
     assert told["alerts"]["cause"].startswith("Server is down: ")
     assert told["alerts"]["unjudged"]["slot_hung"] == "the server is idle"
     assert [event["kind"] for event in told["timeline"]] == ["state", "alert"]

@@ -44,7 +44,7 @@ limits.prefill_s = 600        # prompts of 200k tokens on a slow machine
 severity = "notice"
 raise_after_s = 60
 
-[restarted]
+[gpu_lost]
 enabled = false
 ```"""
 
@@ -119,8 +119,8 @@ def _when(spec: RuleSpec) -> str:
             if spec.trial_s == inf
             else f"while settings are tried, after {spec.trial_s:g} s"
         )
-    if spec.ends_with_server:
-        words.append("over when the server is started anew")
+    if spec.of_drafts:
+        words.append("over when the server is started again or does not speculate")
     if spec.needs:
         words.append(f"needs {', '.join(spec.needs)}")
     if spec.counters:

@@ -394,7 +394,6 @@ def _log(state: TargetState, now: float) -> LogPicture:
         checkpoints=tuple(sorted(log.checkpoints.items())),
         since_wall=log.since_wall,
         live=tuple(sorted(log.live.items())),
-        silent_s=now - log.written_at if log.written_at is not None and log.ended_here else None,
     )
 
 
@@ -448,11 +447,13 @@ def _views(
 ) -> SpeculationViews:
     """Those of the speculation screen; `paying` is the speed-up of the same moment. Rules read the drafter's only where
     speculation costs, and an alert names what would be better."""
-    found = SpeculationViews(drafting=drafting.derive(state, wall), router=router.derive(state, now, wall))
+    found = SpeculationViews(
+        drafting=drafting.derive(state, wall),
+        prefix_cache=prefix_cache.derive(state, now, wall, window_s),
+        router=router.derive(state, now, wall),
+    )
     if for_rules and kind_of(paying) is not VerdictKind.COSTS:
         return found
     replays = checkpoints.derive(state, now, window_s)
     found = replace(found, drafter=drafter.derive(state, now, window_s, paying, replays.rollback))
-    if for_rules:
-        return found
-    return replace(found, checkpoints=replays, prefix_cache=prefix_cache.derive(state, now, wall, window_s))
+    return found if for_rules else replace(found, checkpoints=replays)

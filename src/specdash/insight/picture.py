@@ -796,8 +796,6 @@ class LogPicture(Struct, frozen=True):
     live: tuple[tuple[str, int], ...] = ()
     """Counts of what happened while we looked, without what was in the log before: verification `steps`, `replays`
     among them, tokens `drafted` and `accepted` by them; checkpoint events by `kind action`; server events by name."""
-    silent_s: float | None = None
-    """Seconds since its newest line was written, where the server that wrote it writes a request down; else None."""
 
 
 class GpuPicture(Struct, frozen=True):

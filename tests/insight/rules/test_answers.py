@@ -78,9 +78,9 @@ JUST_ENOUGH = [
     ("empty_response:detected", 5, 25, "empty_answers", AlertSeverity.NOTICE),
     ("malformed_tool:detected", 5, 25, "malformed_storm", AlertSeverity.WARNING),
     ("malformed_tool:exhausted", 2, None, "malformed_storm", AlertSeverity.WARNING),
-    ("contamination:applied", 3, None, "contamination_storm", AlertSeverity.WARNING),
+    ("contamination:applied", 3, None, "malformed_storm", AlertSeverity.WARNING),
     ("loop_breaker:applied", 20, 40, "session_looping", AlertSeverity.WARNING),
-    ("context_prune:applied", 8, 16, "prune_storm", AlertSeverity.WARNING),
+    ("context_prune:applied", 8, 16, "context_overflow", AlertSeverity.WARNING),
     ("context_prune:detected", 1, None, "context_overflow", AlertSeverity.WARNING),
     ("errors", 5, 50, "proxy_errors", AlertSeverity.WARNING),
     ("clients_left", 5, 16, "clients_leaving", AlertSeverity.WARNING),
@@ -134,10 +134,12 @@ def test_a_storm_of_malformed_calls_says_which_faults() -> None:
 def test_a_proxy_that_was_held_and_forgotten_is_told_until_nobody_sees_it() -> None:
     held = status(held=True, held_since=WALL - 3600, hold_reason="upgrade", waiting=2)
     target_state = state()
-    assert "proxy_held" in raised(target_state, held)
+    assert "requests_waiting" in raised(target_state, held)
     (alert,) = target_state.picture(100.0, WALL + 100, 60.0).alerts.active
-    assert (alert.severity, dict(alert.evidence)["reason"]) == (AlertSeverity.CRITICAL, "upgrade")
-    assert raised(state(), status(held=True, held_since=WALL + 99)) == set()
+    assert alert.severity is AlertSeverity.CRITICAL
+    assert "(upgrade), and 2 requests wait" in alert.summary
+    assert raised(state(), status(held=True, held_since=WALL + 99, waiting=2)) == set()
+    assert raised(state(), status(held=True, held_since=WALL - 3600)) == set()
 
 
 def test_the_count_of_a_proxy_that_restarted_begins_anew() -> None:

@@ -91,7 +91,7 @@ def test_it_is_over_at_once_when_the_contrary_is_seen() -> None:
 
 
 def test_what_a_server_did_is_over_when_another_is_started() -> None:
-    play = Play(clear_after_s=60, ends_with_server=True)
+    play = Play(clear_after_s=60, of_drafts=True)
     play.seconds(0, 5, "bad")
     play.seconds(6, 8, state=BackendState.DOWN)
     assert play.told() == [("raised", 0)]

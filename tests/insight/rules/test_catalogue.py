@@ -73,7 +73,7 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
         limits.prefill_s = 600
         severity = "warning"
         raise_after_s = 5
-        [restarted]
+        [gpu_lost]
         enabled = false
         """
     )
@@ -81,8 +81,8 @@ def test_a_user_changes_limits_severity_and_times_and_switches_off() -> None:
     assert slot_hung.limits == {**RULES["slot_hung"].spec.limits, "prefill_s": 600}
     assert slot_hung.severity is AlertSeverity.WARNING
     assert slot_hung.raise_after_s == 5
-    assert not rules["restarted"].spec.enabled
-    others = rules.keys() - {"slot_hung", "restarted"}
+    assert not rules["gpu_lost"].spec.enabled
+    others = rules.keys() - {"slot_hung", "gpu_lost"}
     assert all(rules[name] == RULES[name] for name in others)
 
 

@@ -66,7 +66,7 @@ def test_clients_that_leave_are_known_by_the_servers_log_alone(build: str, begun
     alert = logged.alert("clients_leaving")
     assert alert is not None
     assert "8 of 8 requests" in alert.summary
-    assert dict(alert.evidence)["told by"] == "the server's log (cancel task)"
+    assert dict(alert.evidence)["seen in"] == "the server's log (cancel task)"
 
 
 def test_a_few_that_leave_among_many_that_stay_are_no_storm() -> None:

@@ -18,7 +18,7 @@ from specdash.insight.rules.catalogue import shipped
 from specdash.llama.log.parser import LogParser
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
-OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory" or rule.spec.id == "context_nearly_full")
+OWN = tuple(rule for rule in shipped() if rule.spec.family == "memory" or rule.spec.id.startswith("context_"))
 FIND_SLOT = b"find_slot: non-consecutive token position 750 after 323 for sequence 0 with 308 new tokens\n"
 CUDA_MALLOC = (
     b"ggml_backend_cuda_buffer_type_alloc_buffer: allocating 10240.00 MiB on device 0: cudaMalloc failed: out of memory"
@@ -119,8 +119,9 @@ def talks(sessions: int, *, cached: bool, growth: int = 200, **more: Any) -> lis
     for count in range(5 * sessions):
         number, name = count // sessions, f"s{count % sessions}"
         prompt = 2000 + growth * number
-        held = prompt - growth if number and cached else 0
-        events.append(turn(name, 100 + 2 * count, prompt, held, messages=1 + 2 * number, **more))
+        known = min(prompt, prompt - growth) if number else 0
+        more |= {"changed": "", "known_share": known / prompt}
+        events.append(turn(name, 100 + 2 * count, prompt, known if cached else 0, messages=1 + 2 * number, **more))
     return events
 
 
@@ -143,10 +144,9 @@ def test_turns_that_go_on_from_the_cache_have_not() -> None:
     assert judged(talks(2, cached=True)) == set()
 
 
-def test_conversations_that_were_compacted_pruned_or_before_a_restart_have_lost_nothing() -> None:
-    assert judged(talks(1, cached=False, growth=-350)) == set()
-    assert judged(talks(1, cached=False, guardrails=("context_prune:applied",))) == set()
+def test_conversations_before_a_restart_and_their_first_turns_after_it_have_lost_nothing() -> None:
     assert judged(talks(1, cached=False), started=150.0) == set()
+    assert judged(talks(5, cached=False), started=140.0, slots=5) == set()
 
 
 @pytest.mark.parametrize("unknown", ["prompt_tokens", "cached_tokens"])
@@ -160,14 +160,14 @@ def test_turns_whose_sizes_nobody_told_have_lost_nothing(unknown: str) -> None:
 
 def test_every_fix_names_a_setting_of_the_backend() -> None:
     known = {key for parameter in PARAMETERS for key in parameter.keys}
-    watch = Watch(only("kv_full", "context_shift"))
+    watch = Watch(only("kv_full", "context_overflow"))
     shifted = b"slot update_slots: id  0 | task 1 | slot context shift, n_keep = 0, n_left = 255, n_discard = 127\n"
     watch.look(15, health=OK)
     watch.tell(Source.LOG, LogParser().feed(NO_ROOM * 9 + shifted))
     slots = Slots((Slot(0, is_processing=False, n_ctx=4096), Slot(1, is_processing=False, n_ctx=4096)))
     watch.look(2, slots=slots, health=OK)
-    assert watch.raised() == {"kv_full", "context_shift"}
-    for rule in ("kv_full", "context_shift"):
+    assert watch.raised() == {"kv_full", "context_overflow"}
+    for rule in ("kv_full", "context_overflow"):
         alert = watch.alert(rule)
         assert alert is not None
         assert alert.fix == (("LLAMA_CTX_SIZE", "16384"),)

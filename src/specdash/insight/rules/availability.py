@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from specdash.core.readings import OTHER_SERVERS, FailureKind, ReadingStatus, Source
+from specdash.core.readings import OTHER_SERVERS, FailureKind, Source
 from specdash.core.records import AlertSeverity, Symptom
 from specdash.insight.derive import TOO_BUSY
 from specdash.insight.picture import BackendState, SlotPhase
 from specdash.insight.progress import Standstill, of_server, of_slot
 from specdash.insight.rules.catalogue import UnjudgeableError, rule
 from specdash.insight.rules.known import must_see
-from specdash.insight.rules.scene import KEEP_S, increase
 from specdash.insight.speedup.verdict import WITHOUT
 from specdash.system.text import UNKNOWN, clock, duration, number, percent, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from specdash.core.readings import ProcessTree
     from specdash.core.records import Alert
-    from specdash.insight.picture import RouterModelPicture, SlotPicture, SourcePicture
+    from specdash.insight.picture import SlotPicture, SourcePicture
     from specdash.insight.progress import SlotSigns
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
-    from specdash.insight.rules.scene import RuleScene, Start
+    from specdash.insight.rules.scene import RuleScene
 
 _FOREIGN = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NOT_FOUND})
 """Answers that no llama-server gives to these questions."""
+_SILENT = frozenset({FailureKind.TIMEOUT, FailureKind.RESET, FailureKind.ERROR})
 _ASKED = (Source.HEALTH, Source.METRICS, Source.SLOTS)
 _UNREADABLE = {
     FailureKind.GARBAGE: "is not understood",
@@ -40,20 +38,14 @@ _UNREADABLE = {
     FailureKind.RESET: "breaks off",
 }
 _LOST = {
-    Source.METRICS: (
-        "LLAMA_ARG_ENDPOINT_METRICS",
-        "acceptance and totals are unknown",
-        "acceptance and totals are those of before",
-    ),
-    Source.SLOTS: (
-        "LLAMA_ARG_ENDPOINT_SLOTS",
-        "running requests cannot be seen, nor whether it speculates",
-        "running requests are those of before",
-    ),
+    Source.METRICS: ("LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals"),
+    Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
-"""By endpoint: what switches it on, what is not seen without it, and what is shown while it is not understood."""
+"""By endpoint: what switches it on, and what is not seen without it."""
 _SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
 _ALWAYS_COUNTED = "predicted_tokens"
+_CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
+"""What clients notice of a server that does not answer."""
 APPLY_S = 60.0
 """A start within so long of an apply is the apply's."""
 
@@ -65,15 +57,7 @@ APPLY_S = 60.0
     clear_after_s=0,
     hold_back=False,
     chart="decode",
-    explains=(
-        "upstream_unreachable",
-        "proxy_errors",
-        "clients_leaving",
-        "requests_waiting",
-        "slot_hung",
-        "empty_answers",
-        "restarted",
-    ),
+    explains=(*_CLIENTS, "slot_hung", "empty_answers"),
     # While the process that owned the port lives, an apply may be swapping its engine.
     limits={"swap_s": 0.9},
 )
@@ -81,31 +65,29 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Nothing answers at the address: the process has ended, has not started, or the machine cannot be reached. Every
     client gets errors.
 
-    - specdash services status
-    - specdash services logs backend
+    - specdash services logs backend    (an assertion, a CUDA error, out of memory?)
     - dmesg | grep -i -e 'killed process' -e segfault
-    - the log panel's last lines: an assertion, a CUDA error, out of memory?
 
     Start the service: specdash services start backend. When it ended by itself, its log's last lines or the kernel's
-    (out of memory) say why; fix that first, or it ends again. An apply that was under way is undone at the backend's
-    next start.
+    (out of memory) say why; fix that first, or it ends again.
     """
-    backend = scene.picture.backend
-    if backend.state is not BackendState.DOWN or _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
+    backend, failure, owner = scene.picture.backend, _failure(scene, Source.HEALTH), scene.past.starts.owner
+    if backend.state is not BackendState.DOWN or failure is FailureKind.TIMEOUT:
         return
-    if _failure(scene, Source.HEALTH) is FailureKind.UNREACHABLE:
+    if failure is FailureKind.UNREACHABLE:
         must_see(scene)
-    lasted = scene.past.lasting({BackendState.DOWN}) or 0.0
-    if _process(scene) is not None and lasted < limits["swap_s"]:
+    if _process(scene) is not None and (scene.past.lasting(BackendState.DOWN) or 0.0) < limits["swap_s"]:
         return
     health = _source(scene, Source.HEALTH)
     why = health.reason if health is not None and health.reason else backend.reason
-    evidence = [("address", backend.url), ("/health", why)]
-    owner = scene.past.starts.owner
-    gone = owner is not None and of_server(backend.signs, limits) is Standstill.DEAD
-    remedy = ""
-    if owner is None and not any(sample.state in _SERVING for sample in scene.past.backwards()):
-        others = why.partition(OTHER_SERVERS)[2]
+    reason, _, others = why.partition(OTHER_SERVERS)
+    evidence, remedy = [("/health", why)], ""
+    summary = f"nothing answers: {reason}"
+    if owner is not None:
+        gone = of_server(backend.signs, limits) is Standstill.DEAD
+        evidence.append(("process", f"{owner} has ended" if gone else f"{owner}"))
+        summary = f"process {owner} has ended and nothing listens" if gone else summary
+    elif not scene.past.starts.was_up:
         evidence.append(("seen alive", "never since specdash looks"))
         remedy = (
             f"Nothing was ever seen alive at this address. Servers of this machine: {others}; name one with --url."
@@ -113,10 +95,6 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
             else "Nothing was ever seen alive at this address: is it right? --url names another one. "
             "A server that has not been started yet: specdash services start backend."
         )
-    if owner is not None:
-        evidence.append(("process", f"{owner} has ended" if gone else f"{owner}"))
-    said, _, others = why.partition(OTHER_SERVERS)
-    summary = f"process {owner} has ended and nothing listens" if gone else f"nothing answers: {said}"
     yield Symptom(f"{summary} at {backend.url}", tuple(evidence), remedy=remedy)
 
 
@@ -124,19 +102,17 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
     """It answers again, the same process, and it had no CPU, or was silent for a moment only."""
     lasted = scene.picture.wall - alert.since
     samples = scene.past.since(scene.now - lasted - limits["silent_s"])
-    again = [start for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]) if start.again]
-    health = _source(scene, Source.HEALTH)
-    if health is None or health.status is not ReadingStatus.KNOWN or again or any(sample.stopped for sample in samples):
+    again = any(start.again for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]))
+    if again or any(one.stopped for one in samples) or not scene.is_fresh(Source.HEALTH):
         return ""
     if alert.severity is not AlertSeverity.CRITICAL:
         return ""
-    if any(sample.starved for sample in samples):
+    if any(one.starved for one in samples):
         return "specdash itself got no CPU meanwhile, and the server answers"
-    if any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples):
+    if any((one.cpu_wait or 0.0) >= limits["cpu_wait"] for one in samples):
         return "the same process answers again: it did not hang, it got no CPU"
-    if lasted < limits["passing_s"]:
-        return f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
-    return ""
+    slow = f"the same process answered again after {duration(lasted)}: it was slow and did not hang"
+    return slow if lasted < limits["passing_s"] else ""
 
 
 @rule(
@@ -146,28 +122,18 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
     clear_after_s=3,
     hold_back=False,
     chart="decode",
-    explains=(
-        "upstream_unreachable",
-        "proxy_errors",
-        "clients_leaving",
-        "requests_waiting",
-        "slot_hung",
-    ),
+    explains=(*_CLIENTS, "slot_hung"),
     refute=server_hung_refuted,
     # A server that gets no CPU answers late, and one that answers late does not hang.
     limits={"silent_s": 5, "cpu_wait": 0.5, "starved_s": 30, "passing_s": 30, "busy_s": 60},
 )
 def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The port takes connections but nothing answers, not even /health: the process was stopped by a signal (SIGSTOP, a
-    debugger, a frozen container), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are
-    taken. An answer that comes late ends it: what was only slow, because it got no CPU or for a moment, is marked as
-    refuted, and is no longer a cause of anything. A warning where /health answers and /metrics or /slots have not for a
-    minute: a long prompt blocks them in builds before b10420. From b10420 on nothing does: where they hang for 30 s and
-    no log line comes, the inference loop is stuck for good.
+    debugger), is stuck in the kernel (swap, a dead disk or driver), or all its HTTP threads are taken. Refuted where it
+    was only slow. A warning where only /metrics or /slots do not answer: a long prompt blocks them in builds before
+    b10420; from b10420 on, where they hang for 30 s without a log line, the inference loop is stuck for good.
 
     - ps -o pid,stat,wchan:32,cmd -p {pid}    (T: stopped; D: waits for disk or driver)
-    - kill -CONT {pid}, when it is stopped
-    - dmesg | tail
     - nvidia-smi, when it hangs too the driver is the cause
 
     Stopped: kill -CONT {pid}. Otherwise restart it: specdash services restart backend; a process in state D survives
@@ -178,72 +144,65 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     answering = (Source.HEALTH, Source.METRICS)
     ages = [source.age_s for source in backend.sources if source.source in answering and source.age_s is not None]
     silent = min(ages, default=None)
-    first = scene.past.first_within(KEEP_S)
+    first = next(iter(scene.past.since(0.0)), None)
     unheard = silent if silent is not None else scene.now - first.at if first is not None else 0.0
-    starved = _is_server_starved(scene, limits, unheard)
-    found = of_server(replace(backend.signs, unheard_s=unheard, cpu_starved=starved), limits)
+    since = scene.past.since(scene.now - unheard - limits["silent_s"])
+    starved = any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in since)
+    signs = replace(backend.signs, unheard_s=unheard, cpu_starved=starved)
+    found = of_server(signs, limits)
+    late = [one for one in backend.sources if one.failure is FailureKind.TIMEOUT and one.source in _LOST]
+    names = " and ".join(f"/{one.source}" for one in late) or "/metrics"
+    last = [(f"/{one.source}", f"last answer {_ago(one.age_s)}") for one in late]
     if found is Standstill.STARVED:
         raise UnjudgeableError(TOO_BUSY)
     if found is Standstill.STOPPED and process is not None:
         pids = ", ".join(map(str, process.stopped))
         yield Symptom(
             f"process {pids} was stopped by a signal: it keeps its port and answers nothing",
-            (("process", f"{pids} stopped (kill -CONT resumes it)"), ("address", backend.url)),
+            (("process", f"{pids} stopped (kill -CONT resumes it)"),),
         )
     elif found is Standstill.SILENT:
-        evidence = [
-            ("address", backend.url),
-            ("last answer", f"{duration(silent)} ago" if silent is not None else "never"),
-        ]
-        if process is not None:
-            cores = f"{process.cpu_cores:.1f} cores busy" if process.cpu_cores is not None else "alive"
-            evidence.append(("process", f"{process.pid} ({process.name or '?'}), {cores}"))
-        since = f"for {duration(silent)}" if silent is not None else "since specdash looks"
-        yield Symptom(f"{backend.url} takes connections and has answered nothing {since}", tuple(evidence))
-    elif found is Standstill.WEDGED:
-        yield _wedged(scene)
-    elif found is Standstill.LATE:
-        names = " and ".join(f"/{item.source}" for item, _ in _late(scene)) or "/metrics"
+        for_long = f"for {duration(silent)}" if silent is not None else "since specdash looks"
         yield Symptom(
-            f"/health answers, {names} not in time for {duration(backend.signs.late_s or 0.0)}",
-            tuple((f"/{item.source}", age) for item, age in _late(scene)),
+            f"{backend.url} takes connections and has answered nothing {for_long}",
+            (
+                ("last answer", _ago(silent)),
+                ("process", f"{process.pid} ({process.name or '?'})" if process is not None else UNKNOWN),
+                ("CPU", number(process.cpu_cores if process is not None else None, 1, "cores")),
+            ),
+        )
+    elif found is Standstill.WEDGED:
+        tasks = [f"slot {one.id}, task {one.task}" for one in backend.slots or () if one.phase is not SlotPhase.IDLE]
+        yield Symptom(
+            f"the inference loop is stuck: /health answers, {names} not for {duration(signs.hang_s or 0.0)}, and "
+            f"{backend.engine or 'this build'} never waits there",
+            (
+                *last,
+                ("open request", "; ".join(tasks) or UNKNOWN),
+                ("last log line", _ago(signs.log_silent_s) if signs.log_silent_s is not None else "not read"),
+                ("GPU", _gpu_use(scene)),
+            ),
+            remedy="Restart it: specdash services restart backend, which kills it when it ignores SIGTERM. Its open "
+            "requests are lost either way. When it happens again, report it with the log's last lines: specdash "
+            "incident.",
+        )
+    elif found is Standstill.LATE:
+        yield Symptom(
+            f"/health answers, {names} not in time for {duration(signs.late_s or 0.0)}",
+            tuple(last),
             severity=AlertSeverity.WARNING,
             remedy="Builds before b10420 answer these only between two batches: a smaller batch (LLAMA_ARG_BATCH), or "
             "a newer build. When no prompt moves in the log either: specdash services restart backend.",
         )
 
 
-def _late(scene: RuleScene) -> Iterable[tuple[SourcePicture, str]]:
-    """/metrics or /slots that do not answer in time, with how long ago they did last."""
-    for item in scene.picture.backend.sources:
-        if item.source in (Source.METRICS, Source.SLOTS) and item.failure is FailureKind.TIMEOUT:
-            yield item, f"last answer {duration(item.age_s)} ago" if item.age_s is not None else "no answer yet"
+def _ago(seconds: float | None) -> str:
+    return f"{duration(seconds)} ago" if seconds is not None else "never"
 
 
-def _wedged(scene: RuleScene) -> Symptom:
-    """It lives, takes requests, and will never answer one."""
-    backend, signs = scene.picture.backend, scene.picture.backend.signs
-    tasks = [f"slot {slot.id}, task {slot.task}" for slot in backend.slots or () if slot.phase is not SlotPhase.IDLE]
+def _gpu_use(scene: RuleScene) -> str:
     used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
-    log = f"{duration(signs.log_silent_s)} ago" if signs.log_silent_s is not None else "not read"
-    return Symptom(
-        f"the inference loop is stuck: /health answers, {' and '.join(f'/{item.source}' for item, _ in _late(scene))} "
-        f"not for {duration(signs.hang_s or 0.0)}, and {backend.engine or 'this build'} never waits there",
-        (
-            *((f"/{item.source}", age) for item, age in _late(scene)),
-            ("open request", "; ".join(tasks) or UNKNOWN),
-            ("last log line", log),
-            ("GPU", percent(used) if used is not None else UNKNOWN),
-        ),
-        remedy="Restart it: specdash services restart backend, which kills it when it ignores SIGTERM. Its open "
-        "requests are lost either way. When it happens again, report it with the log's last lines: specdash incident.",
-    )
-
-
-def _is_server_starved(scene: RuleScene, limits: Limits, seconds: float) -> bool:
-    """Whether the server waited for a CPU for much of this time."""
-    samples = scene.past.since(scene.now - seconds - limits["silent_s"])
-    return any((sample.cpu_wait or 0.0) >= limits["cpu_wait"] for sample in samples)
+    return percent(used) if used is not None else UNKNOWN
 
 
 @rule(
@@ -260,28 +219,23 @@ def slot_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """A slot is at work and no token comes, while the server answers everything else: the GPU or the inference thread
     is stuck, or one batch takes very long. Its client waits, and so do all that queue behind it.
 
-    - specdash snapshot: slots and gpu
     - nvidia-smi    (100 % and no progress: a kernel hangs; 0 %: the process waits)
     - the server's log: the last lines of that slot and task
-    - top -H -p {pid}
 
     A very long prompt on a slow machine: wait, or raise limits.prefill_s. Otherwise restart the server: specdash
-    services restart backend. When it happens again with speculation and not without, it is worth a ticket: specdash
-    incident.
+    services restart backend. When it happens only with speculation, it is worth a ticket: specdash incident.
     """
     for slot, signs in _at_a_standstill(scene, limits, Standstill.STUCK):
         what = "processed no prompt token" if signs.prefill else "generated no token"
-        used = scene.past.last.gpu_utilisation if scene.past.last is not None else None
-        evidence = (
-            ("slot", str(slot.id)),
-            ("task", plain(slot.task)),
-            ("generated", str(slot.decoded or 0)),
-            ("prompt processed", plain(slot.prompt_processed)),
-            ("unmoved for", duration(signs.unmoved_s)),
-            ("GPU", percent(used) if used is not None else UNKNOWN),
-        )
         yield Symptom(
-            f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}", evidence, f"slot {slot.id}"
+            f"slot {slot.id} is busy and has {what} for {duration(signs.unmoved_s)}",
+            (
+                ("task", plain(slot.task)),
+                ("generated", str(slot.decoded or 0)),
+                ("prompt processed", plain(slot.prompt_processed)),
+                ("GPU", _gpu_use(scene)),
+            ),
+            f"slot {slot.id}",
         )
 
 
@@ -306,23 +260,22 @@ def _at_a_standstill(scene: RuleScene, limits: Limits, kind: Standstill) -> Iter
 def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server decodes and a slot gets no token: it drafts the same tokens, refuses the same one, goes back to its
     checkpoint and begins again, for hours. It comes from speculation (a tie between two tokens that a batch and a
-    single step decide differently, as with ngram-mod at temperature 0), not from the GPU. Every request behind it
-    waits.
+    single step decide differently, as with ngram-mod at temperature 0), not from the GPU.
 
-    - specdash snapshot: the slot's task, and decode calls that grow while its tokens do not
     - LLAMA_TRACE=1: the log repeats the same `accepted 20/21 draft tokens (restore checkpoint)`
 
     Close that one request at its client; the proxy then closes it at the server, and the slot is free. The same request
     does it again: give it a temperature above 0, or take the n-gram type out of LLAMA_SPEC_TYPE.
     """
     for slot, signs in _at_a_standstill(scene, limits, Standstill.REPEATS):
-        running = scene.picture.proxy.running
+        running, types = scene.picture.proxy.running, scene.picture.backend.speculation.types or ()
         client = f"session {running[0].session}, request {running[0].request_id}" if len(running) == 1 else UNKNOWN
+        kept = [kind for kind in types if not kind.startswith("ngram")]
+        without: Fix = (("LLAMA_SPEC_TYPE", ",".join(kept)),) if kept else WITHOUT
         yield Symptom(
             f"slot {slot.id} repeats one verification step: no token for {duration(signs.unmoved_s)}, and the server "
             "decodes all the time",
             (
-                ("slot", str(slot.id)),
                 ("task", plain(slot.task)),
                 ("generated", str(slot.decoded or 0)),
                 ("decode calls meanwhile", number(signs.calls, 0)),
@@ -330,16 +283,8 @@ def step_repeats(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
                 ("request", client),
             ),
             f"slot {slot.id}",
-            fix=_without_repeats(scene.picture.backend.speculation.types),
+            fix=without if len(kept) < len(types) else (),
         )
-
-
-def _without_repeats(types: Sequence[str] | None) -> Fix:
-    """The chain without its n-gram types; nothing where there is none."""
-    kept = [kind for kind in types or () if not kind.startswith("ngram")]
-    if not types or len(kept) == len(types):
-        return ()
-    return (("LLAMA_SPEC_TYPE", ",".join(kept)),) if kept else WITHOUT
 
 
 @rule(
@@ -347,56 +292,48 @@ def _without_repeats(types: Sequence[str] | None) -> Fix:
     AlertSeverity.WARNING,
     clear_after_s=0,
     hold_back=False,
-    explains=("upstream_unreachable", "proxy_errors", "requests_waiting"),
+    explains=_CLIENTS,
     # What names no model never has one.
     limits={"seconds": 300, "critical_s": 900, "nothing_s": 30},
 )
 def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The server is there and still loads its model; until it is done every request gets 503. A big model from a slow
-    or remote disk takes minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
+    """The server still loads its model, and every request gets 503. A big model from a slow or remote disk takes
+    minutes; longer than usual means that the disk is slow, memory is short, or it is stuck.
 
     - specdash services logs backend
-    - iostat -x 2 or vmstat 2: does the disk read? does it swap?
-    - free -g
+    - vmstat 2: does the disk read? does it swap?
     - specdash preflight: does the model fit?
 
     Wait while the disk reads. A model that does not fit into memory swaps forever: less context, fewer layers, or a
     smaller quantisation. Raise limits.seconds for a model that takes so long by nature.
     """
     for model in scene.picture.views.router.models:
-        if (model.loading_s or 0.0) >= limits["nothing_s" if model.has_source is False else "seconds"]:
-            yield _model_loads(model, limits)
-    seen = scene.past.lasting((BackendState.LOADING,))
+        loading, nothing = model.loading_s or 0.0, model.has_source is False
+        if loading < limits["nothing_s" if nothing else "seconds"]:
+            continue
+        why = ": its preset names no model, so that its server became another router" if nothing else ""
+        yield Symptom(
+            f"model {model.id} has been loading for {duration(loading)}{why}",
+            subject=model.id,
+            severity=AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None,
+            remedy="Name its file or repository in the preset (model = FILE, or hf-repo = OWNER/NAME), then load it "
+            "again."
+            if nothing
+            else "",
+        )
+    seen, process = scene.past.lasting(BackendState.LOADING), _process(scene)
     if seen is None:
         return
-    backend = scene.picture.backend
-    process = _process(scene)
     # A process that was never seen to serve has been loading all its life.
-    alive = backend.uptime_s if process is not None and scene.past.starts.served != process.pid else None
-    loading = max(seen, alive or 0.0)
-    if loading < limits["seconds"]:
-        return
-    severity = AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None
-    evidence = [("loading for", duration(loading))]
-    if process is not None:
-        evidence += [("process", str(process.pid)), ("CPU", f"{process.cpu_cores or 0.0:.1f} cores")]
-    yield Symptom(f"the model has been loading for {duration(loading)}", tuple(evidence), severity=severity)
-
-
-def _model_loads(model: RouterModelPicture, limits: Limits) -> Symptom:
-    """A model behind a router that does not get ready."""
-    loading = model.loading_s or 0.0
-    nothing = model.has_source is False
-    words = "its preset names no model, so that its server became another router" if nothing else ""
-    return Symptom(
-        f"model {model.id} has been loading for {duration(loading)}" + (f": {words}" if words else ""),
-        (("model", model.id), ("loading for", duration(loading))),
-        subject=model.id,
-        severity=AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None,
-        remedy="Name its file or repository in the preset (model = FILE, or hf-repo = OWNER/NAME), then load it again."
-        if nothing
-        else "",
-    )
+    is_new = process is not None and scene.past.starts.served != process.pid
+    loading = max(seen, scene.picture.backend.uptime_s or 0.0) if is_new else seen
+    if loading >= limits["seconds"]:
+        cores = number(process.cpu_cores or 0.0, 1, "cores") if process is not None else UNKNOWN
+        yield Symptom(
+            f"the model has been loading for {duration(loading)}",
+            (("process", str(process.pid) if process is not None else UNKNOWN), ("CPU", cores)),
+            severity=AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None,
+        )
 
 
 @rule(
@@ -404,22 +341,14 @@ def _model_loads(model: RouterModelPicture, limits: Limits) -> Symptom:
     AlertSeverity.CRITICAL,
     clear_after_s=30,
     hold_back=False,
-    explains=(
-        "backend_down",
-        "restarted",
-        "loading_too_long",
-        "upstream_unreachable",
-        "proxy_errors",
-        "clients_leaving",
-    ),
+    explains=(*_CLIENTS, "backend_down", "loading_too_long"),
     limits={"starts": 3, "seconds": 600},
 )
 def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The server has started several times within minutes and ended each time by itself: it crashes while loading or at
     a certain request, and its manager starts it again. Starts that an apply made do not count.
 
-    - specdash services logs backend
-    - the log's last lines before each start: an assertion, CUDA error, out of memory, a missing file?
+    - specdash services logs backend    (before each start: an assertion, CUDA error, a missing file?)
     - dmesg | grep -i -e 'killed process' -e segfault -e xid
     - specdash applies: what was changed before the first crash?
 
@@ -427,42 +356,16 @@ def crash_loop(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     memory: less context or a smaller batch. One request that kills it: specdash incident, for a ticket.
     """
     lately = scene.past.starts.within(scene.now, limits["seconds"])
-    starts = [start for start in lately if not (start.on_trial or _by_apply(scene, start))]
+    applied = [mark.wall for mark in scene.picture.applies]
+    starts = [
+        start for start in lately if not start.on_trial and all(abs(wall - start.wall) > APPLY_S for wall in applied)
+    ]
     if len(starts) < limits["starts"]:
         return
-    between = sorted(later.at - earlier.at for earlier, later in pairwise(starts))
-    evidence = [("starts", str(len(starts))), ("the last", ", ".join(clock(start.wall) for start in starts[-5:]))]
-    if between:
-        evidence.append(("between two", duration(between[len(between) // 2])))
-    yield Symptom(f"it started {len(starts)} times within {duration(limits['seconds'])}", tuple(evidence))
-
-
-@rule(
-    "Server was restarted",
-    AlertSeverity.NOTICE,
-    clear_after_s=0,
-    hold_back=False,
-    chart="requests",
-    limits={"shown_s": 60},
-)
-def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Another process serves than before. Running requests were cut off, the prompt cache is empty, and totals count
-    from zero.
-
-    - specdash applies
-    - specdash services logs backend
-    - journalctl --user -u specdash-backend, when systemd runs it
-
-    Nothing, if it was intended. Otherwise the log's lines before the restart say why the old process ended.
-    """
-    starts = [
-        start for start in scene.past.starts.within(scene.now, limits["shown_s"]) if start.again and not start.on_trial
-    ]
-    if not starts:
-        return
-    last = starts[-1]
-    by = "an apply restarted it" if _by_apply(scene, last) else "it was restarted"
-    yield Symptom(f"{by} at {clock(last.wall)}: {last.why}", (("when", clock(last.wall)), ("sign", last.why)))
+    yield Symptom(
+        f"it started {len(starts)} times within {duration(limits['seconds'])}",
+        (("the last", ", ".join(clock(start.wall) for start in starts[-5:])),),
+    )
 
 
 @rule(
@@ -470,41 +373,32 @@ def restarted(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     AlertSeverity.CRITICAL,
     clear_after_s=0,
     hold_back=False,
-    explains=("backend_down", "server_hung", "upstream_unreachable", "proxy_errors", "clients_leaving", "restarted"),
+    explains=(*_CLIENTS, "backend_down", "server_hung"),
 )
 def port_taken(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The port is open, and what answers is no llama-server: its process has ended and another program has the port, a
-    reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
+    """The port is open, and what answers is not a llama-server: its process has ended and another program has the port,
+    a reverse proxy answers for it, or the address is wrong. A server that is started now cannot bind its port.
 
     - ss -ltnp | grep :{port}
     - curl -i {url}/health
-    - specdash services status
 
     End the other program, or give the server another port (LLAMA_PORT); then specdash services start backend. Where
     a wrong address comes from: specdash config show.
     """
-    backend = scene.picture.backend
+    backend, failure = scene.picture.backend, _failure(scene, Source.HEALTH)
     foreign = [source for source in backend.sources if source.source in _ASKED and source.failure in _FOREIGN]
     process, owner = _process(scene), scene.past.starts.owner
-    other = process is not None and owner is not None and process.pid != owner
-    if other and _failure(scene, Source.HEALTH) is FailureKind.TIMEOUT:
+    other = process if process is not None and owner is not None and process.pid != owner else None
+    if other and failure is FailureKind.TIMEOUT:
         must_see(scene)
-    silent = backend.state in (BackendState.STALE, BackendState.DOWN) and _failure(scene, Source.HEALTH) in (
-        FailureKind.TIMEOUT,
-        FailureKind.RESET,
-        FailureKind.ERROR,
-    )
+    silent = backend.state in (BackendState.STALE, BackendState.DOWN) and failure in _SILENT
     if not (backend.state is BackendState.UNKNOWN and foreign) and not (other and silent):
         return
-    evidence = [("address", backend.url)]
-    evidence += [(f"/{source_picture.source}", source_picture.reason) for source_picture in foreign[:2]]
-    who = ""
-    if other and process is not None:
-        who = f": process {process.pid} ({process.name or '?'})"
-        evidence += [("port's process", f"{process.pid} ({process.name or '?'})"), ("the server was", str(owner))]
-    elif owner is not None and _has_ended(scene):
-        evidence.append(("the server was", f"process {owner}, which has ended"))
-    yield Symptom(f"what answers at {backend.url} is no llama-server{who}", tuple(evidence))
+    evidence = [(f"/{source.source}", source.reason) for source in foreign[:2]]
+    who = f"process {other.pid} ({other.name or '?'})" if other else ""
+    if owner is not None and (other or _failure(scene, Source.PROCESS) is not None):
+        evidence.append(("the server was", f"process {owner}" + ("" if other else ", which has ended")))
+    yield Symptom(f"what answers at {backend.url} is not a llama-server{f': {who}' if who else ''}", tuple(evidence))
 
 
 @rule("Edited env file is not in force", AlertSeverity.WARNING, clear_after_s=0, hold_back=False)
@@ -512,7 +406,6 @@ def edit_refused(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """The env file was edited by hand and does not start, so that the last settings that served run on. Nothing that
     the file says is in force, and every start of the backend tries it again first.
 
-    - specdash services status
     - specdash preflight
     - specdash env history
 
@@ -536,11 +429,10 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     backend = scene.picture.backend
     if backend.state is not BackendState.UNAUTHORIZED:
         return
-    refused = [source for source in backend.sources if source.failure is FailureKind.UNAUTHORIZED]
-    names = ", ".join(f"/{source_picture.source}" for source_picture in refused)
+    refused = [f"/{one.source}" for one in backend.sources if one.failure is FailureKind.UNAUTHORIZED]
     yield Symptom(
         f"{backend.url} refuses the API key; nothing but its health can be seen",
-        (("refused", names or "all"), ("address", backend.url)),
+        (("refused", ", ".join(refused) or "all"),),
     )
 
 
@@ -552,39 +444,34 @@ def unauthorized(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     hold_back=False,
 )
 def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """What the server answers to /health, /metrics or /slots cannot be used. /health: an error of its own. /metrics or
-    /slots switched off: acceptance and totals, or running requests and whether it speculates, cannot be seen. Not
-    understood (no metrics, a number that cannot be, more than 4 MiB, an error): the figures are those of before, dimmed
-    and with their age, and rules that need them are not judged.
+    """What the server answers to /health, /metrics or /slots cannot be used: it is switched off, an error, or not
+    understood. The figures are those of before, dimmed and with their age, and rules that need them are not judged.
 
     - curl -i {url}/health {url}/metrics {url}/slots
     - does a reverse proxy, a cache or another program answer at these paths?
     - specdash doctor --url {url}
-    - specdash services logs backend
 
     Off: start the server with --metrics (LLAMA_ARG_ENDPOINT_METRICS=1) and without --no-slots; what `specdash backend
     run` starts has both. Not understood: watch the server itself and not what stands in front of it; when it answers so
     itself, restart it: specdash services restart backend.
     """
     backend = scene.picture.backend
-    asked = {source: found for source in _ASKED if (found := _source(scene, source)) is not None}
-    health = asked.get(Source.HEALTH)
-    is_foreign = any(source.failure in _FOREIGN for source in asked.values())
-    if backend.state is BackendState.UNKNOWN and not is_foreign and health and health.status is ReadingStatus.KNOWN:
-        yield Symptom(backend.reason, (("address", backend.url),), "/health")
+    is_foreign = any(_failure(scene, source) in _FOREIGN for source in _ASKED)
+    if backend.state is BackendState.UNKNOWN and not is_foreign and scene.is_fresh(Source.HEALTH):
+        yield Symptom(backend.reason, subject="/health")
     if backend.state not in _SERVING:
         return
-    for source, (key, lost, kept) in _LOST.items():
-        found = asked.get(source)
+    for source, (key, lost) in _LOST.items():
+        found = _source(scene, source)
         if found is None or found.failure is None:
             continue
-        evidence = [(f"/{source}", found.reason)]
+        evidence = ((f"/{source}", found.reason), ("last understood", _ago(found.age_s)))
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
-            yield Symptom(f"the server does not serve /{source}: {lost}", tuple(evidence), f"/{source}", ((key, "1"),))
+            summary = f"the server does not serve /{source}: {lost} cannot be seen"
+            yield Symptom(summary, evidence[:1], f"/{source}", ((key, "1"),))
         elif found.failure in _UNREADABLE:
-            last = f"{duration(found.age_s)} ago" if found.age_s is not None else "never"
-            evidence.append(("last understood", last))
-            yield Symptom(f"/{source} {_UNREADABLE[found.failure]}: {kept}", tuple(evidence), f"/{source}")
+            summary = f"/{source} {_UNREADABLE[found.failure]}: {lost} are those of before"
+            yield Symptom(summary, evidence, f"/{source}")
     counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
         yield Symptom(
@@ -594,69 +481,15 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         )
 
 
-@rule(
-    "Log is silent while the server works",
-    AlertSeverity.WARNING,
-    needs=(Source.LOG,),
-    counters=("predicted_tokens",),
-    trial_s=inf,
-    raise_after_s=60,
-    clear_after_s=0,
-    # Old builds answer /metrics late. 16 tokens, because a probe of two is no work.
-    limits={"tokens": 16, "late_s": 5},
-)
-def log_silent(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Requests end, by the tokens that /metrics counts, and for a minute the log has no line of them, although it had
-    lines of those before. The server may write to another file, as after a restart with another LLAMA_LOG_FILE or
-    --log-file, or to none. Requests, warnings and errors from that moment on are not seen.
-
-    - ls -l /proc/{pid}/fd    (the files that the server has open; the log is among them)
-    - xargs -0 -n 1 < /proc/{pid}/environ | grep LOG_FILE
-    - df -h: is the log's disk full?
-
-    `specdash --log FILE` with the file that the server writes now; the log of `specdash backend run` is found by
-    itself. No file at all: start the server with --log-file FILE (LLAMA_ARG_LOG_FILE), and with --log-verbosity 3 or
-    more, so that it writes its requests down.
-    """
-    must_see(scene)
-    log = scene.picture.log
-    if log.silent_s is None:
-        return
-    # What /metrics answers late may be of the requests that the last lines tell of.
-    since = scene.past.since(scene.now - log.silent_s + limits["late_s"])
-    running = (sample for sample in since if sample.state in (BackendState.LIVE, BackendState.RESTARTED))
-    tokens = increase([sample.totals.get(_ALWAYS_COUNTED) for sample in running]) or 0.0
-    if tokens < limits["tokens"]:
-        return
-    yield Symptom(
-        f"no line for {duration(log.silent_s)}, and {tokens:.0f} tokens were generated meanwhile",
-        (
-            ("log", log.path or UNKNOWN),
-            ("last line", f"{duration(log.silent_s)} ago"),
-            ("/metrics since", f"{tokens:.0f} tokens"),
-        ),
-    )
-
-
 def _source(scene: RuleScene, source: Source) -> SourcePicture | None:
-    return next(
-        (source_picture for source_picture in scene.picture.backend.sources if source_picture.source is source), None
-    )
+    return next((one for one in scene.picture.backend.sources if one.source is source), None)
 
 
 def _failure(scene: RuleScene, source: Source) -> FailureKind | None:
-    source_picture = _source(scene, source)
-    return source_picture.failure if source_picture is not None else None
+    found = _source(scene, source)
+    return found.failure if found is not None else None
 
 
 def _process(scene: RuleScene) -> ProcessTree | None:
     """The process at the port, unless the last look found none."""
     return scene.picture.backend.process if _failure(scene, Source.PROCESS) is None else None
-
-
-def _has_ended(scene: RuleScene) -> bool:
-    return _failure(scene, Source.PROCESS) is not None
-
-
-def _by_apply(scene: RuleScene, start: Start) -> bool:
-    return any(abs(mark.wall - start.wall) <= APPLY_S for mark in scene.picture.applies)

@@ -20,14 +20,14 @@ from specdash.core.records import Alert, AlertEvent, AlertSeverity, Drafting, Tr
 from specdash.insight.rules.catalogue import UnjudgeableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from specdash.core.records import Symptom
     from specdash.insight.rules.catalogue import Rule, RuleSpec
     from specdash.insight.rules.scene import RuleScene
 
 
-# Which of several alerts is the likely cause of the others: what each rule explains is data, in its TOML.
+# Which of several alerts is the likely cause of the others: what each rule explains stands in its decorator.
 
 LATER_S = 120.0
 """A cause may be seen so much later than what follows from it, since rules need different times to tell."""
@@ -43,23 +43,8 @@ def likely_cause(active: Sequence[Alert], rules: Iterable[Rule]) -> Alert | None
     active = [alert for alert in active if not alert.refuted]
     if all(alert.severity is AlertSeverity.NOTICE for alert in active):
         return None
-    follows = _consequences(active, {rule.spec.id: rule.spec.explains for rule in rules})
-    explained = {key for alert in active for key in follows[alert.key] if alert.key not in follows.get(key, ())}
-    first = [alert for alert in active if alert.key not in explained] or list(active)
-    by_key = {alert.key: alert for alert in active}
-
-    def rank(alert: Alert) -> tuple[int, int, int, float, tuple[str, str]]:
-        worst = max(by_key[key].severity.rank for key in (alert.key, *follows[alert.key]))
-        return -worst, -len(follows[alert.key]), -alert.severity.rank, alert.since, alert.key
-
-    return min(first, key=rank)
-
-
-def _consequences(
-    active: Sequence[Alert], explains: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, str], set[tuple[str, str]]]:
-    """By alert, the active ones that follow from it, also over others."""
-    direct = {
+    explains = {rule.spec.id: rule.spec.explains for rule in rules}
+    follows = {
         alert.key: {
             other.key
             for other in active
@@ -69,18 +54,19 @@ def _consequences(
         }
         for alert in active
     }
-    return {key: _reached(key, direct) for key in direct}
+    for middle, beyond in follows.items():  # what follows from what follows (Warshall)
+        for key, found in follows.items():
+            if middle in found:
+                found |= beyond - {key}
+    explained = {key for alert in active for key in follows[alert.key] if alert.key not in follows[key]}
+    first = [alert for alert in active if alert.key not in explained] or active
+    by_key = {alert.key: alert for alert in active}
 
+    def rank(alert: Alert) -> tuple[int, int, int, float, tuple[str, str]]:
+        worst = max(by_key[key].severity.rank for key in (alert.key, *follows[alert.key]))
+        return -worst, -len(follows[alert.key]), -alert.severity.rank, alert.since, alert.key
 
-def _reached(key: tuple[str, str], direct: Mapping[tuple[str, str], set[tuple[str, str]]]) -> set[tuple[str, str]]:
-    found: set[tuple[str, str]] = set()
-    open_keys = list(direct[key])
-    while open_keys:
-        pair = open_keys.pop()
-        if pair not in found and pair != key:
-            found.add(pair)
-            open_keys += direct[pair]
-    return found
+    return min(first, key=rank)
 
 
 SETTLE_S = 10.0
@@ -125,7 +111,7 @@ class AlertBook:
         """Alerts that are over, newest first."""
         self.unjudged: tuple[Unjudged, ...] = ()
         self._seen: dict[tuple[str, str], _Seen] = {}
-        self._settled_at: float | None = None
+        self._settled_at = -inf
 
     @property
     def active(self) -> tuple[Alert, ...]:
@@ -146,17 +132,25 @@ class AlertBook:
         """Judge all rules; what became of their alerts."""
         events: list[AlertEvent] = []
         unjudged: list[Unjudged] = []
+        is_off = scene.picture.views.drafting.state is Drafting.OFF
+        # Trials come and go, and end nothing.
+        began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
         for rule in self.rules:
-            if rule.spec.of_drafts and scene.picture.views.drafting.state is Drafting.OFF:
-                events += self._ended_by_choice(rule.spec, scene)
+            spec = rule.spec
+            # What was wrong with drafts is over with the server that made them, and when speculation is switched off.
+            for key in self._keys(spec):
+                if spec.of_drafts and (is_off or self._seen[key].last < began):
+                    events += self._end(key, scene)
+            if spec.of_drafts and is_off:
                 continue
-            if rule.spec.ends_with_server:
-                events += self._ended_with_server(rule.spec, scene)
-            why = self._why_not(rule.spec, scene)
-            symptoms = _symptoms(rule, scene) if why is None else why
+            symptoms = self._why_not(spec, scene) or _symptoms(rule, scene)
             if isinstance(symptoms, str):
-                unjudged.append(Unjudged(rule.spec.id, symptoms))
-                events += self._frozen(rule.spec, scene)
+                unjudged.append(Unjudged(spec.id, symptoms))
+                # It neither holds nor ends: its alerts stay, and are forgotten in the end.
+                for key in self._keys(spec):
+                    kept_s = INTERRUPTED_S if self._seen[key].alert is None else FORGOTTEN_AFTER_S
+                    if scene.now - self._seen[key].last >= kept_s:
+                        events += self._end(key, scene)
             else:
                 events += self._take(rule, symptoms, scene)
         if scene.is_settling:
@@ -164,127 +158,88 @@ class AlertBook:
         self.unjudged = tuple(unjudged)
         return tuple(events)
 
-    def _why_not(self, spec: RuleSpec, scene: RuleScene) -> str | None:
-        missing = [source for source in spec.needs if not scene.is_fresh(source)]
-        if missing:
+    def _keys(self, spec: RuleSpec) -> list[tuple[str, str]]:
+        return [key for key in self._seen if key[0] == spec.id]
+
+    def _why_not(self, spec: RuleSpec, scene: RuleScene) -> str:
+        """Why the rule is not judged now; empty where it is."""
+        if missing := [source for source in spec.needs if not scene.is_fresh(source)]:
             return f"no fresh data from {', '.join(missing)}"
-        uncounted = [name for name in spec.counters if name not in dict(scene.picture.backend.counters)]
-        if uncounted:
+        if uncounted := [name for name in spec.counters if name not in dict(scene.picture.backend.counters)]:
             return f"/metrics has no {', '.join(uncounted)}"
-        settled = self._settled_at
-        if spec.hold_back and (scene.is_settling or (settled is not None and scene.now - settled < SETTLE_S)):
+        if spec.hold_back and (scene.is_settling or scene.now - self._settled_at < SETTLE_S):
             return "the server has just begun"
         if not spec.while_idle and scene.is_idle:
             return "the server is idle"
-        return _trial_words(scene) if spec.trial_s == inf and _is_of_trial(spec, scene) else None
+        trial = scene.picture.trial
+        # As far back as the rule looks; a trial whose process died explains nothing any more.
+        looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
+        is_tried = trial.alive if trial is not None else scene.now - scene.past.starts.tried_at <= looks_back
+        if spec.trial_s != inf or not is_tried:
+            return ""
+        return trial.words if trial is not None else "settings were tried a moment ago"
 
     def _take(self, rule: Rule, symptoms: dict[str, Symptom], scene: RuleScene) -> list[AlertEvent]:
+        """Raise and change the alerts of what is seen, and end those of what is not."""
         spec, now = rule.spec, scene.now
         wait_s = spec.raise_after_s
-        if spec.trial_s is not None and scene.past.tried_within(TRIAL_ENDS_S):
+        if spec.trial_s is not None and now - scene.past.starts.tried_at <= TRIAL_ENDS_S:
             wait_s = max(wait_s, spec.trial_s)
-        events = []
+        events: list[AlertEvent] = []
         for subject, symptom in symptoms.items():
             seen = self._seen.setdefault((spec.id, subject), _Seen(now, now))
             seen.last = now
-            event = self._raise(rule.spec, seen, symptom, scene, wait_s)
-            if event is not None:
-                events.append(event)
-        for key in [key for key in self._seen if key[0] == spec.id and key[1] not in symptoms]:
+            if seen.alert is not None or now - seen.since >= wait_s:
+                events += _seen_again(spec, seen, symptom, scene)
+        for key in self._keys(spec):
             seen = self._seen[key]
+            if key[1] in symptoms:
+                continue
             over = rule.is_over is not None and rule.is_over(scene)
             if seen.alert is None or over or now - seen.last >= spec.clear_after_s:
-                events += self._end(key, scene, rule)
+                why = rule.refute(scene, spec.limits, seen.alert) if seen.alert is not None and rule.refute else ""
+                events += self._end(key, scene, why)
         return events
 
-    def _raise(
-        self, spec: RuleSpec, seen: _Seen, symptom: Symptom, scene: RuleScene, wait_s: float
-    ) -> AlertEvent | None:
-        now, wall = scene.now, scene.picture.wall
-        severity = symptom.severity or spec.severity
-        names = tuple({**scene.names, **dict(symptom.names)}.items())
-        if seen.alert is None:
-            if now - seen.since < wait_s:
-                return None
-            seen.alert = Alert(
-                rule=spec.id,
-                title=spec.title,
-                severity=severity,
-                summary=symptom.summary,
-                since=wall - (now - seen.since),
-                raised=wall,
-                last=wall,
-                subject=symptom.subject,
-                evidence=symptom.evidence,
-                fix=symptom.fix,
-                chart=spec.chart,
-                names=names,
-                remedy=symptom.remedy,
-            )
-            seen.as_bad = now
-            return AlertEvent(Transition.RAISED, seen.alert, wall)
-        before = seen.alert.severity
-        if severity.rank >= before.rank:
-            seen.as_bad = now
-        elif now - seen.as_bad < spec.clear_after_s:
-            severity = before
-        seen.alert = replace(
-            seen.alert,
-            severity=severity,
-            summary=symptom.summary,
-            evidence=symptom.evidence,
-            fix=symptom.fix,
-            names=names,
-            remedy=symptom.remedy,
-            last=wall,
-        )
-        return AlertEvent(Transition.CHANGED, seen.alert, wall) if severity is not before else None
-
-    def _ended_with_server(self, spec: RuleSpec, scene: RuleScene) -> list[AlertEvent]:
-        """What was last seen of a server before the present one is over; trials come and go, and end nothing."""
-        began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
-        past = [key for key, seen in self._seen.items() if key[0] == spec.id and seen.last < began]
-        return [event for key in past for event in self._end(key, scene)]
-
-    def _ended_by_choice(self, spec: RuleSpec, scene: RuleScene) -> list[AlertEvent]:
-        """The server does not speculate, and shall not: what was wrong with its drafts is over."""
-        return [event for key in [key for key in self._seen if key[0] == spec.id] for event in self._end(key, scene)]
-
-    def _frozen(self, spec: RuleSpec, scene: RuleScene) -> list[AlertEvent]:
-        """A rule that cannot be judged neither holds nor ends: its alerts stay, and are forgotten in the end."""
-        events = []
-        for key in [key for key in self._seen if key[0] == spec.id]:
-            seen = self._seen[key]
-            kept_s = INTERRUPTED_S if seen.alert is None else FORGOTTEN_AFTER_S
-            if scene.now - seen.last >= kept_s:
-                events += self._end(key, scene)
-        return events
-
-    def _end(self, key: tuple[str, str], scene: RuleScene, judged: Rule | None = None) -> list[AlertEvent]:
-        """Put the alert away; where its rule was judged, it may say that the alert was wrong."""
+    def _end(self, key: tuple[str, str], scene: RuleScene, refuted: str = "") -> list[AlertEvent]:
+        """Put the alert away; `refuted` is why it was wrong."""
         alert, wall = self._seen.pop(key).alert, scene.picture.wall
         if alert is None:
             return []
-        why = judged.refute(scene, judged.spec.limits, alert) if judged is not None and judged.refute else ""
-        if why:
-            alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", why)))
+        if refuted:
+            alert = replace(alert, refuted=True, evidence=(*alert.evidence, ("refuted", refuted)))
         # The clock may have been set back in the meantime.
         ended = replace(alert, ended=max(wall, alert.raised))
         self.past.appendleft(ended)
         return [AlertEvent(Transition.ENDED, ended, wall)]
 
 
-def _is_of_trial(spec: RuleSpec, scene: RuleScene) -> bool:
-    """Whether what the rule sees may be the doing of a trial, as far back as it looks; one whose process died explains
-    nothing any more."""
-    trial = scene.picture.trial
-    looks_back = max(spec.limits.get("window_s", 0.0), TRIAL_ENDS_S)
-    return scene.past.tried_within(looks_back) if trial is None else trial.alive
-
-
-def _trial_words(scene: RuleScene) -> str:
-    trial = scene.picture.trial
-    return trial.words if trial is not None else "settings were tried a moment ago"
+def _seen_again(spec: RuleSpec, seen: _Seen, symptom: Symptom, scene: RuleScene) -> list[AlertEvent]:
+    """Raise the symptom's alert, or bring it up to date. It gets worse at once, and better as slowly as it clears."""
+    now, wall, before = scene.now, scene.picture.wall, seen.alert
+    severity = symptom.severity or spec.severity
+    if before is None or severity.rank >= before.severity.rank:
+        seen.as_bad = now
+    elif now - seen.as_bad < spec.clear_after_s:
+        severity = before.severity
+    seen.alert = Alert(
+        rule=spec.id,
+        title=spec.title,
+        severity=severity,
+        summary=symptom.summary,
+        since=before.since if before is not None else wall - (now - seen.since),
+        raised=before.raised if before is not None else wall,
+        last=wall,
+        subject=symptom.subject,
+        evidence=symptom.evidence,
+        fix=symptom.fix,
+        chart=spec.chart,
+        names=tuple({**scene.names, **dict(symptom.names)}.items()),
+        remedy=symptom.remedy,
+    )
+    if before is not None and severity is before.severity:
+        return []
+    return [AlertEvent(Transition.RAISED if before is None else Transition.CHANGED, seen.alert, wall)]
 
 
 def _symptoms(rule: Rule, scene: RuleScene) -> dict[str, Symptom] | str:

@@ -46,8 +46,11 @@ class Runbook(Struct, frozen=True):
     """The texts of one rule as they are shown."""
 
     meaning: str
+    """What it means, one to three sentences."""
     checks: tuple[str, ...]
+    """What to look at, in order; commands where there are any."""
     remedy: str
+    """What helps, in words."""
 
 
 def runbook(spec: RuleSpec, alert: Alert | None = None) -> Runbook:
@@ -90,11 +93,8 @@ class RuleSpec(Struct, frozen=True):
     title: str
     severity: AlertSeverity
     meaning: str
-    """What it means, one or two sentences."""
     checks: tuple[str, ...]
-    """What to look at, in order; commands where there are any."""
     remedy: str = ""
-    """What helps, in words."""
     raise_after_s: float = 0.0
     """How long the symptom must last."""
     clear_after_s: float = 10.0
@@ -104,10 +104,9 @@ class RuleSpec(Struct, frozen=True):
     trial_s: float | None = None
     """While settings are tried on the server, the symptom must last so long: trials cause it. Infinite: it is not
     judged at all then, nor for its `window_s` afterwards. None: trials have nothing to do with it."""
-    ends_with_server: bool = False
-    """Whether what it tells of is a server's own doing: its alerts are over when another is started, trials apart."""
     of_drafts: bool = False
-    """Whether it tells of drafts: its alerts are over where the server is seen not to speculate."""
+    """Whether it is about drafts: its alerts are over where the server is seen not to speculate, and when another is
+    started, trials apart."""
     while_idle: bool = True
     """Whether it is judged while nothing runs."""
     needs: tuple[Source, ...] = ()
@@ -205,34 +204,33 @@ def with_user_limits(
 
 
 def _changed(spec: RuleSpec, table: Mapping[str, Any], where: str) -> RuleSpec:
-    from pydantic import ConfigDict, Field, StrictBool, ValidationError, create_model
+    from pydantic import Field, StrictBool
+
+    number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    severities: Any = Literal[tuple(map(str, AlertSeverity))]
+    limits = table.get("limits", {})
+    if not isinstance(limits, dict):
+        example = next(iter(spec.limits), "NAME")
+        raise InputError(f"{where}: limits wants a table, such as limits.{example} = 1")
+    fields = {"severity": severities, "raise_after_s": number, "clear_after_s": number, "enabled": StrictBool}
+    changes = _checked({name: value for name, value in table.items() if name != "limits"}, fields, where)
+    if "severity" in changes:
+        changes["severity"] = AlertSeverity(changes["severity"])
+    changed = _checked(limits, dict.fromkeys(spec.limits, number), f"{where} limits")
+    return replace(spec, **changes, limits={**spec.limits, **changed})
+
+
+def _checked(values: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values, each of which must be one of the fields."""
+    from pydantic import ConfigDict, ValidationError, create_model
 
     from specdash.core.config_model import what_is_wrong
 
-    only = ConfigDict(extra="forbid")
-    number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-    fields: Any = dict.fromkeys(spec.limits, (number, None))
-    limits: Any = create_model("limits", __config__=only, **fields)
-    severity: Any = Literal[tuple(map(str, AlertSeverity))]
-    model: Any = create_model(
-        "rule",
-        __config__=only,
-        severity=(severity, None),
-        raise_after_s=(number, None),
-        clear_after_s=(number, None),
-        enabled=(StrictBool, None),
-        limits=(limits, None),
-    )
+    types: Any = {name: (kind, None) for name, kind in fields.items()}
+    model = create_model("rule", __config__=ConfigDict(extra="forbid"), **types)
     try:
-        changes = model.model_validate(table).model_dump(exclude_unset=True)
+        checked: dict[str, Any] = model.model_validate(values).model_dump(exclude_unset=True)
     except ValidationError as error:
         row = error.errors(include_url=False)[0]
-        if row["type"] == "model_type":
-            example = next(iter(spec.limits), "NAME")
-            raise InputError(f"{where}: limits wants a table, such as limits.{example} = 1") from None
-        inner = len(row["loc"]) > 1
-        where, model = (f"{where} limits", limits) if inner else (where, model)
         raise InputError(what_is_wrong(row, model, where, "cannot be changed")) from None
-    if "severity" in changes:
-        changes["severity"] = AlertSeverity(changes["severity"])
-    return replace(spec, **{**changes, "limits": {**spec.limits, **changes.get("limits", {})}})
+    return checked

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from math import inf
 from typing import TYPE_CHECKING
 
 from specdash.core.records import AlertSeverity, Symptom
-from specdash.insight.proxy.read_again import OF_CLIENT, read_again
-from specdash.insight.request import of_event
+from specdash.insight.proxy.read_again import OF_CLIENT, Reason, read_again, summed
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import (
-    flag,
-    is_gone,
-    lost_by_sessions,
-    lost_in_slots,
-    more_context,
-    of_late,
-    parameter,
-    per_minute,
-    takeovers,
-    touched,
-    turns_of,
-    warning,
-)
+from specdash.insight.rules.known import flag, is_gone, more_context, of_late, parameter, per_minute, touched, warning
 from specdash.insight.speedup.verdict import WITHOUT, advice
 from specdash.system.text import UNKNOWN, percent, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from specdash.insight.proxy.read_again import ReadAgain, Reason
+    from specdash.insight.proxy.read_again import ReadAgain
+    from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.known import Fix
     from specdash.insight.rules.scene import RuleScene
@@ -48,18 +35,17 @@ DEFAULT_CHECKPOINTS = 32
     trial_s=inf,
     clear_after_s=60,
     chart="warnings",
+    # 6000 lines are about 1 MB. One batch alone prints several.
     limits={"flood_per_minute": 6000, "text_per_minute": 6, "images_s": 900},
 )
 def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Recurrent and hybrid models print find_slot when token positions do not follow each other. Prompts with images do
-    that by the thousand and mean nothing by it: then it is a notice from 6000 lines a minute on, about 1 MB, because
-    the log grows. With text alone a state was restored wrongly, and answers may be wrong: 6 a minute are enough,
-    because one batch alone prints several.
+    so by the thousand, which is normal: a notice, because the log grows. With text alone a state was restored wrongly,
+    and answers may be wrong.
 
     - do clients send images?
     - the slots and tasks that it touched (docs/parse-log.md)
     - llama.cpp #28007, #28166, #21831
-    - LLAMA_LOG_MAX_MIB: does the log rotate?
 
     With images: nothing, or a build in which the line is gone. With text: update llama.cpp; until then
     --ctx-checkpoints 0 (LLAMA_ARG_CTX_CHECKPOINTS) avoids the restores.
@@ -68,20 +54,15 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if found is None:
         return
     images = scene.past.grown("live", "image_processing", limits["images_s"])
-    projector = flag(scene, "--mmproj", "-mm") is not None
-    knows_command = scene.picture.backend.process is not None and bool(scene.picture.backend.process.command)
-    evidence = (*touched(found), ("image lines", f"{images:.0f}"), ("projector", "yes" if projector else "no"))
-    if images or projector or not knows_command:
-        if found.per_minute >= limits["flood_per_minute"]:
-            yield Symptom(
-                f"{found.per_minute:.0f} find_slot lines a minute, normal for prompts with images; the log grows",
-                evidence,
-                severity=AlertSeverity.NOTICE,
-            )
-    elif found.per_minute >= limits["text_per_minute"]:
+    projector, process = flag(scene, "--mmproj", "-mm") is not None, scene.picture.backend.process
+    may_see = bool(images) or projector or process is None or not process.command
+    if found.per_minute >= limits["flood_per_minute" if may_see else "text_per_minute"]:
+        what = ", normal for prompts with images; the log grows"
         yield Symptom(
-            f"{found.per_minute:.0f} find_slot lines a minute without any image: a state was restored wrongly",
-            evidence,
+            f"{found.per_minute:.0f} find_slot lines a minute"
+            f"{what if may_see else ' without any image: a state was restored wrongly'}",
+            (*touched(found), ("image lines", f"{images:.0f}"), ("projector", "yes" if projector else "no")),
+            severity=AlertSeverity.NOTICE if may_see else None,
         )
 
 
@@ -98,8 +79,7 @@ def find_slot_storm(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 )
 def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """This model cannot drop rejected tokens from its memory (recurrent or hybrid): every step that rejects one
-    restores a checkpoint and decodes what was accepted again. Told by the log of LLAMA_TRACE=1 (or verbosity 5). From
-    half of the steps on drafts are too long for what is accepted; 50 steps, because it is a share.
+    restores a checkpoint and decodes what was accepted again. Seen in the log of LLAMA_TRACE=1 (or verbosity 5).
 
     - tokens per decode against mean accepted length
     - acceptance by position: where does it fall?
@@ -113,54 +93,20 @@ def replay_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if not steps or steps < limits["steps"] or replays / steps < limits["share"]:
         return
     accepted = scene.past.grown("live", "accepted", window)
+    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
+    if not fix and scene.picture.views.drafter.best_length is None:
+        # The verdict knows no best length: as long as what is accepted, so that fewer steps reject any.
+        longest, wanted = parameter(scene, "spec-draft-n-max") or "", max(1, round(accepted / steps))
+        is_shorter = longest.isdigit() and wanted < int(longest)
+        fix = (("LLAMA_DRAFT_MAX", str(wanted)),) if is_shorter else WITHOUT
     yield Symptom(
         f"{percent(replays / steps)} of verification steps restored a checkpoint and decoded again "
         f"({replays:.0f} of {steps:.0f})",
         (
-            ("steps", f"{steps:.0f}"),
-            ("replays", f"{replays:.0f}"),
             ("accepted a step", f"{accepted / steps:.1f} draft tokens"),
             ("tokens per decode", f"{(accepted + steps + replays) / (steps + replays):.2f}"),
         ),
-        fix=_drafts_that_fit(scene, accepted / steps),
-    )
-
-
-@rule(
-    "Conversations are read from their start again and again",
-    AlertSeverity.WARNING,
-    trial_s=inf,
-    clear_after_s=60,
-    explains=("prompt_cache_lost",),
-    chart="prefill",
-    limits={"window_s": 300, "times": 3, "tokens": 256},
-)
-def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The model keeps a recurrent state or a sliding window, and no checkpoint lies before the place where the prompts
-    go on, although their slots held them. Three times in five minutes: once is any conversation that was edited. 256
-    tokens, because less is read in no time.
-
-    - the log: forcing full prompt re-processing, erasing old context checkpoint
-    - does the client change the beginning of its prompt from turn to turn?
-    - --ctx-checkpoints and --checkpoint-min-step
-
-    More checkpoints per slot, if there is memory; a client that leaves the start of its prompts alone.
-    """
-    window = limits["window_s"]
-    again = scene.past.grown("live", "context full_reprocess", window)
-    lost = lost_in_slots(scene, window, limits["tokens"])
-    if again < limits["times"] or lost.requests < limits["times"]:
-        return
-    erased = scene.past.grown("live", "context erased", window)
-    yield Symptom(
-        f"{again:.0f} prompts read from their start because no checkpoint was available, "
-        f"{lost.tokens} tokens that the slots held",
-        (
-            ("full re-processing", f"{again:.0f}"),
-            ("checkpoints erased", f"{erased:.0f}"),
-            ("tokens read again", str(lost.tokens)),
-        ),
-        fix=_more_checkpoints(scene),
+        fix=fix,
     )
 
 
@@ -174,13 +120,11 @@ def checkpoint_thrash(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     limits={"per_minute": 1},
 )
 def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The slots share one KV cache, and a batch found no room in it: the server tries again with smaller batches,
-    empties idle slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp
-    #24840). One line is enough: a cache that suffices never prints it.
+    """The slots share one KV cache, and a batch found no room in it: the server tries smaller batches, empties idle
+    slots, and fails requests when that does not help. With speculation some builds fail at once (llama.cpp #24840).
 
     - context used by slot in the slots panel
     - the sum of what clients may use against LLAMA_CTX_SIZE
-    - host and GPU memory: is there room for more?
 
     More context, which the preflight checks against memory; or fewer slots, so that fewer conversations share it.
     """
@@ -201,36 +145,6 @@ def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Contexts overflow and are cut",
-    AlertSeverity.NOTICE,
-    clear_after_s=30,
-    chart="warnings",
-    limits={"storm_per_minute": 6},
-)
-def context_shift(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """The context of a slot was full, and --context-shift dropped its oldest half: the model forgets it, and that
-    conversation's cache is lost. A notice, because that flag asks for it; a warning from 6 a minute on, when answers
-    run on without end.
-
-    - which slots and tasks (docs/parse-log.md)
-    - do answers end, or do they run into the limit?
-    - n_predict and max_tokens of the clients
-
-    More context per slot; a limit on the length of answers.
-    """
-    found = warning(scene, "context_shift")
-    if found is None or not found.per_minute:
-        return
-    many = found.per_minute >= limits["storm_per_minute"]
-    yield Symptom(
-        f"the context was full {found.per_minute:.0f} times in the last minute, and its oldest tokens were dropped",
-        touched(found),
-        fix=more_context(scene),
-        severity=AlertSeverity.WARNING if many else None,
-    )
-
-
-@rule(
     "Compute buffer could not be allocated",
     AlertSeverity.CRITICAL,
     trial_s=inf,
@@ -243,7 +157,6 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
     started again for nothing; a longer prompt or an image may ask for more while it runs.
 
     - the log: failed to allocate compute buffers, and how much was asked for
-    - nvidia-smi, free -m
     - specdash preflight
 
     A smaller physical batch needs less of it; else a shorter context, or fewer layers on the GPU.
@@ -252,7 +165,7 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
         ubatch = flag(scene, "-ub", "--ubatch-size")
         size = int(ubatch) if ubatch is not None and ubatch.isdigit() else DEFAULT_UBATCH
         yield Symptom(
-            "a compute buffer could not be allocated" + ("; nobody serves" if is_gone(scene) else ""),
+            "a compute buffer could not be allocated" + ("; no server runs" if is_gone(scene) else ""),
             touched(found),
             fix=(("LLAMA_ARG_UBATCH", str(max(32, size // 2))),),
             severity=None if is_gone(scene) else AlertSeverity.WARNING,
@@ -264,15 +177,13 @@ def compute_buffer_failed(scene: RuleScene, limits: Limits) -> Iterable[Symptom]
     AlertSeverity.CRITICAL,
     trial_s=inf,
     hold_back=False,
-    explains=("backend_down", "crash_loop", "restarted"),
+    explains=("backend_down", "crash_loop"),
     limits={"window_s": 600},
 )
 def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Memory could not be allocated, on the GPU or in the host, or the server was killed as the kernel does when memory
-    is out. Shown for ten minutes, also when a server runs again: what was short then is short still. A warning while
-    one serves.
+    is out. Shown for ten minutes, as a warning where a server runs again: what was short then is short still.
 
-    - the log's lines with sizes
     - dmesg | grep -i 'out of memory'
     - nvidia-smi, free -m: who has it?
     - specdash preflight, which adds up what the settings need
@@ -285,10 +196,9 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     newest = min(found, key=lambda picture: picture.last_age_s)
     where = "the GPU's memory" if newest.warning == "gpu_out_of_memory" or "cuda" in newest.sample.lower() else "memory"
+    killed = newest.warning == "killed"
     what = (
-        "the server was killed, as the kernel does when memory is out"
-        if newest.warning == "killed"
-        else (f"{where} could not be allocated")
+        "the server was killed, as the kernel does when memory is out" if killed else f"{where} could not be allocated"
     )
     yield Symptom(
         what if is_gone(scene) else f"{what}; a server runs again or still",
@@ -298,138 +208,98 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 
 @rule(
-    "Prompt cache is lost",
+    "Prompts are read again and again",
     AlertSeverity.WARNING,
     trial_s=inf,
     clear_after_s=60,
     chart="prefill",
-    # Three turns, and a third of those that could have used a cache: single ones are edits and compactions. Less than
-    # 256 tokens are read in no time. Without sessions the log shows takeovers alone: nine of ten, twelve at least.
-    limits={
-        "window_s": 300,
-        "times": 3,
-        "share": 0.34,
-        "tokens": 256,
-        "takeovers": 12,
-        "takeovers_share": 0.9,
-    },
+    # Single ones are edits and compactions. Less than 256 tokens are read in no time. Without sessions the log shows
+    # takeovers alone: nine of ten, twelve at least.
+    limits={"window_s": 300, "times": 3, "share": 0.34, "tokens": 256, "takeovers": 12, "takeovers_share": 0.9},
 )
 def prompt_cache_lost(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Turns read again what the turn before had left in the cache: time to first token grows with the whole
-    conversation. Seen in the log (a slot picked for the start it held, and then not used) or in the proxy's events (a
-    longer prompt of the same session, less than half of it cached). Or more conversations than slots take turns, and
-    each throws out what another's slot held; or one client changes the start of its prompts every time, and the
-    proxy saw what. From the log alone this is a notice, since its prompts may not be turns
-    of conversations.
+    """Turns read again what had been read before: time to first token grows with the whole conversation. The proxy's
+    events and the log give the reason: a client that changes the start of its prompts, more conversations than slots,
+    a prompt cache that is off or full, or no checkpoint to go back to (recurrent models, sliding windows).
 
-    - does the client change the start of its prompts: a date, a request's id, reordered tools?
-    - sessions in the proxy panel against slots
+    - why was it read again? (a request's detail, the speculation screen)
     - LLAMA_ARG_CACHE_PROMPT, and cache_prompt in the requests
     - LLAMA_ARG_CACHE_RAM: prompt_cache_evicted and prompt_cache_skipped in the log
-    - recurrent model or sliding window: checkpoint_thrash
 
-    Keep the start of prompts the same; switch the prompt cache on; give it memory. Of more conversations than slots:
-    a slot for each, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents at a time.
+    Keep the start of prompts the same; switch the prompt cache on; give it memory; a slot for each conversation.
     """
-    window = limits["window_s"]
-    changing = list(_changing_clients(scene, limits))
-    if changing:
-        yield from changing
-        return
-    slots = scene.picture.backend.slots or ()
-    sessions = lost_by_sessions(scene, window, limits["tokens"], crowded=True)
-    if sessions.requests >= limits["times"] and sessions.requests >= limits["share"] * sessions.of:
+    # Of this server, oldest first.
+    uptime, requests = scene.picture.backend.uptime_s, scene.picture.views.prefix_cache.requests
+    within = limits["window_s"] if uptime is None else min(limits["window_s"], uptime)
+    turns = [request for request in reversed(requests) if request.ended_age_s <= within]
+    dropped = bool(warning(scene, "prompt_cache_evicted") or warning(scene, "prompt_cache_skipped"))
+    found: defaultdict[str, list[ReadAgain]] = defaultdict(list)
+    begun: set[str | None] = {None}
+    for turn in turns:
+        # What a session's first turn had in the cache may have gone with the server before.
+        again = read_again(turn, dropped=dropped) if turn.session in begun else None
+        begun.add(turn.session)
+        if again is not None and again.tokens >= limits["tokens"]:
+            found[(turn.session or "") if again.reason in OF_CLIENT else ""].append(again)
+    for session, ones in found.items():
+        of = sum(not session or turn.session == session for turn in turns)
+        if len(ones) >= limits["times"] and len(ones) >= limits["share"] * of:
+            yield _read_again(scene, session, ones, of, len(begun) - 1)
+    long = [turn for turn in turns if _length(turn) >= limits["tokens"] and turn.selected and not turn.session]
+    taken = [turn for turn in long if turn.selected == "lru" and 2 * (turn.processed_tokens or 0) >= _length(turn)]
+    if not found and len(taken) >= limits["takeovers"] and len(taken) >= limits["takeovers_share"] * len(long):
+        tokens = sum(turn.processed_tokens or 0 for turn in taken)
         yield Symptom(
-            f"{sessions.conversations} conversations share {len(slots)} slots: {sessions.requests} of {sessions.of} "
-            f"turns read again {sessions.tokens} tokens that others had evicted",
-            (
-                ("conversations", str(sessions.conversations)),
-                ("slots", str(len(slots))),
-                ("tokens read again", str(sessions.tokens)),
-            ),
-            fix=_slots_of_the_same_size(scene, max(len(slots) + 1, sessions.conversations)),
-        )
-        return
-    alone = lost_by_sessions(scene, window, limits["tokens"], crowded=False)
-    lost = max(lost_in_slots(scene, window, limits["tokens"]), alone, key=lambda lost_cache: lost_cache.tokens)
-    if lost.requests >= limits["times"] and lost.requests >= limits["share"] * lost.of:
-        off = flag(scene, "--no-cache-prompt") is not None
-        yield Symptom(
-            f"{lost.requests} of {lost.of} turns read again {lost.tokens} tokens that the turn before had cached",
-            (
-                ("turns", f"{lost.requests} of {lost.of}"),
-                ("tokens read again", str(lost.tokens)),
-                ("prompt cache", "off (--no-cache-prompt)" if off else "on"),
-                ("seen in", lost.source),
-            ),
-            fix=(("LLAMA_ARG_CACHE_PROMPT", None),) if off else (),
-        )
-        return
-    taken = takeovers(scene, window, limits["tokens"])
-    if taken.requests >= limits["takeovers"] and taken.requests >= limits["takeovers_share"] * taken.of:
-        yield Symptom(
-            f"{taken.requests} of {taken.of} prompts took the slot unused longest and were read from their start, "
-            f"{taken.tokens} tokens; if these are turns of conversations, there are more of them than slots",
-            (("prompts", f"{taken.requests} of {taken.of}"), ("tokens", str(taken.tokens)), ("slots", str(len(slots)))),
+            f"{len(taken)} of {len(long)} prompts took the slot unused longest and were read from their start, "
+            f"{tokens} tokens; if these are turns of conversations, there are more of them than slots",
+            (("tokens", str(tokens)), ("slots", str(len(scene.picture.backend.slots or ())))),
             severity=AlertSeverity.NOTICE,
         )
 
 
-def _changing_clients(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Clients that change what every turn begins with, by what they change."""
-    found: defaultdict[tuple[str, Reason], list[ReadAgain]] = defaultdict(list)
-    turns: Counter[str] = Counter()
-    for event in turns_of(scene, limits["window_s"]).ended:
-        turns[event.session] += 1
-        again = read_again(of_event(event))
-        if again is not None and again.reason in OF_CLIENT and again.tokens >= limits["tokens"]:
-            found[event.session, again.reason].append(again)
-    for (session, reason), ones in found.items():
-        if len(ones) < limits["times"] or len(ones) < limits["share"] * turns[session]:
-            continue
-        known = [one.seconds for one in ones if one.seconds is not None]
-        tokens = sum(one.tokens for one in ones)
-        yield Symptom(
-            f"session {session} had {tokens} tokens read again in {len(ones)} of {turns[session]} turns: {reason}",
-            (
-                ("session", session),
-                ("turns", f"{len(ones)} of {turns[session]}"),
-                ("tokens read again", str(tokens)),
-                ("it cost", seconds(sum(known)) if known else UNKNOWN),
-                ("changed at", ", ".join(sorted({percent(one.at) for one in ones}))),
-            ),
-            subject=session,
-            remedy="Keep that part the same from turn to turn: no date or id in the system prompt, the same tools in "
-            "the same order, new messages at the end alone. Or put what changes at the end.",
+def _length(request: ServedRequest) -> int:
+    return request.prompt_tokens or request.processed_tokens or 0
+
+
+def _read_again(scene: RuleScene, session: str, ones: Sequence[ReadAgain], of: int, sessions: int) -> Symptom:
+    """What one client, or the server, made necessary again and again; named by the reason that cost most."""
+    worst, tokens = summed(ones)[0], sum(one.tokens for one in ones)
+    known = [one.seconds for one in ones if one.seconds is not None]
+    slots = scene.picture.backend.slots or ()
+    fix: Fix = ()
+    remedy = why = ""
+    if session:
+        remedy = (
+            "Keep that part the same from turn to turn: no date or id in the system prompt, the same tools in the same "
+            "order, new messages at the end alone. Or put what changes at the end."
         )
-
-
-def _slots_of_the_same_size(scene: RuleScene, count: int) -> Fix:
-    """So many slots, and the context that they need; nothing where its size is not known: slots share the context, so
-    that more of them alone make each smaller."""
-    sizes = [slot.n_ctx for slot in scene.picture.backend.slots or ()]
-    if not sizes or None in sizes:
-        return ()
-    parallel: Fix = (("LLAMA_PARALLEL", str(count)),)
-    if flag(scene, "-kvu", "--kv-unified") is not None:
-        return parallel
-    return (*parallel, ("LLAMA_CTX_SIZE", str(count * max(size or 0 for size in sizes))))
-
-
-def _drafts_that_fit(scene: RuleScene, accepted: float) -> Fix:
-    """What the verdict names; where it knows no best length, drafts as long as what is accepted of them, so that fewer
-    steps reject any."""
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
-    if fix or scene.picture.views.drafter.best_length is not None:
-        return fix
-    longest, wanted = parameter(scene, "spec-draft-n-max"), max(1, round(accepted))
-    if longest is not None and longest.isdigit() and wanted < int(longest):
-        return (("LLAMA_DRAFT_MAX", str(wanted)),)
-    return WITHOUT
-
-
-def _more_checkpoints(scene: RuleScene) -> Fix:
-    given = flag(scene, "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints")
-    if given is not None and given.isdigit() and int(given) < DEFAULT_CHECKPOINTS:
-        return (("LLAMA_ARG_CTX_CHECKPOINTS", None),)
-    return (("LLAMA_ARG_CTX_CHECKPOINTS", str(2 * DEFAULT_CHECKPOINTS)),)
+    elif worst.reason is Reason.CHECKPOINT:
+        given = flag(scene, "-ctxcp", "--ctx-checkpoints", "--swa-checkpoints") or ""
+        too_few = given.isdigit() and int(given) < DEFAULT_CHECKPOINTS
+        fix = (("LLAMA_ARG_CTX_CHECKPOINTS", None if too_few else str(2 * DEFAULT_CHECKPOINTS)),)
+        remedy = "More checkpoints per slot, if there is memory."
+    elif flag(scene, "--no-cache-prompt") is not None:
+        why, fix, remedy = " (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),), "Switch the prompt cache on."
+    elif 0 < len(slots) < sessions:
+        sizes = [slot.n_ctx or 0 for slot in slots]
+        unified = flag(scene, "-kvu", "--kv-unified") is not None
+        context: Fix = (("LLAMA_CTX_SIZE", str(sessions * max(sizes))),)
+        why = f"; {sessions} conversations share {len(slots)} slots"
+        # Slots share the context: more of them alone make each smaller.
+        fix = (("LLAMA_PARALLEL", str(sessions)), *(() if unified else context)) if all(sizes) else ()
+        remedy = (
+            "A slot for each conversation, and the context for it, since slots share LLAMA_CTX_SIZE; else fewer agents "
+            "at a time."
+        )
+    who = f"session {session} had {tokens} tokens read again" if session else f"{tokens} tokens were read again"
+    return Symptom(
+        f"{who} in {len(ones)} of {of} turns: {worst.reason}{why}",
+        (
+            ("it cost", seconds(sum(known)) if known else UNKNOWN),
+            ("changed at", ", ".join(sorted({percent(one.at) for one in ones if one.at is not None})) or UNKNOWN),
+            ("conversations, slots", f"{sessions or UNKNOWN}, {len(slots) or UNKNOWN}"),
+        ),
+        subject=session,
+        fix=fix,
+        remedy=remedy,
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from itertools import islice
+from collections import defaultdict
+from itertools import islice, pairwise, product
 from math import inf, sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,36 +15,53 @@ from specdash.core.masking import MASK
 from specdash.core.readings import Source
 from specdash.core.records import AlertSeverity, Drafting, Symptom
 from specdash.insight.picture import BackendState
-from specdash.insight.request import NO_DRAFTS, drafts_of
+from specdash.insight.request import drafts_of
 from specdash.insight.rules.catalogue import rule
-from specdash.insight.rules.known import grown_while_still, of_late, parameter
+from specdash.insight.rules.known import of_late, parameter
+from specdash.insight.rules.scene import increase
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES
 from specdash.insight.speedup.verdict import WITHOUT, VerdictKind, advice, kind_of
-from specdash.system.stats import wilson
+from specdash.system.stats import pooled_deviation, wilson
 from specdash.system.text import UNKNOWN, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from specdash.core.changes import Change
-    from specdash.insight.picture import ApplyMark, SpeculationPicture
     from specdash.insight.request import ServedRequest
     from specdash.insight.rules.catalogue import Limits
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
-    _Total = Callable[[PictureSample], float | None]
-
 
 # Has acceptance collapsed? Recent requests against earlier ones of the same kind of work.
 #
-# Acceptance differs by what is written: tool calls are accepted more than prose, long contexts less than short ones.
-# So requests are compared within strata of context length and work only, and what the strata say is added up (the van
-# Elteren test: stratified rank sums). That says whether it is chance; how far it fell is shown by the acceptance that
-# the recent requests would have had at their strata's earlier rates.
+# Acceptance differs by what is written: tool calls are accepted more than prose, long contexts less than short ones. So
+# requests are compared within strata of context length and work only. How far it fell is shown by the acceptance that
+# the recent requests would have had at their strata's earlier rates; whether that is chance, by how requests scatter
+# about the means of their strata.
 
 LEAST_DRAFTED = 8
 """A request with fewer draft tokens says nothing by itself."""
+COMPARED = 256
+"""The newest requests; older ones are another day's work."""
 _CONTEXTS = (1024, 4096, 16384, 65536)
+_CLOCKS_S = 2.0
+SURE = 3.5
+"""Standard deviations, of what is asked every second for days."""
+_SHARES = (1 / 30, 1 / 9, 1 / 3, 1.0)
+"""Of the window: drafts in vain are looked for in each part, since a drafter may have broken a moment ago."""
+_DRAFTS: tuple[tuple[Callable[[PictureSample], float | None], ...], ...] = (
+    (
+        lambda one: one.live.get("drafted", 0),
+        lambda one: one.live.get("accepted", 0),
+        lambda one: one.live.get("steps", 0),
+    ),
+    (
+        lambda one: one.totals.get("draft_tokens"),
+        lambda one: one.exact_accepted,
+        lambda one: one.totals.get("verification_steps"),
+    ),
+)
+"""Draft tokens, those accepted, and drafts: by the log, and by /metrics."""
 
 
 class StrataComparison(Struct, frozen=True):
@@ -57,20 +75,9 @@ class StrataComparison(Struct, frozen=True):
     """Of the recent requests."""
     expected: float
     """What it would be at the earlier rates of the same strata."""
-    strata: tuple[tuple[Sequence[ServedRequest], Sequence[ServedRequest]], ...]
-    """The recent requests and the earlier ones of each."""
-
-    @property
-    def sigma(self) -> float:
-        """By how many standard deviations the recent requests rank below the earlier ones."""
-        below = variance = 0.0
-        for now, then in self.strata:
-            deficit, spread = _rank_deficit(
-                [request.acceptance or 0.0 for request in now], [request.acceptance or 0.0 for request in then]
-            )
-            weight = 1.0 / (len(now) + len(then) + 1)
-            below, variance = below + weight * deficit, variance + weight**2 * spread
-        return below / sqrt(variance) if variance > 0 else 0.0
+    sigma: float
+    """By how many standard deviations the recent requests lie below the earlier ones."""
+    strata: int
 
 
 def stratum(sample: ServedRequest) -> tuple[int, str]:
@@ -85,11 +92,7 @@ def stratum(sample: ServedRequest) -> tuple[int, str]:
 
 def usable(samples: Iterable[ServedRequest]) -> list[ServedRequest]:
     """Those that drafted enough to have an acceptance."""
-    return [
-        sample
-        for sample in samples
-        if sample.draft_accepted is not None and (sample.draft_generated or 0) >= LEAST_DRAFTED
-    ]
+    return [one for one in samples if one.draft_accepted is not None and (one.draft_generated or 0) >= LEAST_DRAFTED]
 
 
 def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) -> StrataComparison | None:
@@ -98,54 +101,33 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
         lambda: ([], [])
     )
     for side, samples in enumerate((recent, before)):
-        for request_sample in usable(samples):
-            strata[stratum(request_sample)][side].append(request_sample)
-    shared = tuple((now, then) for now, then in strata.values() if now and then)
+        for request in usable(samples):
+            strata[stratum(request)][side].append(request)
+    shared = [both for both in strata.values() if all(both)]
     if not shared:
         return None
-    drafts = NO_DRAFTS
-    expected = 0.0
-    for now, then in shared:
-        of_now = drafts_of(now)
-        drafts += of_now
-        expected += of_now.drafted * (drafts_of(then).acceptance or 0.0)
+    drafts = drafts_of([request for now, _ in shared for request in now])
+    expected = sum(drafts_of(now).drafted * (drafts_of(then).acceptance or 0.0) for now, then in shared)
+    rates = [[[request.acceptance or 0.0 for request in side] for side in both] for both in shared]
+    weights = [len(now) * len(then) / (len(now) + len(then)) for now, then in rates]
+    below = sum(weight * (fmean(then) - fmean(now)) for weight, (now, then) in zip(weights, rates, strict=True))
+    deviation, _ = pooled_deviation(side for both in rates for side in both)
+    error = (deviation or 0.0) * sqrt(sum(weights))
     return StrataComparison(
         recent=sum(len(now) for now, _ in shared),
         before=sum(len(then) for _, then in shared),
         drafted=int(drafts.drafted),
         acceptance=drafts.acceptance or 0.0,
         expected=expected / drafts.drafted,
-        strata=shared,
+        sigma=below / error if error else inf if below > 0 else 0.0,
+        strata=len(shared),
     )
-
-
-def _rank_deficit(now: Sequence[float], then: Sequence[float]) -> tuple[float, float]:
-    """How far the rank sum of `now` lies below its mean under no difference, and its variance, ties allowed for."""
-    pooled = sorted((*now, *then))
-    counts = Counter(pooled)
-    ranks: dict[float, float] = {}
-    place = 0
-    for value in dict.fromkeys(pooled):
-        ranks[value] = place + (counts[value] + 1) / 2
-        place += counts[value]
-    n, m = len(now), len(then)
-    total = n + m
-    ties = sum(count**3 - count for count in counts.values()) / (total * (total - 1)) if total > 1 else 0.0
-    return n * (total + 1) / 2 - sum(ranks[value] for value in now), n * m / 12 * (total + 1 - ties)
-
-
-_CLOCKS_S = 2.0
-SURE = 3.5
-"""Standard deviations, of what is asked every second for days."""
-COMPARED = 256
-"""The newest requests; older ones are another day's work."""
 
 
 @rule(
     "Acceptance has collapsed",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=60,
     explains=("speculation_hurting",),
@@ -153,26 +135,19 @@ COMPARED = 256
     limits={"recent_s": 600, "recent_requests": 12, "least_recent": 8, "least_before": 24, "sigma": 3.5, "share": 0.6},
 )
 def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server. Requests are
-    compared within classes of context length and work (tool call, agent text, chat; from the log: began or went on), so
-    that another mix of work is no collapse. 3.5 standard deviations, because it is asked every second for days; 60 % of
-    what was expected, because less is no trouble even where it is certain.
+    """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server: requests are
+    compared within classes of context length and work, so that another mix of work is no collapse.
 
     - acceptance by position and by context length in the speculation panel
     - the log: draft_behind, draft_decode_failed, ngram_mod resetting
     - did clients change: temperature, another language, images?
-    - specdash history query acceptance
 
     When it came with a build or a draft model, go back to the one before. When clients sample hotter or write something
     else, shorter drafts cost less.
     """
-    if not scene.samples.logged and not scene.samples.told:
-        return
     ended = _of_this_server(scene)
     since = scene.picture.wall - limits["recent_s"]
-    recent = [request_sample for request_sample in ended if request_sample.ended >= since][
-        -int(limits["recent_requests"]) :
-    ]
+    recent = [request for request in ended if request.ended >= since][-int(limits["recent_requests"]) :]
     if len(recent) < limits["least_recent"]:
         return
     found = compare(recent, ended[: -len(recent)])
@@ -180,45 +155,30 @@ def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     if found.acceptance > limits["share"] * found.expected or found.sigma < limits["sigma"]:
         return
-    apply = _apply_between(scene, ended[-len(recent) - 1].ended, recent[-1].ended)
-    summary = (
+    summary = words = (
         f"{percent(found.acceptance)} of drafts accepted in the last {found.recent} requests, "
         f"{percent(found.expected)} expected from the {found.before} before"
     )
-    changes = apply.record.changes if apply is not None else ()
+    remedy, changes = "", []
+    first, last = ended[-len(recent) - 1].ended - _CLOCKS_S, recent[-1].ended
+    for mark in scene.picture.applies:
+        record, own = mark.record, [change for change in mark.record.changes if change.role is Role.BACKEND]
+        if own and record.outcome is ApplyOutcome.APPLIED and first <= mark.wall <= last:
+            # The newest that changed the server's settings between the requests that are compared.
+            words = f"{summary}; apply {record.number} came between them: {mark.text}"
+            remedy = f"Take apply {record.number} back: specdash rollback {record.number}, or the settings above."
+            changes = [change for change in own if change.before != MASK]
     yield Symptom(
-        summary if apply is None else f"{summary}; apply {apply.record.number} came between them: {apply.text}",
+        words,
         (
-            *((f"apply {apply.record.number}", _changed(change)) for change in changes if apply is not None),
-            ("acceptance", percent(found.acceptance)),
-            ("expected", percent(found.expected)),
+            *((change.key, f"{change.before or 'unset'} to {change.after or 'unset'}") for change in changes),
             ("below by", f"{found.sigma:.1f} standard deviations"),
             ("draft tokens", str(found.drafted)),
-            ("kinds of work compared", str(len(found.strata))),
+            ("kinds of work compared", str(found.strata)),
         ),
-        fix=tuple(
-            (change.key, change.before) for change in changes if change.role is Role.BACKEND and change.before != MASK
-        ),
-        remedy=f"Take apply {apply.record.number} back: specdash rollback {apply.record.number}, or the settings above."
-        if apply is not None
-        else "",
+        fix=tuple((change.key, change.before) for change in changes),
+        remedy=remedy,
     )
-
-
-def _apply_between(scene: RuleScene, before: float, after: float) -> ApplyMark | None:
-    """The newest apply that changed the server's settings between the requests that are compared."""
-    changed = (
-        mark
-        for mark in reversed(scene.picture.applies)
-        if mark.record.outcome is ApplyOutcome.APPLIED
-        and any(change.role is Role.BACKEND for change in mark.record.changes)
-    )
-    return next((mark for mark in changed if before - _CLOCKS_S <= mark.wall <= after), None)
-
-
-def _changed(change: Change) -> str:
-    before, after = (value if value is not None else "unset" for value in (change.before, change.after))
-    return f"{change.key}: {before} to {after}"
 
 
 def speculation_hurting_is_over(scene: RuleScene) -> bool:
@@ -231,7 +191,6 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
     "Speculation slows decode down",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     raise_after_s=20,
     clear_after_s=60,
@@ -242,13 +201,10 @@ def speculation_hurting_is_over(scene: RuleScene) -> bool:
 )
 def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Decode is slower than it would be without speculation, by the whole of its 95 % interval: drafting and verifying
-    cost more than accepted tokens save. By measurement or, where no draft can be worth what it costs at the least, by
-    estimate; and for 20 s, because one long answer is not a workload. It is over as soon as the same figure says that
-    speculation pays, or makes no difference.
+    cost more than accepted tokens save.
 
     - the speed-up panel: measured, or an estimate?
     - specdash baseline record, for a measured figure
-    - acceptance by position: how far do drafts hold?
 
     Take the change that the verdict names: shorter drafts, or no speculation. docs/speedup.md explains the figure.
     """
@@ -259,15 +215,14 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup.low is not None and speedup.high is not None else ""
     )
     speculation = scene.picture.backend.speculation
-    _, _, fix = advice(scene.picture.speedup, scene.picture.views.drafter)
+    _, _, fix = advice(speedup, scene.picture.views.drafter)
     yield Symptom(
         f"decode runs at {speedup.value:.2f}{bounds} of its speed without speculation",
         (
-            ("speed-up", f"{speedup.value:.2f}{bounds}"),
             ("basis", str(speedup.basis)),
             ("requests", str(speedup.requests)),
-            ("tokens per step", _figure(speculation.mean_accepted_length)),
-            ("break-even", _figure(speedup.break_even_length)),
+            ("tokens per step", number(speculation.mean_accepted_length, 2)),
+            ("break-even", number(speedup.break_even_length, 2)),
         ),
         fix=fix,
     )
@@ -279,93 +234,51 @@ def speculation_hurting(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     needs=(Source.METRICS,),
     counters=("draft_tokens", "accepted_tokens", "verification_steps"),
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=0,
     explains=("speculation_hurting", "acceptance_collapse", "replay_thrash"),
     chart="acceptance",
+    # A drafter that is right one time in twenty fails 100 times running once in 170 times, and one request that repeats
+    # itself may never be guessed right. A draft token costs at least a fiftieth of a token's decode.
     limits={"drafts": 100, "requests": 3, "drafts_of_one": 1000, "window_s": 900, "acceptance": 0.02},
 )
 def zero_acceptance(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: the upper bound of
-    their share lies below what a draft token costs at the least, a fiftieth of a token's decode. It is the sign of a
-    drafter that computes NaN, of the wrong draft model, or of a prompt that the drafter does not get to see. It costs
-    time and gains nothing. 100 drafts in a row over three requests, or 1000 of whatever request: a drafter that is
-    right one time in twenty fails 100 times running once in 170 times, and one request that repeats itself may never be
-    guessed right. A notice only where nothing but n-gram types draft: they are wrong where nothing repeats.
+    """Drafts are made, and not one token of them is accepted, or so few that no drafter could pay: a drafter that
+    computes NaN, the wrong draft model, or a prompt that the drafter does not get to see. A notice where nothing but
+    n-gram types draft: they are wrong where nothing repeats.
 
     - does the same prompt at /v1/completions get drafts accepted? then the chat path is broken for this drafter
-    - another build of llama.cpp
-    - is the draft model of the same family and tokenizer?
+    - is the draft model of the same family and tokenizer? does another build of llama.cpp do it too?
     - the log: draft_behind, draft_input_dropped
 
     Switch speculation off until the drafter is right; then set it again and look at the first requests.
     """
-    samples = scene.past.since(scene.now - limits["window_s"])
-    found = max(
-        (
-            _in_vain(samples, limits, (_of_live("drafted"), _of_live("accepted"), _of_live("steps"))),
-            _in_vain(samples, limits, (_of_totals("draft_tokens"), _exact_accepted, _of_totals("verification_steps"))),
-        ),
-        key=lambda vain: vain.drafts,
-    )
-    # Counters move when a request ends, so that every look at which they moved is another request.
-    several = found.times >= limits["requests"] and found.drafts >= limits["drafts"]
-    if not several and found.drafts < limits["drafts_of_one"]:
-        return
-    guesses = _only_repeats(scene.picture.backend.speculation)
-    what = f"{found.accepted:.0f}" if found.accepted else "none"
-    yield Symptom(
-        f"{what} of the last {found.drafted:.0f} draft tokens was accepted, in {found.drafts:.0f} drafts"
-        if found.accepted <= 1
-        else f"{what} of the last {found.drafted:.0f} draft tokens were accepted, in {found.drafts:.0f} drafts",
-        (
-            ("drafts", f"{found.drafts:.0f}"),
-            ("draft tokens", f"{found.drafted:.0f}"),
-            ("accepted", f"{found.accepted:.0f}"),
-            *_types(scene),
-        ),
-        fix=WITHOUT,
-        severity=AlertSeverity.NOTICE if guesses else None,
-    )
+    drafts, drafted, accepted = max(_in_vain(scene, limits), default=(0.0, 0.0, 0.0))
+    if drafts:
+        yield Symptom(
+            f"{f'{accepted:.0f}' if accepted else 'none'} of the last {drafted:.0f} draft tokens "
+            f"{'was' if accepted <= 1 else 'were'} accepted, in {drafts:.0f} drafts",
+            _types(scene),
+            fix=WITHOUT,
+            severity=AlertSeverity.NOTICE if _only_repeats(scene) else None,
+        )
 
 
-class _Vain(Struct, frozen=True):
-    """The longest stretch up to now in which so few draft tokens were accepted that no drafter could pay."""
-
-    drafted: float = 0.0
-    accepted: float = 0.0
-    drafts: float = 0.0
-    times: int = 0
-
-
-def _in_vain(samples: Sequence[PictureSample], limits: Limits, totals: tuple[_Total, _Total, _Total]) -> _Vain:
-    """Back from now. None accepted is judged by how many drafts there were; a few by the upper bound of what was
-    accepted, which must lie below the least that a draft token can cost."""
-    found, drafted = _Vain(), totals[0]
-    if not samples or drafted(samples[0]) == drafted(samples[-1]):
-        return found
-    sums, times, after = (0.0, 0.0, 0.0), 0, samples[-1]
-    for before in reversed(samples[:-1]):
-        if before.totals is after.totals and before.live is after.live:
-            # Samples that share their tables saw nothing move.
-            after = before
+def _in_vain(scene: RuleScene, limits: Limits) -> Iterable[tuple[float, float, float]]:
+    """Drafts, draft tokens and those accepted of windows in which no drafter could pay, by the log and by /metrics."""
+    for part, columns in product(_SHARES, _DRAFTS):
+        samples = scene.own(part * limits["window_s"])
+        tokens = [columns[0](one) for one in samples]
+        if not increase(tokens):
             continue
-        pairs = [(total(before), total(after)) for total in totals]
-        grown = [new - old for old, new in pairs if old is not None and new is not None and new >= old]
-        if len(grown) < len(pairs):
-            break
-        sums = (sums[0] + grown[0], sums[1] + grown[1], sums[2] + grown[2])
-        times += bool(grown[0])
-        after = before
-        if not sums[1] or (sums[0] and _most(sums[1] / sums[0], sums[2] or 1.0) < limits["acceptance"]):
-            found = _Vain(*sums, times)
-    return found
-
-
-def _most(share: float, drafts: float) -> float:
-    """The upper bound of an acceptance that was seen over so many drafts."""
-    return wilson(share, drafts, SURE)[1]
+        drafted, accepted, drafts = (increase([column(one) for one in samples]) for column in columns)
+        if drafted and accepted is not None and drafts is not None:
+            # Counters move when a request ends, so that every look at which they moved is another request.
+            times = sum(before != after for before, after in pairwise(tokens))
+            enough = drafts >= limits["drafts"] and times >= limits["requests"]
+            bound = wilson(accepted / drafted, drafts or 1.0, SURE)[1]
+            if (enough or drafts >= limits["drafts_of_one"]) and (not accepted or bound < limits["acceptance"]):
+                yield drafts, drafted, accepted
 
 
 @rule(
@@ -374,46 +287,41 @@ def _most(share: float, drafts: float) -> float:
     needs=(Source.METRICS,),
     counters=("draft_tokens", "predicted_tokens"),
     trial_s=inf,
-    ends_with_server=True,
     of_drafts=True,
     clear_after_s=0,
     chart="acceptance",
     limits={"tokens": 400, "tokens_repeats": 4000, "window_s": 900},
 )
 def drafts_never_made(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
-    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token.
-    400 tokens, because a draft model drafts at nearly every step; 4000 and a notice where nothing but n-gram types
-    draft, which wait for text that repeats.
+    """Speculation is on and tokens are generated, and none is ever drafted: the drafter stops before its first token. A
+    notice, and later, where nothing but n-gram types draft, which wait for text that repeats.
 
-    - LLAMA_DRAFT_P_MIN: is it near 1?
-    - LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
+    - LLAMA_DRAFT_P_MIN: is it near 1? LLAMA_DRAFT_MIN against LLAMA_DRAFT_MAX
     - n-gram types: size-n, n-match and min-hits against how much the text repeats
     - the log: draft_decode_failed
 
     Lower LLAMA_DRAFT_P_MIN or LLAMA_DRAFT_MIN; of n-gram types the length that must match (LLAMA_EXTRA_ARGS).
     """
-    speculation = scene.picture.backend.speculation
-    if not speculation.active:
-        return
-    guesses = _only_repeats(speculation)
-    samples = scene.past.since(scene.now - limits["window_s"])
-    (tokens,) = grown_while_still(samples, _of_totals("draft_tokens"), _of_totals("predicted_tokens")).totals
-    if tokens < limits["tokens_repeats" if guesses else "tokens"]:
-        return
-    if scene.past.grown("live", "drafted", limits["window_s"]):
-        return
-    yield Symptom(
-        f"{tokens:.0f} tokens generated with speculation on, and not one was drafted",
-        (("generated", f"{tokens:.0f}"), ("drafted", "0"), *_types(scene)),
-        severity=AlertSeverity.NOTICE if guesses else None,
+    guesses, samples = _only_repeats(scene), scene.own(limits["window_s"])
+    tokens, drafted = (
+        increase([one.totals.get(name) for one in samples]) for name in ("predicted_tokens", "draft_tokens")
     )
+    logged = increase([one.live.get("drafted", 0) for one in samples])
+    if not scene.picture.backend.speculation.active or tokens is None or drafted != 0 or logged:
+        return
+    if tokens >= limits["tokens_repeats" if guesses else "tokens"]:
+        yield Symptom(
+            f"{tokens:.0f} tokens generated with speculation on, and not one was drafted",
+            _types(scene),
+            severity=AlertSeverity.NOTICE if guesses else None,
+        )
 
 
 @rule(
     "Runs without speculation",
     AlertSeverity.WARNING,
     trial_s=inf,
-    ends_with_server=True,
+    of_drafts=True,
     raise_after_s=3,
     clear_after_s=3,
     needs=(Source.SLOTS,),
@@ -424,7 +332,6 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Speculation was asked for, and the server goes on without it, as llama.cpp does when its set-up fails: /slots
     says so, and nothing else does after the start. A draft model alone (-md) is loaded and not used.
 
-    - specdash backend show
     - the first lines of the log: failed to initialize speculative decoding context, vocabs are not compatible
     - specdash preflight
 
@@ -449,50 +356,23 @@ def speculation_off(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
 
 def _of_this_server(scene: RuleScene) -> list[ServedRequest]:
     """Finished requests with drafts since the server's start, in the order in which they ended: of the proxy, which
-    tells what they were for, unless the log tells of many more."""
-    return scene.once("of this server", lambda: _ended_here(scene))
-
-
-def _ended_here(scene: RuleScene) -> list[ServedRequest]:
+    knows what they were for, unless the log has many more."""
     uptime = scene.picture.backend.uptime_s
     if uptime is None and scene.picture.backend.state is BackendState.DOWN:
         return []
     since = scene.picture.wall - uptime - _CLOCKS_S if uptime is not None else 0.0
+    sides = (islice(reversed(side), COMPARED) for side in (scene.samples.told.values(), scene.samples.logged))
     from_proxy, logged = (
-        sorted(
-            (request_sample for request_sample in usable(samples) if request_sample.began >= since),
-            key=lambda request_sample: request_sample.ended,
-        )
-        for samples in (
-            islice(reversed(scene.samples.told.values()), COMPARED),
-            islice(reversed(scene.samples.logged), COMPARED),
-        )
+        sorted((one for one in usable(side) if one.began >= since), key=lambda one: one.ended) for side in sides
     )
     return from_proxy if 2 * len(from_proxy) >= len(logged) else logged
 
 
-def _only_repeats(speculation: SpeculationPicture) -> bool:
+def _only_repeats(scene: RuleScene) -> bool:
     """Whether all that drafts looks for repeated text: it is right not to draft, or to be wrong, where none repeats."""
-    types = speculation.types or ()
+    types = scene.picture.backend.speculation.types or ()
     return bool(types) and all(kind.startswith("ngram") for kind in types)
 
 
-def _types(scene: RuleScene) -> Iterable[tuple[str, str]]:
-    types = scene.picture.backend.speculation.types
-    return (("types", ", ".join(types)),) if types else ()
-
-
-def _exact_accepted(sample: PictureSample) -> float | None:
-    return sample.exact_accepted
-
-
-def _of_totals(name: str) -> _Total:
-    return lambda sample: sample.totals.get(name)
-
-
-def _of_live(name: str) -> _Total:
-    return lambda sample: sample.live.get(name, 0)
-
-
-def _figure(value: float | None) -> str:
-    return number(value, 2)
+def _types(scene: RuleScene) -> tuple[tuple[str, str], ...]:
+    return (("types", ", ".join(scene.picture.backend.speculation.types or ()) or UNKNOWN),)
