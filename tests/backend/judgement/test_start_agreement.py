@@ -122,7 +122,7 @@ ROWS = (
     Row("an old variable of n-min", "exit", "removed-key", "argument_removed",
         variables={"LLAMA_ARG_DRAFT_MIN": "1"}, engines=ONLY),
     Row("an unknown flag", "exit", "engine-lacks", "argument_unknown", words=("--spec-use-checkpoints", "on"), engines=ONLY),
-    Row("an unknown device", "exit", "engine-lacks", "device_unknown", words=("--spec-draft-device", "CUDA0"),
+    Row("an unknown device", "exit", None, "device_unknown", words=("--spec-draft-device", "CUDA0"),
         engines=ONLY, types="draft-simple", draft="draft"),
     # Aborts.
     Row("no tokens a draft", "abort", "value", "n_max_zero", types="draft-simple", draft="draft", parameters={"spec-draft-n-max": 0}),

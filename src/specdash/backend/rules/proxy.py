@@ -251,4 +251,4 @@ def _reaches(host: str, listening: str) -> bool:
 
 def _another_listens(port: int, around: Circumstances) -> bool:
     own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
-    return any(pid not in own for _, pid in listeners(port))
+    return any(pid not in own for pid in listeners(port))
