@@ -84,14 +84,6 @@ def test_the_package_lists_what_is_no_cpu() -> None:
     assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
-def test_a_device_that_the_engine_does_not_list_is_refused_with_those_it_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "list_devices", lambda *_: parse_devices(LISTED))
-    for env, strange in (({"LLAMA_DEVICE": "CUDA0,CUDA7"}, "CUDA7"), ({"LLAMA_EXTRA_ARGS": "-devd CUDA9"}, "CUDA9")):
-        (lack,) = machine.devices(Plan(env, Circumstances(None, base={}), settings(**env), engine=known.engine()))
-        assert (lack.severity, lack.key) == ("error", next(iter(env)))
-        assert f"lists no device {strange}; use CUDA0 (NVIDIA H200) or CUDA1 (NVIDIA" in lack.line
-
-
 def judged(engine: Engine, **env: str) -> tuple[Finding, ...]:
     """What the rule about devices says of settings for an engine."""
     return tuple(machine.no_gpu(Plan(env, Circumstances(None, base={}), settings(**env), engine=engine)))
