@@ -148,7 +148,6 @@ ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
-_CHAIN_KEYS = frozenset((*BY_KEY["LLAMA_SPEC_TYPE"].keys, SOURCE))
 _DEVICE_SAMPLING = "spec-draft-backend-sampling"
 
 DraftDetector = Callable[[str], SpecType | None]
@@ -453,7 +452,7 @@ class _SettingsReader:
             fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
             would = "the server would load the draft model and not speculate"
             what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
-            raise InputError(Problem(what, fix, draft.source, follows=_CHAIN_KEYS))
+            raise InputError(what, fix, key=draft.source)
         return (detected,), f"detected from {draft.source}"
 
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
@@ -493,7 +492,7 @@ class _SettingsReader:
             what = f"{above}: {kind.name} would discard every draft"
             fix = "lower the minimum or raise the maximum"
             also = () if longest.source == DEFAULT else (longest.source,)
-            raise InputError(Problem(what, fix, shortest.source, also=also, follows=frozenset(KNOBS)))
+            raise InputError(Problem(what, fix, shortest.source, also=also))
 
     def _keep_slots_apart(self, types: tuple[SpecType, ...]) -> None:
         mixing = [kind.name for kind in types if kind.mixes_slots]

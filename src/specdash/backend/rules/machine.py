@@ -13,9 +13,7 @@ from specdash.backend.binary import LACKS
 from specdash.backend.engines import build_of, lacking
 from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
-from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_NAME
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, estimate, fit_context, headroom_of, together
 from specdash.system.processes import listener_owners, name_of, resident_bytes
@@ -93,7 +91,7 @@ def room(plan: Plan) -> MemoryRoom:
 
 def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each way in which it fits or does not
     """What the settings take, against what is free."""
-    if plan.model is None or plan.dropped:
+    if plan.model is None:
         return
     settings, gpus, model, draft = plan.settings, len(plan.gpus), plan.model, plan.draft
     load, behind = loads(settings, model, on_gpu=gpus > 0)
@@ -177,9 +175,8 @@ def listening(plan: Plan) -> Iterator[Finding]:
     """The backend's host, port and key."""
     settings, host_key = plan.settings, plan.source("host")
     hosts = [host.strip() for host in (settings.text("host") or "127.0.0.1").split(",")]
-    if plan.dropped.isdisjoint((*BY_NAME["host"].keys, *BY_NAME["port"].keys, EXTRA_ARGS)):
-        for host in hosts:
-            yield from place(host, settings.port, host_key, plan.source("port"), plan.own)
+    for host in hosts:
+        yield from place(host, settings.port, host_key, plan.source("port"), plan.own)
     exposed = any(host and not is_loopback(host) for host in hosts)
     if exposed and "api-key" not in settings.secrets and settings.text("api-key-file") is None:
         message = f"{plan.named('host')} lets other machines in, and no key is asked of them"
