@@ -114,11 +114,6 @@ def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
     assert (found.spec_types, found.spec_source) == (("draft-dflash",), "detected from LLAMA_EXTRA_ARGS")
 
 
-def test_a_key_that_is_given_twice_tells_no_secret() -> None:
-    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--api-key hush --api-key tell"})
-    assert "hush" not in " ".join(found.warnings)
-
-
 def test_the_default_chain_is_spelled_out_and_joins_the_others() -> None:
     found = settings_from_env(
         {**MODEL, "LLAMA_DRAFT_MODEL": "d", "LLAMA_EXTRA_ARGS": "--spec-type draft --spec-default"}

@@ -31,88 +31,66 @@ from specdash.system.data import dataclass
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
 SOURCE = "LLAMA_EXTRA_ARGS"
+_CHAIN = "llama_spec_type"
 
 
 def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
     """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
-    return f"{SOURCE} {_words(parameter, value)}" if source == SOURCE else f"{source}={_text(parameter, value)}"
+    text = "" if value is None else parameter.text(value)
+    if source != SOURCE:
+        return f"{source}={text}"
+    if parameter.kind is ValueKind.SWITCH:
+        return f"{SOURCE} {(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]}"
+    return f"{SOURCE} {parameter.flags[0]} {text}"
 
 
 def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that nobody overwrites all of LLAMA_EXTRA_ARGS."""
-    return f"{_words(parameter, value)} in {SOURCE}" if source == SOURCE else setting(source, parameter, value)
-
-
-def _words(parameter: Parameter, value: Scalar | None) -> str:
-    if parameter.kind is not ValueKind.SWITCH:
-        return f"{parameter.flags[0]} {_text(parameter, value)}"
-    return (parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]
-
-
-def _text(parameter: Parameter, value: Scalar | None) -> str:
-    return "" if value is None else parameter.text(value)
+    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that LLAMA_EXTRA_ARGS is not overwritten as a
+    whole."""
+    written = setting(source, parameter, value)
+    return f"{written.removeprefix(f'{SOURCE} ')} in {SOURCE}" if source == SOURCE else written
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraArgs:
-    """`known` maps a parameter's name to its text (the last one wins; chains of spec types are joined).
-
-    `rest` are the arguments no catalogue entry covers, with their values, in their order.
-    """
+    """`known` maps a parameter's name to its text; `rest` are the arguments that no catalogue entry covers, with their
+    values, in their order."""
 
     known: dict[str, str]
     rest: tuple[str, ...]
-    remarks: tuple[Problem, ...] = ()
-    """What one argument takes from another, without secrets."""
 
 
-def parse(text: str) -> ExtraArgs:  # noqa: C901 - one branch for each kind of word
+def parse(text: str) -> ExtraArgs:
     """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
     try:
-        words = shlex.split(text)
+        words = shlex.split(text)[::-1]
     except ValueError:
         what = "a backslash ends it" if text.endswith("\\") else "a quote is not closed"
         raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE) from None
-    known: dict[str, tuple[str, str]] = {}
+    known: dict[str, str] = {}
     rest: list[str] = []
-    remarks: list[Problem] = []
-
-    def take(parameter: Parameter, text: str, word: str) -> None:
-        """As llama.cpp does: the last one wins, but spec types add up."""
-        before = known.get(parameter.name)
-        if before is not None and parameter.name == "llama_spec_type":
-            text = f"{before[0]},{text}"
-            what = f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
-            remarks.append(Problem(what, key=SOURCE))
-        elif before is not None and before[0] != text:
-            bare = parameter.secret or parameter.kind is ValueKind.SWITCH
-            old, new = (given if bare else f"{given} {value}" for value, given in (before, (text, word)))
-            remarks.append(Problem(f"{SOURCE}: {old} is ignored: {new} after it wins", key=SOURCE))
-        known[parameter.name] = (text, word)
-
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    while words:
+        word = words.pop()
         flag = canonical(word)
         name, equals, value = word.partition("=")
         if flag in REMOVED_FLAGS:
             raise InputError(f"{SOURCE}: llama.cpp removed {word}", f"use {REMOVED_FLAGS[flag]}", key=SOURCE)
         if equals and canonical(name) in BY_FLAG:
             raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{name} {value}'", key=SOURCE)
-        if flag in SHORTHANDS:
-            for name, value in SHORTHANDS[flag].items():
-                take(BY_NAME[name], value, word)
-        elif flag not in BY_FLAG:
+        if flag not in BY_FLAG and flag not in SHORTHANDS:
             rest.append(word)
-        elif BY_FLAG[flag][0].kind is ValueKind.SWITCH:
-            take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
-        elif at == len(words):
-            raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
-        else:
-            take(BY_FLAG[flag][0], words[at], word)
-            at += 1
-    return ExtraArgs({name: text for name, (text, _) in known.items()}, tuple(rest), tuple(remarks))
+            continue
+        given = dict(SHORTHANDS.get(flag, {}))
+        if flag in BY_FLAG:
+            parameter, on = BY_FLAG[flag]
+            if parameter.kind is not ValueKind.SWITCH and not words:
+                raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
+            given[parameter.name] = ("1" if on else "0") if parameter.kind is ValueKind.SWITCH else words.pop()
+        # As llama.cpp does: the last one wins, but spec types add up.
+        if _CHAIN in given and _CHAIN in known:
+            given[_CHAIN] = f"{known[_CHAIN]},{given[_CHAIN]}"
+        known |= given
+    return ExtraArgs(known, tuple(rest))
 
 
 def canonical(word: str) -> str:
@@ -306,7 +284,7 @@ class _SettingsReader:
         self.decisions: list[Decision] = []
         self.undecided = False
         self.extra = parse(self.env.get(SOURCE, ""))
-        self.remarks: list[Problem] = list(self.extra.remarks)
+        self.remarks: list[Problem] = []
         self.assigned: dict[str, ParameterValue] = {}
         self.secrets: dict[str, SecretStr] = {}
 
@@ -483,8 +461,6 @@ class _SettingsReader:
             if shortest.source == DEFAULT:
                 note = f" {low}, lowered to {longest.origin}"
                 self.assigned[least] = ParameterValue(value=high, source=DEFAULT, note=note)
-                else_ = f"otherwise {kind.name} would discard every draft"
-                self._remark(f"--{least} is lowered from its default {low} to {high}: {else_}")
                 continue
             named = setting(longest.source, BY_NAME[kind.max_parameter], longest.value)
             most = f"the default {high}" if longest.source == DEFAULT else named
@@ -498,14 +474,9 @@ class _SettingsReader:
         mixing = [kind.name for kind in types if kind.mixes_slots]
         if not mixing or self._held("parallel").value == 1:
             return
-        sampling = self._held(_DEVICE_SAMPLING)
-        if sampling.source == DEFAULT:
+        if self._held(_DEVICE_SAMPLING).source == DEFAULT:
             note = f", off for {mixing[0]} with several slots"
             self.assigned[_DEVICE_SAMPLING] = ParameterValue(value=False, source=DEFAULT, note=note)
-        elif sampling.value:
-            mixed = f"with {mixing[0]}, slots that draft at once get the drafts of one of them"
-            what, fix = f"{sampling.source} samples drafts on the device: {mixed}", "remove it, or set LLAMA_PARALLEL=1"
-            self._remark(what, sampling.source, fix)
 
     def _held(self, name: str) -> ParameterValue:
         return self.assigned.get(name) or ParameterValue(value=BY_NAME[name].default or 0, source=DEFAULT)
