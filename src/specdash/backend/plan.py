@@ -197,9 +197,9 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
         key = settings.parameters[name].source
         try:
             found = cached_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
-        except GgufError as problem:
-            fix = problem.problem.fix or f"correct the path in {key}"
-            problems.append(error("file", f"{key}: {problem.path}: {problem.problem.what}", key, fix))
+        except GgufError as raised:
+            fix = raised.problem.fix or f"correct the path in {key}"
+            problems.append(error("file", f"{key}: {raised.path}: {raised.problem.what}", key, fix))
             continue
         if (other := refusal_of(found, name)) is None:
             facts[name] = found
