@@ -7,12 +7,12 @@ Secrets travel in variables of their own, so that the assignments may be printed
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
 import signal
 import sys
-import time
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,6 @@ _INSTEAD = {
 }
 """What to do where the package lacks a parameter, by its name, if not `_USE_THE_BINARY`."""
 _STOP_SECONDS = 2
-STOPPING = "I srv    operator(): operator(): cleaning up before exit..."
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
 
@@ -80,11 +79,10 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
         value = not assigned.value if parameter.inverted else assigned.value
         found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
     names = [name for name in settings.spec_types if known.has_type(name) and _TYPES in known.flags]
-    for name in settings.spec_types:
-        if name not in names:
-            key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
-            message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {name}"
-            found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
+    key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
+    for name in [name for name in settings.spec_types if name not in names]:
+        message = f"{settings.spec_setting}: xllamacpp has no spec type {name}"
+        found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
     if names:
         found.assignments.append(Assignment("spec-type", _TYPES, names))
     for word in settings.extra_args[:1]:
@@ -143,7 +141,7 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "spec-draft-sampling": lambda _, value: value == "probabilistic",
     "spec-synth-rates": lambda _, value: [float(rate) for rate in value.split(",")],
     "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
-    "api-key-file": lambda _, value: _keys(Path(value).read_text(encoding="utf-8")),
+    "api-key-file": lambda _, value: _keys(value),
     "slot-save-path": lambda _, value: _directory(value),
 }
 
@@ -161,18 +159,16 @@ def _directory(path: str) -> str:
     return path if path.endswith("/") else f"{path}/"
 
 
-def _keys(text: str) -> list[str]:
-    lines = (line.strip() for line in text.splitlines())
+def _keys(path: str) -> list[str]:
+    lines = (line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def apply(xllamacpp: Any, params: Any, name: str, path: str, value: Any) -> None:
     """Set one attribute of `params`, converted to what the package wants there."""
     convert = _CONVERTERS.get(name)
-    owner = params
     *parents, last = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
+    owner = functools.reduce(getattr, parents, params)
     setattr(owner, last, convert(xllamacpp, value) if convert is not None else value)
 
 
@@ -186,7 +182,6 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
             return 1
     if os.environ.get(API_KEY_VARIABLE):
         params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
-    began = time.monotonic()
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
@@ -196,8 +191,6 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         signal.alarm(_STOP_SECONDS)
         sys.exit(1)
     _wait_for_stop()
-    # The library says so as it ends, where it gets that far: the last words tell by its clock when it was told to.
-    print(f"{_stamp(time.monotonic() - began)} {STOPPING}", file=sys.stderr, flush=True)
     # A client that stays connected keeps the destructor waiting, holding the interpreter lock; the kernel's alarm ends
     # the process then, and so does a second signal.
     for number in (*_STOP_SIGNALS, signal.SIGALRM):
@@ -205,12 +198,6 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
     signal.alarm(_STOP_SECONDS)
     del server
     return 0
-
-
-def _stamp(seconds: float) -> str:
-    """As the library prints the time since its start: `1.02.345.678`."""
-    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
-    return f"{whole // 60}.{whole % 60:02}.{micro // 1000:03}.{micro % 1000:03}"
 
 
 def _wait_for_stop() -> None:
