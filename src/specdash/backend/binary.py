@@ -16,7 +16,7 @@ from specdash.core.speculation import NO_SPECULATION, spec_type
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from specdash.backend.settings import BackendSettings, ParameterValue
     from specdash.core.errors import Finding
@@ -165,7 +165,7 @@ def arguments(settings: BackendSettings, known: Capabilities) -> list[str]:
     return fit(settings, known).arguments
 
 
-def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:
+def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:  # noqa: C901 - one loop for each kind of setting
     """The arguments and everything that the build lacks of the settings, in the order of the catalogue; of a build from
     before today's flags that alone, and no arguments."""
     if (lacking := known.before_today) is not None:
@@ -178,33 +178,44 @@ def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:
         if (assigned := settings.parameters.get(parameter.name)) is None:
             continue
         into = last if assigned.source == EXTRA_ARGS else first
+        switch = parameter.kind is ValueKind.SWITCH
         wanted, other = parameter.flags, parameter.off_flags
-        if parameter.kind is ValueKind.SWITCH:
-            wanted, other = (wanted, other) if assigned.value else (other, wanted)
-            # A build that has only a flag for the opposite does by itself what is wanted.
-            silent = not wanted or known.first(other) is not None
-        else:
-            silent = False
+        if switch and not assigned.value:
+            wanted, other = other, wanted
         listed = known.first(wanted)
-        if listed is None:
-            if not silent:
-                lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
-        else:
-            into += [listed] if parameter.kind is ValueKind.SWITCH else [listed, parameter.text(assigned.value)]
+        if listed is not None:
+            into += [listed] if switch else [listed, parameter.text(assigned.value)]
+        elif not switch or (wanted and known.first(other) is None):
+            # A build that has only a flag for the opposite does by itself what is wanted.
+            lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
     names = [name for name in settings.spec_types if known.has_type(name)]
-    for name in settings.spec_types:
-        if name not in names:
-            message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
-            fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
-            lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
+    for name in [name for name in settings.spec_types if name not in names]:
+        message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
+        fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
+        lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
     if names:
         (last if settings.spec_source == EXTRA_ARGS else first).extend((SPEC_TYPE_FLAG, ",".join(names)))
-    for words in _arguments(settings.extra_args, known):
-        if canonical(words[0]) in known.flags:
-            last += words
+    words, at = settings.extra_args, 0
+    while at < len(words):
+        # Each argument with its values: as many as the build takes, or up to the next word that looks like a flag.
+        flag, end = canonical(words[at]), at + 1
+        if flag in known.flags:
+            end = min(len(words), end + known.values.get(flag, 0))
+            last += words[at:end]
         else:
-            lacks.append(_refused(words[0], known))
-    lacks += _unread(settings, known)
+            while flag.startswith("-") and end < len(words) and (_NUMBER.match(words[end]) or words[end][:1] != "-"):
+                end += 1
+            lacks.append(_refused(words[at], known))
+        at = end
+    for name in settings.secrets:
+        secret = BY_NAME[name]
+        if known.first(secret.flags) is None:
+            message = f"{secret.key}: {known.words} has no {secret.flags[0]} and would serve everybody"
+            lacks.append(error(LACKS, message, secret.key, _NEWER))
+    for key in settings.native:
+        if key in PASSED_ON and known.variables and key not in known.variables:
+            message = f"{key} has no effect: {known.words} does not read it"
+            lacks.append(warning(LACKS, message, key, f"remove it, or {_NEWER}"))
     return BinaryFit([*first, *last], lacks)
 
 
@@ -224,35 +235,16 @@ def key_of(source: str) -> str | None:
     return source if source in BY_KEY or source.startswith("LLAMA_") else None
 
 
-def setting_of(parameter: Parameter, assigned: ParameterValue) -> str:
-    """A value as the operator set it, for messages: `KEY=value`, or the flag inside LLAMA_EXTRA_ARGS."""
-    return setting(key_of(assigned.source) or parameter.key, parameter, assigned.value)
-
-
 def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str) -> list[Finding]:
     """A parameter that an engine does not have: refused where the server would be another one without it, else left out
     with a warning where somebody set it."""
-    asked, key, named = assigned.source != DEFAULT, key_of(assigned.source), setting_of(parameter, assigned)
+    asked, key = assigned.source != DEFAULT, key_of(assigned.source)
+    named = setting(key or parameter.key, parameter, assigned.value)
     if parameter.name in ESSENTIAL or (asked and (parameter in SPECULATION or assigned.source == EXTRA_ARGS)):
         return [error(LACKS, f"{named}: {has_not}", key, fix)]
     if parameter.name in _SHOWN_BY_SPECDASH:
         return [warning(LACKS, f"{has_not}: specdash cannot show what it reads there", key or parameter.key, fix)]
     return [warning(LACKS, f"{named} is left out: {has_not}", key, fix)] if asked else []
-
-
-def _arguments(words: tuple[str, ...], known: Capabilities) -> Iterator[list[str]]:
-    """Each argument with its values: as many as the build takes, or up to the next word that looks like a flag."""
-    at = 0
-    while at < len(words):
-        flag = canonical(words[at])
-        end = at + 1
-        if flag in known.flags:
-            end = min(len(words), end + known.values.get(flag, 0))
-        elif flag.startswith("-"):
-            while end < len(words) and (not words[end].startswith("-") or _NUMBER.match(words[end])):
-                end += 1
-        yield list(words[at:end])
-        at = end
 
 
 def _refused(word: str, known: Capabilities) -> Finding:
@@ -270,16 +262,3 @@ def _refused(word: str, known: Capabilities) -> Finding:
         close = difflib.get_close_matches(flag, known.flags, n=1, cutoff=0.8)
         fix = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
     return error(LACKS, said, EXTRA_ARGS, fix)
-
-
-def _unread(settings: BackendSettings, known: Capabilities) -> Iterator[Finding]:
-    """Secrets and llama.cpp's own variables that the build does not read."""
-    for name in settings.secrets:
-        parameter = BY_NAME[name]
-        if known.first(parameter.flags) is None:
-            message = f"{parameter.key}: {known.words} has no {parameter.flags[0]} and would serve everybody"
-            yield error(LACKS, message, parameter.key, _NEWER)
-    for key in settings.native:
-        if key in PASSED_ON and known.variables and key not in known.variables:
-            message = f"{key} has no effect: {known.words} does not read it"
-            yield warning(LACKS, message, key, f"remove it, or {_NEWER}")
