@@ -57,9 +57,6 @@ def test_the_help_names_flags_removed_flags_their_values_and_spec_types(program:
     assert not found.flags & found.removed
     assert set(found.spec_types) == TYPES
     assert found.advice("--draft-max") == "use --spec-draft-n-max or --spec-ngram-mod-n-max"
-    pair = ("--ctx-size", "-ot", "--hf-repo", "--flash-attn", "--spec-type", "--override-kv")
-    assert {flag: found.values[flag] for flag in pair} == dict.fromkeys(pair, 1)
-    assert [found.values[flag] for flag in ("--metrics", "-kvo", "--control-vector-layer-range")] == [0, 0, 2]
 
 
 def test_a_second_look_starts_no_process_and_what_is_kept_is_private(

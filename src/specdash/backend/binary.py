@@ -25,7 +25,6 @@ SPEC_TYPE_FLAG = "--spec-type"
 _REMOVED = "argument has been removed"
 _NAMES = re.compile(r"--?[A-Za-z][\w.-]*(?:, *--?[A-Za-z][\w.-]*)*")
 _VALUE = re.compile(r" (\S.*?)(?: {2,}|$)")
-_BRACKETED = re.compile(r"<[^<>]*>|\[[^][]*\]|\{[^{}]*\}")
 _VARIABLE = re.compile(r"\(env: *([A-Z][A-Z0-9_]*)\)")
 _DEFAULT = re.compile(r"\(default: *'?([^\s,;')]+)")
 _ADVICE = re.compile(r"has been removed\. *(use .+?) *(?:\(env:|$)")
@@ -46,8 +45,6 @@ class Capabilities:
     flags: frozenset[str]
     removed: frozenset[str] = frozenset()
     spec_types: tuple[str, ...] = ()
-    values: Mapping[str, int] = field(default_factory=dict)
-    """How many values a flag takes."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """What the help says of a flag, in one line."""
     variables: frozenset[str] = frozenset()
@@ -124,18 +121,9 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
         flags=frozenset(name for entry in entries for name in entry.names) - removed,
         removed=removed,
         spec_types=types if any(map(spec_type, types)) else (),
-        values={name: _count(entry.value) for entry in entries for name in entry.names},
         texts={name: entry.text for entry in entries for name in entry.names},
         variables=frozenset(name for entry in entries for name in _VARIABLE.findall(entry.text)),
     )
-
-
-def _count(value: str) -> int:
-    """How many values the words stand for: `N` is one, `START END` two; brackets are one, whatever they hold."""
-    before = ""
-    while before != value:
-        before, value = value, _BRACKETED.sub("x", value)
-    return len(value.split())
 
 
 LACKS = "engine-lacks"
@@ -195,18 +183,18 @@ def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:  # noqa: C
         lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
     if names:
         (last if settings.spec_source == EXTRA_ARGS else first).extend((SPEC_TYPE_FLAG, ",".join(names)))
-    words, at = settings.extra_args, 0
-    while at < len(words):
-        # Each argument with its values: as many as the build takes, or up to the next word that looks like a flag.
-        flag, end = canonical(words[at]), at + 1
-        if flag in known.flags:
-            end = min(len(words), end + known.values.get(flag, 0))
-            last += words[at:end]
+    given: list[list[str]] = []
+    for word in settings.extra_args:
+        # Each argument with its values: the words up to the next one that looks like a flag.
+        if given and (word[:1] != "-" or _NUMBER.match(word)):
+            given[-1].append(word)
         else:
-            while flag.startswith("-") and end < len(words) and (_NUMBER.match(words[end]) or words[end][:1] != "-"):
-                end += 1
-            lacks.append(_refused(words[at], known))
-        at = end
+            given.append([word])
+    for words in given:
+        if canonical(words[0]) in known.flags:
+            last += words
+        else:
+            lacks.append(_refused(words[0], known))
     for name in settings.secrets:
         secret = BY_NAME[name]
         if known.first(secret.flags) is None:
