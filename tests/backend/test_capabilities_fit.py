@@ -276,16 +276,6 @@ def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSetting
     assert not any("\n" in lack.line for lack in fitted.lacks)
 
 
-@given(any_settings(), st.frozensets(st.sampled_from(sorted(WHEEL.flags))))
-def test_no_attribute_is_set_that_the_package_has_not(config: BackendSettings, paths: frozenset[str]) -> None:
-    known = replace(WHEEL, flags=paths, spec_types=("draft-simple", "ngram-mod"))
-    fitted = embedded.fit(config, known)
-    assert {row.path for row in fitted.assignments} <= paths | {"kv_unified", "timeout_write"}
-    types = [name for row in fitted.assignments if row.name == "spec-type" for name in row.value]
-    assert set(types) <= {"draft-simple", "ngram-mod"}
-    assert all(lack.message for lack in fitted.lacks)
-
-
 def test_no_flag_is_spelled_twice_in_the_catalogue() -> None:
     spelled = [flag for p in ENGINE for flag in (*p.flags, *p.off_flags)]
     assert len(spelled) == len(set(spelled))

@@ -17,9 +17,10 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import LACKS, Capabilities, key_of, lack, secrets
+from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
+from specdash.core.speculation import SPEC_TYPES
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
 
+PACKAGE = "xllamacpp"
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
 API_KEY_VARIABLE = "LLAMA_API_KEY"
 AUTOMATIC_SLOTS = 4
@@ -65,6 +67,12 @@ class EmbeddedFit:
     lacks: list[Finding] = field(default_factory=list)
 
 
+def capabilities(version: str) -> Capabilities:
+    """What the package has: the attributes and spec types of the catalogue, which a test compares with its own."""
+    attributes = frozenset(parameter.attribute for parameter in ENGINE if parameter.attribute is not None)
+    return Capabilities(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
+
+
 def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
     found = EmbeddedFit()
@@ -72,13 +80,13 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
         assigned = settings.parameters.get(parameter.name)
         if assigned is None:
             continue
-        if parameter.attribute is None or parameter.attribute not in known.flags:
+        if parameter.attribute is None:
             instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
             found.lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
             continue
         value = not assigned.value if parameter.inverted else assigned.value
         found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
-    names = [name for name in settings.spec_types if known.has_type(name) and _TYPES in known.flags]
+    names = [name for name in settings.spec_types if known.has_type(name)]
     key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
     for name in [name for name in settings.spec_types if name not in names]:
         message = f"{settings.spec_setting}: xllamacpp has no spec type {name}"
@@ -178,8 +186,12 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         try:
             apply(xllamacpp, params, name, path, value)
         except (AttributeError, OSError, TypeError, ValueError) as error:
-            print(f"error: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
-            return 1
+            # A newer package may have renamed what it can also do without.
+            needed = not isinstance(error, AttributeError) or name in ESSENTIAL or name.startswith("spec-")
+            word = "error" if needed else "warning"
+            print(f"{word}: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
+            if needed:
+                return 1
     if os.environ.get(API_KEY_VARIABLE):
         params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
     try:

@@ -1,7 +1,7 @@
 """Which engine runs the model: the llama-server binary or the xllamacpp package; where it is, and what it can do.
 
-llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds, and
-xllamacpp by the attributes of its `CommonParams`. The answers are kept as long as the engine's files are the same.
+llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds. What it
+says is kept as long as the engine's files are the same. xllamacpp has what the catalogue names of its `CommonParams`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities, from_help, parse_help
+from specdash.backend.embedded import PACKAGE as PACKAGE  # noqa: PLC0414 - exported
 from specdash.backend.settings import engine_settings, negated
 from specdash.core.errors import EngineMissingError, SpecdashError
 from specdash.core.paths import cache_dir
-from specdash.core.speculation import NO_SPECULATION
 from specdash.system import files
 from specdash.system.data import dataclass
 
@@ -38,14 +38,12 @@ if TYPE_CHECKING:
     from specdash.core.errors import Finding
 
 BINARY = "llama-server"
-PACKAGE = "xllamacpp"
 KEY = "LLAMA_BIN"
 """The env key that names the binary."""
 _TIMEOUT_S = 20.0
 _FEWEST_FLAGS = 10
 """A text with fewer is no help of llama-server."""
 _LOADER = ("LD_", "DYLD_")
-_TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
 _HOW_TO_GET_ONE = "run `pip install '.[backend]'` in a checkout of specdash, or set LLAMA_BIN to a llama-server binary"
 _MEND = "set LLAMA_BIN to a working llama-server"
 
@@ -122,7 +120,7 @@ def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) 
     """
     loader = tuple(sorted((key, value) for key, value in settings.environment.items() if key.startswith(_LOADER)))
     if settings.engine == PACKAGE:
-        return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE", env)
+        return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE")
     named = settings.binary
     if named is not None:
         file = Path(named).expanduser()
@@ -139,7 +137,7 @@ def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) 
             fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
             raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
         if found is None:
-            return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY, env)
+            return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
     facts = _kept(found, [f"{key}={value}" for key, value in loader], env, lambda: _asked(found, loader, env))
     reason = "LLAMA_BIN names it" if named is not None else "found on PATH"
     return Engine(_from_help(facts["version"], facts["help"]), found, reason, loader)
@@ -175,7 +173,7 @@ def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str
     return {**{key: value for key, value in env.items() if not key.startswith("LLAMA_")}, **dict(loader)}
 
 
-def _package(reason: str, key: str, env: Mapping[str, str]) -> Engine:
+def _package(reason: str, key: str) -> Engine:
     version = package_version()
     if version is None:
         what = f"no engine is installed ({reason}, and no {PACKAGE} package): {_HOW_TO_GET_ONE}"
@@ -183,21 +181,7 @@ def _package(reason: str, key: str, env: Mapping[str, str]) -> Engine:
     build = version.rsplit(".", 1)[-1]
     words = f"{version} (llama.cpp b{build})" if build.isdigit() and len(build) > 2 else version
 
-    def question() -> dict[str, Any]:
-        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts"], env)
-        if answer.problem is not None or answer.code != 0:
-            what = f"the {PACKAGE} package does not work ({answer.problem or answer.first_line[:200]})"
-            raise EngineMissingError(what, "install it again, or set LLAMA_BIN", key=KEY)
-        return dict(json.loads(answer.text.splitlines()[-1]))
-
-    spec = importlib.util.find_spec(PACKAGE)
-    facts = _kept((spec.origin if spec is not None else None) or "", [version], env, question)
-    members = (name for name in facts.get("spec_types", ()) if name.startswith(_TYPE_PREFIX))
-    names = (name.removeprefix(_TYPE_PREFIX).lower().replace("_", "-") for name in members)
-    # The last member of an enum in C counts the others.
-    types = tuple(name for name in names if name not in (NO_SPECULATION, "count"))
-    can = Capabilities(PACKAGE, words, frozenset(facts["attributes"]), spec_types=types)
-    return Engine(can, sys.executable, reason)
+    return Engine(embedded.capabilities(words), sys.executable, reason)
 
 
 def _asked(path: str, loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, Any]:

@@ -121,7 +121,6 @@ class BackendSession:
         self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
         """What a change asks for: a swap, or None for `quiet`."""
         self._swap: _Swap | None = None
-        self._cut_watch = False
         self._ended = threading.Event()
         self.engine = RunningChild(child.pid, plan, time.monotonic(), self.tail)
         """The engine that runs, or the last one that did."""
@@ -364,11 +363,11 @@ class BackendSession:
             if self.first_signal is not None:
                 continue
             if order is None:
-                self._cut_watch = self._cut_watch or self.watch is not None
-                self._unwatch()
-                if not self.changing:
-                    cut, self._cut_watch = self._cut_watch, False
-                    self.watch = watch_start(self.plan, self.tail) if cut and self.serves else None
+                check = self.engine.check
+                if self.changing:
+                    self._unwatch()
+                elif self.serves and self.watch is None and check is not None and check.pending:
+                    self.watch = watch_start(self.plan, self.tail)
                 continue
             try:
                 self._take_log(order.plan)
@@ -467,7 +466,7 @@ class BackendSession:
         self.plan, self.next = plan, None
         self.tail = Tail()
         self.engine = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
-        self.signals_sent, self.deadline, self._cut_watch = 0, None, False
+        self.signals_sent, self.deadline = 0, None
         if order is not None:
             order.started.set_result(self.engine)
         return True
@@ -475,12 +474,10 @@ class BackendSession:
     def _last_good(self, error: SpecdashError) -> LaunchPlan:
         """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
         good, self.fallback, self.unproven = self.fallback, None, False
-        if good is None:
-            data = last_good(self.plan.env_file, self.plan.env_digest)
-            if data is None:
-                raise error
-            good = self.replan(self.plan, data)
-        return refused(good, error)
+        data = last_good(self.plan.env_file, self.plan.env_digest) if good is None else None
+        if good is None and data is None:
+            raise error
+        return refused(good or self.replan(self.plan, data), error)
 
     def say_refused(self, plan: LaunchPlan) -> None:
         """Say that the last good version of the env file runs, and why."""
