@@ -43,7 +43,7 @@ def lines(can: Capabilities, severity: str, **env: str) -> list[str]:
 
 
 def assigned(**env: str) -> dict[str, Any]:
-    return {row.path: row.value for row in embedded.fit(settings(**env), WHEEL).assignments}
+    return {row.path: row.value for row in embedded.fit(settings(**env)).assignments}
 
 
 def test_both_renderings_say_the_same() -> None:
@@ -210,7 +210,7 @@ def test_what_would_make_it_another_server_is_refused_even_when_it_is_no_specula
 
 
 def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:
-    env = embedded.environment(settings(LLAMA_API_KEY="hush"), WHEEL)
+    env = embedded.environment(settings(LLAMA_API_KEY="hush"))
     assert "hush" not in env[embedded.ASSIGNMENTS_VARIABLE]
     assert env["LLAMA_API_KEY"] == "hush"
     assert json.loads(env[embedded.ASSIGNMENTS_VARIABLE])[0] == ["model", "model.path", "m.gguf"]

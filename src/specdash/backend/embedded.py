@@ -17,7 +17,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, key_of, lack, secrets
+from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
 from specdash.core.speculation import SPEC_TYPES
@@ -73,7 +73,7 @@ def capabilities(version: str) -> Capabilities:
     return Capabilities(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
 
 
-def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
+def fit(settings: BackendSettings) -> EmbeddedFit:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
     found = EmbeddedFit()
     for parameter in ENGINE:
@@ -86,13 +86,8 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
             continue
         value = not assigned.value if parameter.inverted else assigned.value
         found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
-    names = [name for name in settings.spec_types if known.has_type(name)]
-    key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
-    for name in [name for name in settings.spec_types if name not in names]:
-        message = f"{settings.spec_setting}: xllamacpp has no spec type {name}"
-        found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
-    if names:
-        found.assignments.append(Assignment("spec-type", _TYPES, names))
+    if settings.spec_types:
+        found.assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
         found.lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
@@ -102,9 +97,9 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
     return found
 
 
-def environment(settings: BackendSettings, known: Capabilities) -> dict[str, str]:
+def environment(settings: BackendSettings) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
-    plain = [[row.name, row.path, row.value] for row in fit(settings, known).assignments]
+    plain = [[row.name, row.path, row.value] for row in fit(settings).assignments]
     return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 

@@ -155,7 +155,7 @@ def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -
 
 def lacking(settings: BackendSettings, can: Capabilities) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
-    return tuple((embedded.fit if can.kind == PACKAGE else binary.fit)(settings, can).lacks)
+    return tuple(embedded.fit(settings).lacks if can.kind == PACKAGE else binary.fit(settings, can).lacks)
 
 
 def package_version() -> str | None:
