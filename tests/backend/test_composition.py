@@ -15,7 +15,7 @@ from specdash.backend.settings import BackendSettings, SpecTypeChoice, settings_
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
 from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
-from support.known_engines import BUILD, WHEEL
+from support.known_engines import BUILD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +103,7 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
     if any(kind.needs_draft_model for kind in types):
         assert any(flag in words for flag in DRAFT_FLAGS)
     assert "none" not in values.get("spec-type", "").split(",")
-    assigned = {row.name: row.value for row in embedded.fit(found, WHEEL).assignments}
+    assigned = {row.name: row.value for row in embedded.fit(found).assignments}
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
     for name in LENGTHS:
         assert str(assigned.get(name, "")) == values.get(name, "")
@@ -112,11 +112,6 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
 def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
     found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-md d.gguf"}, lambda _: spec_type("dflash"))
     assert (found.spec_types, found.spec_source) == (("draft-dflash",), "detected from LLAMA_EXTRA_ARGS")
-
-
-def test_a_key_that_is_given_twice_tells_no_secret() -> None:
-    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "--api-key hush --api-key tell"})
-    assert "hush" not in " ".join(found.warnings)
 
 
 def test_the_default_chain_is_spelled_out_and_joins_the_others() -> None:

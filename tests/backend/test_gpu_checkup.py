@@ -23,45 +23,21 @@ LISTED = (Device("CUDA0", "NVIDIA H200", 1, 1),)
 
 
 @pytest.mark.parametrize(
-    ("kind", "build", "devices", "driver", "env", "usable", "said"),
+    ("build", "devices", "driver", "env", "usable", "said"),
     [
-        ("llama-server", CUDA, LISTED, HERE, {}, True, "uses CUDA0 (NVIDIA H200)"),
-        ("llama-server", CPU, (), HERE, {}, False, "CPU only: built without CUDA (no libggml-cuda beside"),
-        ("xllamacpp", CPU, (), HERE, {}, False, "CPU only: the wheel on PyPI is built for the CPU"),
-        ("llama-server", CPU, (), NONE, {}, False, "; besides, no NVIDIA GPU and no driver on this machine"),
-        ("llama-server", CUDA, (), NONE, {}, False, "built for CUDA (/opt/libggml-cuda.so), but no NVIDIA GPU"),
-        (
-            "llama-server",
-            CUDA,
-            (),
-            HERE,
-            {"CUDA_VISIBLE_DEVICES": "-1"},
-            False,
-            "CUDA_VISIBLE_DEVICES=-1 hides the GPUs",
-        ),
-        (
-            "llama-server",
-            CUDA,
-            (),
-            HERE,
-            {},
-            False,
-            "newer than the driver's (575.1 for CUDA 12.8), or CUDA's libraries",
-        ),
-        ("llama-server", CUDA, None, HERE, {}, None, "not known: it does not list its devices"),
-        ("llama-server", Build(None, "not found"), (), HERE, {}, False, "its files do not show whether it knows CUDA"),
+        (CUDA, LISTED, HERE, {}, True, "uses CUDA0 (NVIDIA H200)"),
+        (CPU, (), HERE, {}, False, "CPU only: built without CUDA (no libggml-cuda beside"),
+        (CPU, (), NONE, {}, False, "; besides, no NVIDIA GPU and no driver on this machine"),
+        (CUDA, (), NONE, {}, False, "no device (/opt/libggml-cuda.so): no NVIDIA GPU"),
+        (CUDA, (), HERE, {"CUDA_VISIBLE_DEVICES": "-1"}, False, "CUDA_VISIBLE_DEVICES=-1 hides the GPUs"),
+        (CUDA, (), HERE, {}, False, "newer than the driver's (575.1), or CUDA's libraries"),
+        (CUDA, None, HERE, {}, None, "not known: it does not list its devices"),
     ],
 )
 def test_the_verdict_says_why(
-    kind: str,
-    build: Build,
-    devices: tuple[Device, ...] | None,
-    driver: Driver,
-    env: dict[str, str],
-    usable: bool | None,
-    said: str,
+    build: Build, devices: tuple[Device, ...] | None, driver: Driver, env: dict[str, str], usable: bool, said: str
 ) -> None:
-    found = judge(kind, build, devices, driver, env)
+    found = judge(build, devices, driver, env)
     assert found[0] is usable
     assert said in found[1]
 

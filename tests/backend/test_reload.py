@@ -141,13 +141,6 @@ def assert_the_log_goes_on_with_a_line_between_the_engines(scripted: Swapping, d
     assert not scripted.backend.log.with_name("server.log.1").exists()
 
 
-def test_an_unchanged_file_swaps_too(swappable: Swapping) -> None:
-    old = swappable.record
-    new = swappable.swap()
-    assert (new.pid != old.pid, new.env_digest) == (True, old.env_digest)
-    assert "speculation unchanged" in swappable.stderr
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -183,15 +176,6 @@ def test_a_port_of_somebody_else_is_refused(swappable: Swapping) -> None:
         assert swappable.record == before
         assert swappable.backend.get("/health") == {"status": "ok"}
     swappable.write(LLAMA_PORT=str(swappable.backend.port))
-
-
-def test_another_port_is_taken_once_it_is_free(swappable: Swapping) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-    swappable.write(LLAMA_PORT=str(port))
-    swappable.ask()
-    until(lambda: swappable.record.url == f"http://127.0.0.1:{port}")
-    swappable.swap(LLAMA_PORT=str(swappable.backend.port))
 
 
 def test_any_port_means_the_one_it_has(swappable: Swapping) -> None:
@@ -235,18 +219,6 @@ def test_a_stop_while_a_swap_is_planned_ends_all_at_once(models: dict[str, Path]
         asked = time.monotonic()
         assert item.backend.stop() == ExitCode.OK
         assert time.monotonic() - asked < 5
-
-
-@pytest.mark.slow
-def test_the_engine_serves_while_a_swap_is_planned(models: dict[str, Path], tmp_path: Path) -> None:
-    with swapping(models, tmp_path, scripted_engine(tmp_path)) as item:
-        before = item.record
-        scripted_engine(tmp_path, version_s=1.0)
-        item.ask()
-        time.sleep(SETTLE_S)
-        assert item.backend.get("/health") == {"status": "ok"}
-        assert item.record == before
-        until(lambda: item.record.pid != before.pid)
 
 
 @pytest.mark.slow

@@ -96,12 +96,6 @@ def test_a_probe_that_was_answered_says_what_was_drafted_and_under_which_tasks()
         assert (found.slots, found.slots_drafting, found.probe_tasks) == (1, 1, (7,))
 
 
-def test_where_no_draft_was_rejected_it_asks_for_what_none_can_guess() -> None:
-    with FaultServer({"/slots": slots(True), "/completion": completion(8, 8)}) as server:
-        assert checked(server).probe_drafted == 16
-        assert server.count("/completion") == 2
-
-
 def test_n_gram_types_get_their_own_answer_to_repeat() -> None:
     with FaultServer({"/slots": slots(True), "/completion": completion(0, 0)}) as server:
         found = checked(server, promised(server.url, ("ngram-mod",)))

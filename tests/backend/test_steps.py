@@ -191,7 +191,6 @@ def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
         None,
         replace(SEEN, probe_problem="LLAMA_START_PROBE=0", probe_tokens=None),
         replace(SEEN, probe_problem="a first completion did not answer in time"),
-        replace(SEEN, probe_accepted=8),
     ],
 )
 def test_what_the_runner_did_not_see_is_asked_here(check: StartCheck | None) -> None:

@@ -174,7 +174,6 @@ def test_a_model_that_cannot_be_run_is_found_before_the_engine_starts(
     [
         ({"LLAMA_CTX_SIZE": "2147483392"}, "the KV cache alone takes"),
         ({"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_ARG_BATCH": "4"}, "LLAMA_ARG_BATCH=4: "),
-        ({"LLAMA_CACHE_TYPE_V": "q8_0", "LLAMA_ARG_FLASH_ATTN": "off"}, "needs flash attention"),
         ({"LLAMA_SPEC_TYPE": "draft-simple,draft-eagle3", "LLAMA_DRAFT_MODEL": "{draft}"}, "share one draft model"),
     ],
 )

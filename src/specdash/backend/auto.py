@@ -143,45 +143,33 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Sp
     `facts` None: the model's file is not here, so that nothing is known of it.
     """
     if draft is not None:
-        spec_type = type_for(draft)
-        pair = describe(facts, draft, draft_type=spec_type.name).pair if facts is not None else None
+        name = type_for(draft).name
+        pair = describe(facts, draft, draft_type=name).pair if facts is not None else None
         if pair is None or pair.fits:
-            return SpecTypeChoice((spec_type.name,), _with_a_draft(spec_type.name, draft))
+            why = {
+                "draft-simple": "the draft model is an ordinary one, and its vocabulary fits",
+                _MTP: "the draft model has prediction (nextn) layers",
+            }
+            return SpecTypeChoice((name,), why.get(name, f"the draft model's architecture is {draft.architecture}"))
         reason = next(found.said for found in pair.misfits if found.severity == "error")
-        rest = _without_a_draft(facts, on_gpu)
+        rest = choose(facts, None, on_gpu)
         return SpecTypeChoice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
-    return _without_a_draft(facts, on_gpu)
-
-
-def _without_a_draft(facts: GgufFacts | None, on_gpu: bool) -> SpecTypeChoice:
     if facts is None:
         return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
+    fit = next((kind for kind in describe(facts).spec_types if kind.name == WITHOUT_A_DRAFT), None)
+    replays = "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
+    replays = replays if fit is not None and fit.takes_back is Rollback.CHECKPOINT else ""
     if not facts.nextn_layers:
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{_replays(facts)}")
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{replays}")
     parameters = describe(facts).parameters
     layers = counted(facts.nextn_layers, "prediction (nextn) layer")
     has = f"the model has {layers} and {billions(parameters)} parameters"
     if parameters < MTP_PAYS_FROM:
-        said = f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down"
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"{said}{_replays(facts)}")
+        slow = f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down{replays}"
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), slow)
     if on_gpu:
         return SpecTypeChoice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
     return SpecTypeChoice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
-
-
-def _replays(facts: GgufFacts) -> str:
-    fit = next((kind for kind in describe(facts).spec_types if kind.name == WITHOUT_A_DRAFT), None)
-    if fit is None or fit.takes_back is not Rollback.CHECKPOINT:
-        return ""
-    return "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
-
-
-def _with_a_draft(name: str, draft: GgufFacts) -> str:
-    if name == "draft-simple":
-        return "the draft model is an ordinary one, and its vocabulary fits"
-    if name == _MTP:
-        return "the draft model has prediction (nextn) layers"
-    return f"the draft model's architecture is {draft.architecture}"
 
 
 def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bool]) -> BackendSettings:
@@ -230,7 +218,10 @@ def fitted(
         raise InputError(f"{named}: the model's file is not here, so that its size is not known", "set a number")
     target, behind = loads(settings, model, on_gpu=room.gpus > 0)
     drafting = behind if "draft-mtp" in settings.spec_types or settings.draft_model is not None else None
-    share, kept = headroom_of(settings.spec_types), _prompt_cache(settings, room)
+    share, limit, kept = headroom_of(settings.spec_types), int(settings.value("cache-ram") or 0) * MIB, 0
+    if not room.gpus:
+        # The prompt cache fills while the server runs; llama.cpp lowers its limit itself where memory runs out.
+        kept = min(limit, room.free_bytes // 2) if limit >= 0 else room.free_bytes // 2
     context = fit_context(
         model, target, room.free_bytes - kept, headroom=share, draft=draft, draft_load=drafting, gpus=max(room.gpus, 1)
     )
@@ -257,15 +248,6 @@ def fitted(
     decision = Decision(_NAME, str(context), "the largest context that fits", tuple(steps))
     changed = settings.with_value(_NAME, context, assigned.source)
     return replace(changed, decisions=(*settings.decisions, decision))
-
-
-def _prompt_cache(settings: BackendSettings, room: MemoryRoom) -> int:
-    """What of main memory is kept for the prompt cache, which fills while the server runs."""
-    if room.gpus:
-        return 0
-    limit = int(settings.value("cache-ram") or 0)
-    half = room.free_bytes // 2  # llama.cpp lowers the limit itself where memory runs out
-    return half if limit < 0 else min(limit * MIB, half)
 
 
 def without(settings: BackendSettings) -> BackendSettings:

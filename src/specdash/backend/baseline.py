@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,7 +24,7 @@ from specdash.llama.blocking import BlockingClient
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system import files
 from specdash.system.http import Cancel
-from specdash.system.stats import Z_95, Interval, interval, mean, mean_reach, median, median_of
+from specdash.system.stats import Interval, mean, mean_reach, median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -73,7 +72,7 @@ class BaselineEffort(Struct, frozen=True):
     idle_s: float = IDLE_S
     """How long to wait for requests of others to end."""
     widest: float = 1.5
-    """High over low of an interval of steps that still tells something; wider ones are left out."""
+    """High over low of an interval of steps that still says something; wider ones are left out."""
     frugal: bool = False
     """Whether the prompts of all slots together must fit into the context of one: slots may share a cache, and what
     others have in it shall stay."""
@@ -114,8 +113,8 @@ class MeasuredServer:
         cancel: Cancel | None = None,
         verified: bool = True,
     ) -> None:
-        """`engine` names it where that is known; else it is what /props says. Raises `UnreachableError` when nobody
-        answers, `RefusedError` when it does not tell whether it speculates."""
+        """`engine` names it where that is known; else it is what /props says. Raises `UnreachableError` when nothing
+        answers, `RefusedError` when it does not show whether it speculates."""
         from specdash.collect.host import OthersMeter
 
         self.url = url
@@ -147,27 +146,25 @@ class MeasuredServer:
         """Whether any of its slots drafts."""
         return any(self.slots.drafting or ())
 
-    @property
-    def slot_context(self) -> int:
-        """Tokens that fit into one slot."""
-        return self.slots.least_context or self.props.n_ctx or 0
-
     def cells(self, effort: BaselineEffort, report: BaselineReport) -> list[BaselineCell]:
-        """What can be measured, the most telling first; what cannot goes into the report."""
-        count = len(self.slots.slots)
-        concurrencies = effort.concurrencies or tuple(sorted({1, count}))
+        """What can be measured, the most telling first; what cannot goes into the report.
+
+        Raises `InputError` where that is everything."""
+        count, room = len(self.slots.slots), self.slots.least_context or self.props.n_ctx or 0
         found = []
-        for concurrency in concurrencies:
+        for concurrency in effort.concurrencies or tuple(sorted({1, count})):
             for context in effort.contexts:
                 cell = BaselineCell(context, concurrency)
                 if concurrency > count:
                     report.left_out.append(f"{cell.words}: the server has {count} slots")
-                elif context + effort.tokens + SPARE_TOKENS > self.slot_context:
-                    report.left_out.append(f"{cell.words}: a slot has {self.slot_context} tokens")
-                elif effort.frugal and concurrency * (context + _GROWTH) > self.slot_context:
-                    report.left_out.append(f"{cell.words}: the slots may share {self.slot_context} tokens")
+                elif context + effort.tokens + SPARE_TOKENS > room:
+                    report.left_out.append(f"{cell.words}: a slot has {room} tokens")
+                elif effort.frugal and concurrency * (context + _GROWTH) > room:
+                    report.left_out.append(f"{cell.words}: the slots may share {room} tokens")
                 else:
                     found.append(cell)
+        if not found:
+            raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
         return found
 
     def prompt(self, length: int, slot: int) -> list[int]:
@@ -177,16 +174,12 @@ class MeasuredServer:
         return (text * (length // len(text) + 1))[:length]
 
     def wait_idle(self, limit_s: float = IDLE_S) -> None:
-        """Until no slot works. Raises `RefusedError` when somebody goes on using the server."""
+        """Until no slot works. Raises `RefusedError` when others go on using the server."""
         deadline = time.monotonic() + limit_s
         while any(slot.is_processing for slot in self.look().slots):
             if time.monotonic() > deadline:
                 raise RefusedError(f"{self.url} is in use, and requests of others would be measured too; try again")
             time.sleep(0.2)
-
-    def generate(self, slot: int, prompt: Sequence[int], tokens: int) -> dict[str, Any]:
-        """The `timings` of one answer from the slot. Raises `SpecdashError`."""
-        return mapping(self.complete({slot: prompt}, tokens)[0].get("timings"))
 
     def complete(self, prompts: Mapping[int, Sequence[int]], tokens: int) -> list[dict[str, Any]]:
         """Greedy answers of just so many tokens to the prompts of these slots, in their order. Raises `SpecdashError`.
@@ -208,8 +201,7 @@ class MeasuredServer:
         answers = reply.json if isinstance(reply.json, list) else [reply.json]
         if reply.status != 200 or len(answers) != len(slots):
             raise SpecdashError(f"{self.url} answered HTTP {reply.status}: {error_message(reply.body)}")
-        timings = [mapping(mapping(answer).get("timings")) for answer in answers]
-        self.generated += sum(int(item.get("predicted_n") or 0) for item in timings)
+        self.generated += sum(int(mapping(mapping(row).get("timings")).get("predicted_n") or 0) for row in answers)
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
 
     def look(self) -> Slots:
@@ -240,24 +232,19 @@ def gpu_names() -> str | None:
 # Decode steps without a draft, on a server that speculates.
 
 STEP_ROUNDS = 24
-"""Of each kind, at most; fewer where the interval is narrow sooner."""
+"""Pairs of completions in a cell, at most."""
 LEAST_ROUNDS = 6
-NARROW = 0.01
-"""Half the width of the interval, as a share, at which a cell is known well enough."""
-_PIECES = (32, 512)
-"""Tokens of a prompt that are read at once, at least and at most: whoever comes meanwhile waits for these alone."""
-_PIECE_S = 0.4
+_PIECE = 128
+"""Tokens of a prompt that are read at once: a client that comes meanwhile waits for these alone."""
 _GROWTH = 8 * STEP_ROUNDS
 """Tokens by which a prompt grows while it is measured."""
 BY_ITSELF = BaselineEffort((64, 1024, 8192), rounds=STEP_ROUNDS, tokens=2, limit_s=8.0, idle_s=2.0, frugal=True)
-"""What is measured without being asked: seconds, in slots that nobody uses."""
+"""What is measured without being asked: seconds, in slots that are idle."""
 _STALL = 3.0
-"""A step that took so many times the median tells of a stall, and counts no more than that."""
-_MOST_OWN_PASS = 0.6
-_OWN_PASS = (0.45, 0.23)
-"""What a draft model's pass over the target's tokens costs, as a share of what a draft of one token adds to a step, and
-the deviation of that: between nothing and 0.9 (measured: 0.1 to 1.0, docs/speedup.md). The rest of it is sampling, and
-what only a verified token costs."""
+"""A step that took so many times the median is a stall, and counts no more than that."""
+_OWN_PASS = 0.45
+"""What a draft model's pass over the target's tokens costs, as a share of what a draft of one token adds to a step;
+between nothing and twice that (measured: 0.1 to 1.0, docs/speedup.md)."""
 
 
 def measure_steps(
@@ -281,46 +268,80 @@ def measure_steps(
     report = BaselineReport()
     # Short contexts first: the longer prompt goes on from the shorter one, which is in the slot already.
     cells = sorted(server.cells(effort, report), key=lambda cell: (cell.context, cell.concurrency))
-    if not cells:
-        raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
-    asking = StepAsking(server, effort, on_tasks)
-    began = time.monotonic()
+    prompts = SlotPrompts(server, effort.idle_s, on_tasks)
+    end = time.monotonic() + effort.limit_s
     for number, cell in enumerate(cells):
-        left = effort.limit_s - (time.monotonic() - began)
-        if left <= 0:
+        on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
+        slots = prompts.slots[: cell.concurrency]
+        if not prompts.read(slots, cell.context, end):
             report.left_out.append(f"{cell.words}: no time is left of {effort.limit_s:.0f} s")
             continue
-        on_step(BaselineStep(cell, number + 1, len(cells), number / len(cells)))
-        problem = asking.read(cell, left)
-        if problem:
-            report.left_out.append(f"{cell.words}: {problem}")
-            continue
-        sums = StepTimes()
-        deadline = time.monotonic() + max(left / (len(cells) - number), 0.5)
-        along = asking.reads_draft_model is not False
-        while sums.rounds < effort.rounds and (sums.rounds < LEAST_ROUNDS or time.monotonic() < deadline):
-            asking.round(cell, sums, drafts=along)
-            known = step_of(sums, reads_along=along) if sums.rounds % 3 == 0 else None
-            if known is not None and sqrt(known.high / known.low) - 1 < NARROW:
+        plain: list[float] = []
+        own: list[float] = []
+        pairs: list[float] = []
+        deadline = time.monotonic() + (end - time.monotonic()) / (len(cells) - number)
+        for done in range(effort.rounds):
+            if done >= LEAST_ROUNDS and time.monotonic() > deadline:
                 break
-        step = step_of(sums, reads_along=along)
-        if step is None:
+            one = prompts.ask(slots, 2)
+            # With one token more in the prompt; of three tokens one is drafted.
+            two = prompts.ask(slots, 3 if prompts.read_along else 2, more=1)
+            if one is None or two is None or any(timings.get("draft_n") for timings in one):
+                continue
+            step, read_one, read_two = (
+                _least(one, "predicted_ms"), _least(one, "prompt_ms"), _least(two, "prompt_ms"),
+            )  # fmt: skip
+            plain.append(step)
+            pairs.append(read_two / max(read_one, 1e-6))
+            drafted = [timings for timings in two if timings.get("draft_n")]
+            accepted = [timings for timings in drafted if timings.get("draft_n_accepted")]
+            if drafted:
+                # Was the draft rejected, a step without one followed.
+                took = _least(accepted or drafted, "predicted_ms") - (step if accepted else 2 * step)
+                own.append(took - (read_two - read_one))
+        found = step_of(plain, own, read_along=prompts.read_along)
+        if found is None:
             report.left_out.append(f"{cell.words}: the server is in use, or drafts in two tokens")
             continue
-        if step.high > effort.widest * step.low:
-            report.left_out.append(f"{cell.words}: steps without a draft take {step.low:.1f} to {step.high:.1f} ms")
+        if found.high > effort.widest * found.low:
+            report.left_out.append(f"{cell.words}: steps without a draft take {found.low:.1f} to {found.high:.1f} ms")
             continue
-        rate = Interval(1000 / step.value, 1000 / step.high, 1000 / step.low)
-        own = sums.own_token
+        rate = Interval(1000 / found.value, 1000 / found.high, 1000 / found.low)
         baseline = server.baseline(
-            cell, rate, sums.rounds, 2, method=BaselineMethod.TWO_TOKENS,
-            draft_token_s=None if own is None else own.value / 1000.0, pair_share=median(sums.pairs),
+            cell, rate, len(plain), 2, method=BaselineMethod.TWO_TOKENS, pair_share=median(pairs),
+            draft_token_s=max(median(own) or 0.0, 0.0) / 1000 if own else None,
         )  # fmt: skip
         keep(baseline)
         report.measured.append(baseline)
         on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
     report.generated = server.generated
     return report
+
+
+def step_of(plain: Sequence[float], own: Sequence[float], *, read_along: bool) -> Interval | None:
+    """Milliseconds of a decode step without speculation, with the interval; None of too few.
+
+    `plain` are steps without a draft, `own` what drafting one token added to others. With `read_along` a draft model
+    reads every token of the target's, which is taken off.
+    """
+    middle = median(plain)
+    if middle is None or len(plain) < LEAST_ROUNDS:
+        return None
+    # Stalls come while the server speculates, too, so they count; but one that lasted for seconds is no step's time.
+    values = [min(value, _STALL * middle) for value in plain]
+    step, reach = mean(values) or middle, mean_reach(values) or 0.0
+    # Of too few drafts it is not known, and may be a fifth of the step.
+    cost = max(median(own) or 0.0, 0.0) * _OWN_PASS if len(own) >= 3 else 0.1 * step
+    taken = min(cost, 0.4 * step) if read_along else 0.0
+    return Interval(step - taken, max(step - 2 * taken - reach, 0.2 * step), step + reach)
+
+
+def _least(answers: Iterable[Mapping[str, Any]], name: str) -> float:
+    values = [timings.get(name) for timings in answers]
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    if len(known) < len(values):
+        raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
+    return min(known)
 
 
 def _keeps_states(path: str | None) -> bool:
@@ -358,161 +379,54 @@ def measure_unasked(
         return measure_steps(server, BY_ITSELF, lambda baseline: add_baseline(baseline, env), on_tasks=on_tasks)
 
 
-class StepTimes(Struct):
-    """What the rounds of one cell took, in milliseconds."""
-
-    plain: list[float] = field(default_factory=list)
-    """Steps without a draft."""
-    own: list[float] = field(default_factory=list)
-    """What drafting one token took, each of one round, so that a machine that grows slower is in all parts of it."""
-    pairs: list[float] = field(default_factory=list)
-    """What two tokens of a prompt took to be read, as a share of what one of the same round took."""
-    rounds: int = 0
-
-    def draft(self, took: float, *, plain: float, more_ms: float, accepted: bool) -> None:
-        """A round in which a draft of one token was verified in one batch with the token before it; was it rejected, a
-        step without a draft followed. `more_ms` is what such a batch takes more than one token: less than nothing where
-        it has a faster kernel, and the step then hides what its draft costs."""
-        self.own.append((took if accepted else took - plain) - plain - more_ms)
-
-    @property
-    def own_token(self) -> Interval | None:
-        """What drafting one token takes, with its interval; None of too few drafts."""
-        if len(self.own) < 3:
-            return None
-        found = interval(median_of(self.own))
-        return Interval(max(found.value, 0.0), max(found.low, 0.0), max(found.high, 0.0))
-
-
-def step_of(times: StepTimes, *, reads_along: bool) -> Interval | None:
-    """Milliseconds of a decode step without speculation, with the interval; None of too few.
-
-    `reads_along`: a draft model may read every token of the target's, which is taken off.
-    """
-    middle = median(times.plain)
-    if middle is None or len(times.plain) < LEAST_ROUNDS:
-        return None
-    # Stalls come while the server speculates, too, so they count; but one that lasted for seconds is no step's time.
-    values = [min(value, _STALL * middle) for value in times.plain]
-    step, error = mean(values) or middle, mean_reach(values) or 0.0
-    own = times.own_token if reads_along else None
-    if own is not None:
-        share, deviation = _OWN_PASS
-        taken = min(share * own.value, _MOST_OWN_PASS * step)
-        error = sqrt(error**2 + (share * (own.high - own.low) / 2) ** 2 + (Z_95 * deviation * own.value) ** 2)
-        step -= taken
-    elif reads_along:
-        # It reads along, and nobody knows what that costs.
-        error += 0.2 * step
-    return Interval(step, max(step - error, 0.2 * step), step + error)
-
-
-class StepAsking:
-    """Short completions on the slots of one server. Each goes on from where the last one of its slot ended, so that
+class SlotPrompts:
+    """Prompts in the slots of one server. Each completion goes on from where the last one of its slot ended, so that
     nothing is read twice, not even by a model that cannot go back."""
 
-    def __init__(
-        self, server: MeasuredServer, effort: BaselineEffort, on_tasks: Callable[[frozenset[int]], None]
-    ) -> None:
-        self._server = server
-        self._idle_s = effort.idle_s
-        self._on_tasks = on_tasks
-        # llama-server fills the slots from the first on: the last ones are the least likely to hold somebody's prompt.
-        self._slots = [slot.id for slot in server.slots.slots][::-1]
-        self._texts: dict[int, list[int]] = {}
-        self._tasks: dict[int, int | None] = {slot.id: slot.task for slot in server.slots.slots}
+    def __init__(self, server: MeasuredServer, idle_s: float, on_tasks: Callable[[frozenset[int]], None]) -> None:
+        self._server, self._idle_s, self._on_tasks = server, idle_s, on_tasks
+        # llama-server fills the slots from the first on: the last ones are the least likely to hold a client's prompt.
+        self.slots = [slot.id for slot in server.slots.slots][::-1]
+        self._texts: dict[int, list[int]] = {slot: [] for slot in self.slots}
+        self._tasks = {slot.id: slot.task for slot in server.slots.slots}
         self._own: set[int] = set()
-        self._token_s: float | None = None
-        self._types: set[str] = set()
+        self.read_along = True
+        """Whether a draft model reads along, as far as the server names its types."""
 
-    @property
-    def reads_draft_model(self) -> bool | None:
-        """Whether a draft model reads along; None where the server does not name its types."""
-        kinds = [spec_type(name) for name in self._types]
-        if not kinds:
-            return None
-        return any(kind is None or kind.reads_draft_model for kind in kinds)
-
-    def read(self, cell: BaselineCell, limit_s: float) -> str:
-        """Put a prompt of the cell's length into its slots; why that is not possible, "" when it was."""
-        deadline = time.monotonic() + limit_s
-        for slot in self._slots[: cell.concurrency]:
-            text = self._texts.setdefault(slot, [])
-            while len(text) < cell.context:
-                if time.monotonic() > deadline:
-                    return f"its prompt is not read within {limit_s:.0f} s"
+    def read(self, slots: Sequence[int], context: int, end: float) -> bool:
+        """Put a prompt of that length into the slots; whether that was done before `end`."""
+        for slot in slots:
+            while (missing := context - len(self._texts[slot])) > 0:
+                if time.monotonic() > end:
+                    return False
                 self._server.wait_idle(self._idle_s)
-                least, most = _PIECES
-                size = least if self._token_s is None else min(max(int(_PIECE_S / self._token_s), least), most)
-                piece = min(len(text) + size, cell.context)
-                text += self._server.prompt(cell.context, slot)[len(text) : piece]
-                (answer,) = self._server.complete({slot: text}, 1)
-                timings = mapping(answer.get("timings"))
-                tokens, took = timings.get("prompt_n"), timings.get("prompt_ms")
-                if isinstance(tokens, int) and isinstance(took, int | float) and tokens >= least:
-                    self._token_s = max(took / 1000.0 / tokens, 1e-6)
-                self._looked({slot})
-        answers = self._ask(cell, 2)
-        if answers is None:
-            return "the server is in use"
-        kept = all(_figure(timings, "prompt_n") <= _PIECES[0] for timings in answers)
-        return "" if kept else "the server does not keep a prompt in its slot"
+                self.ask([slot], 1, more=min(missing, _PIECE))
+        self.ask(slots, 2)
+        return time.monotonic() < end
 
-    def round(self, cell: BaselineCell, times: StepTimes, *, drafts: bool) -> None:
-        """A completion of two tokens in each slot of the cell, then one of a prompt with one token more: of two tokens
-        again, or of three where `drafts` are of interest."""
-        times.rounds += 1
-        plain = self._ask(cell, 2)
-        if plain is None or any(timings.get("draft_n") for timings in plain):
-            return
-        step, read_one = (min(_figure(timings, name) for timings in plain) for name in ("predicted_ms", "prompt_ms"))
-        times.plain.append(step)
-        for slot in self._slots[: cell.concurrency]:
-            self._texts[slot] += self._server.prompt(1, slot + times.rounds)
-        second = self._ask(cell, 3 if drafts else 2)
-        if second is None:
-            return
-        read_two = min(_figure(timings, "prompt_ms") for timings in second)
-        times.pairs.append(read_two / max(read_one, 1e-6))
-        tried = [timings for timings in second if timings.get("draft_n")]
-        accepted = [timings for timings in tried if timings.get("draft_n_accepted")]
-        took = min(_figure(timings, "predicted_ms") for timings in accepted or tried or second)
-        if tried:
-            times.draft(took, plain=step, more_ms=read_two - read_one, accepted=bool(accepted))
-        elif not drafts:
-            times.plain.append(took)
-
-    def _ask(self, cell: BaselineCell, tokens: int) -> list[dict[str, Any]] | None:
-        """The timings of one answer in each slot; None where others used the server meanwhile."""
-        slots = self._slots[: cell.concurrency]
+    def ask(self, slots: Sequence[int], tokens: int, more: int = 0) -> list[dict[str, Any]] | None:
+        """The timings of one answer in each slot, its prompt `more` tokens longer; None where others used the server
+        meanwhile."""
+        for slot in slots:
+            text = self._texts[slot]
+            text += self._server.prompt(len(text) + more, slot)[len(text) :]
         answers = self._server.complete({slot: self._texts[slot] for slot in slots}, tokens)
         for slot, answer in zip(slots, answers, strict=True):
             answered = answer.get("tokens")
-            if isinstance(answered, list):
-                self._texts[slot] += [token for token in answered if isinstance(token, int)]
-        if not self._looked(set(slots)):
-            self._server.wait_idle(self._idle_s)
-            return None
-        return [mapping(answer.get("timings")) for answer in answers]
-
-    def _looked(self, used: set[int]) -> bool:
-        """Note which tasks were ours; whether nobody else used the server since the last look."""
+            self._texts[slot] += [token for token in answered or () if isinstance(token, int)]
         alone = True
-        for slot in self._server.look().slots:
-            alone = alone and not slot.is_processing and (slot.id in used or slot.task == self._tasks.get(slot.id))
-            self._tasks[slot.id] = slot.task
-            if slot.id in used and slot.task is not None and not slot.is_processing:
-                self._own.add(slot.task)
-                self._types.update(slot.speculative_types or ())
+        for row in self._server.look().slots:
+            alone = alone and not row.is_processing and (row.id in slots or row.task == self._tasks.get(row.id))
+            self._tasks[row.id] = row.task
+            if row.id in slots and row.task is not None and not row.is_processing:
+                self._own.add(row.task)
+                kinds = [spec_type(name) for name in row.speculative_types or ()]
+                self.read_along = not kinds or any(kind is None or kind.reads_draft_model for kind in kinds)
         self._on_tasks(frozenset(self._own))
-        return alone
-
-
-def _figure(timings: Mapping[str, Any], name: str) -> float:
-    value = timings.get(name)
-    if not isinstance(value, int | float):
-        raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
-    return float(value)
+        if alone:
+            return [mapping(answer.get("timings")) for answer in answers]
+        self._server.wait_idle(self._idle_s)
+        return None
 
 
 # The file of recorded baselines: read what can be read, replaced as a whole, so that nobody ever sees half of it.

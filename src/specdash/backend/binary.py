@@ -16,7 +16,7 @@ from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import NO_SPECULATION, spec_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from specdash.backend.settings import BackendSettings, ParameterValue
     from specdash.core.errors import Finding
@@ -25,7 +25,6 @@ SPEC_TYPE_FLAG = "--spec-type"
 _REMOVED = "argument has been removed"
 _NAMES = re.compile(r"--?[A-Za-z][\w.-]*(?:, *--?[A-Za-z][\w.-]*)*")
 _VALUE = re.compile(r" (\S.*?)(?: {2,}|$)")
-_BRACKETED = re.compile(r"<[^<>]*>|\[[^][]*\]|\{[^{}]*\}")
 _VARIABLE = re.compile(r"\(env: *([A-Z][A-Z0-9_]*)\)")
 _DEFAULT = re.compile(r"\(default: *'?([^\s,;')]+)")
 _ADVICE = re.compile(r"has been removed\. *(use .+?) *(?:\(env:|$)")
@@ -45,8 +44,6 @@ class Capabilities(Struct, frozen=True):
     flags: frozenset[str]
     removed: frozenset[str] = frozenset()
     spec_types: tuple[str, ...] = ()
-    values: Mapping[str, int] = field(default_factory=dict)
-    """How many values a flag takes."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """What the help says of a flag, in one line."""
     variables: frozenset[str] = frozenset()
@@ -122,18 +119,9 @@ def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
         flags=frozenset(name for entry in entries for name in entry.names) - removed,
         removed=removed,
         spec_types=types if any(map(spec_type, types)) else (),
-        values={name: _count(entry.value) for entry in entries for name in entry.names},
         texts={name: entry.text for entry in entries for name in entry.names},
         variables=frozenset(name for entry in entries for name in _VARIABLE.findall(entry.text)),
     )
-
-
-def _count(value: str) -> int:
-    """How many values the words stand for: `N` is one, `START END` two; brackets are one, whatever they hold."""
-    before = ""
-    while before != value:
-        before, value = value, _BRACKETED.sub("x", value)
-    return len(value.split())
 
 
 LACKS = "engine-lacks"
@@ -162,7 +150,7 @@ def arguments(settings: BackendSettings, known: Capabilities) -> list[str]:
     return fit(settings, known).arguments
 
 
-def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:
+def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:  # noqa: C901 - one loop for each kind of setting
     """The arguments and everything that the build lacks of the settings, in the order of the catalogue; of a build from
     before today's flags that alone, and no arguments."""
     if (lacking := known.before_today) is not None:
@@ -175,33 +163,44 @@ def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:
         if (assigned := settings.parameters.get(parameter.name)) is None:
             continue
         into = last if assigned.source == EXTRA_ARGS else first
+        switch = parameter.kind is ValueKind.SWITCH
         wanted, other = parameter.flags, parameter.off_flags
-        if parameter.kind is ValueKind.SWITCH:
-            wanted, other = (wanted, other) if assigned.value else (other, wanted)
-            # A build that has only a flag for the opposite does by itself what is wanted.
-            silent = not wanted or known.first(other) is not None
-        else:
-            silent = False
+        if switch and not assigned.value:
+            wanted, other = other, wanted
         listed = known.first(wanted)
-        if listed is None:
-            if not silent:
-                lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
-        else:
-            into += [listed] if parameter.kind is ValueKind.SWITCH else [listed, parameter.text(assigned.value)]
+        if listed is not None:
+            into += [listed] if switch else [listed, parameter.text(assigned.value)]
+        elif not switch or (wanted and known.first(other) is None):
+            # A build that has only a flag for the opposite does by itself what is wanted.
+            lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
     names = [name for name in settings.spec_types if known.has_type(name)]
-    for name in settings.spec_types:
-        if name not in names:
-            message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
-            fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
-            lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
+    for name in [name for name in settings.spec_types if name not in names]:
+        message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
+        fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
+        lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
     if names:
         (last if settings.spec_source == EXTRA_ARGS else first).extend((SPEC_TYPE_FLAG, ",".join(names)))
-    for words in _arguments(settings.extra_args, known):
+    given: list[list[str]] = []
+    for word in settings.extra_args:
+        # Each argument with its values: the words up to the next one that looks like a flag.
+        if given and (word[:1] != "-" or _NUMBER.match(word)):
+            given[-1].append(word)
+        else:
+            given.append([word])
+    for words in given:
         if canonical(words[0]) in known.flags:
             last += words
         else:
             lacks.append(_refused(words[0], known))
-    lacks += _unread(settings, known)
+    for name in settings.secrets:
+        secret = BY_NAME[name]
+        if known.first(secret.flags) is None:
+            message = f"{secret.key}: {known.words} has no {secret.flags[0]} and would serve everybody"
+            lacks.append(error(LACKS, message, secret.key, _NEWER))
+    for key in settings.native:
+        if key in PASSED_ON and known.variables and key not in known.variables:
+            message = f"{key} has no effect: {known.words} does not read it"
+            lacks.append(warning(LACKS, message, key, f"remove it, or {_NEWER}"))
     return BinaryFit([*first, *last], lacks)
 
 
@@ -221,35 +220,16 @@ def key_of(source: str) -> str | None:
     return source if source in BY_KEY or source.startswith("LLAMA_") else None
 
 
-def setting_of(parameter: Parameter, assigned: ParameterValue) -> str:
-    """A value as the operator set it, for messages: `KEY=value`, or the flag inside LLAMA_EXTRA_ARGS."""
-    return setting(key_of(assigned.source) or parameter.key, parameter, assigned.value)
-
-
 def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str) -> list[Finding]:
     """A parameter that an engine does not have: refused where the server would be another one without it, else left out
     with a warning where somebody set it."""
-    asked, key, named = assigned.source != DEFAULT, key_of(assigned.source), setting_of(parameter, assigned)
+    asked, key = assigned.source != DEFAULT, key_of(assigned.source)
+    named = setting(key or parameter.key, parameter, assigned.value)
     if parameter.name in ESSENTIAL or (asked and (parameter in SPECULATION or assigned.source == EXTRA_ARGS)):
         return [error(LACKS, f"{named}: {has_not}", key, fix)]
     if parameter.name in _SHOWN_BY_SPECDASH:
         return [warning(LACKS, f"{has_not}: specdash cannot show what it reads there", key or parameter.key, fix)]
     return [warning(LACKS, f"{named} is left out: {has_not}", key, fix)] if asked else []
-
-
-def _arguments(words: tuple[str, ...], known: Capabilities) -> Iterator[list[str]]:
-    """Each argument with its values: as many as the build takes, or up to the next word that looks like a flag."""
-    at = 0
-    while at < len(words):
-        flag = canonical(words[at])
-        end = at + 1
-        if flag in known.flags:
-            end = min(len(words), end + known.values.get(flag, 0))
-        elif flag.startswith("-"):
-            while end < len(words) and (not words[end].startswith("-") or _NUMBER.match(words[end])):
-                end += 1
-        yield list(words[at:end])
-        at = end
 
 
 def _refused(word: str, known: Capabilities) -> Finding:
@@ -267,16 +247,3 @@ def _refused(word: str, known: Capabilities) -> Finding:
         close = difflib.get_close_matches(flag, known.flags, n=1, cutoff=0.8)
         fix = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
     return error(LACKS, said, EXTRA_ARGS, fix)
-
-
-def _unread(settings: BackendSettings, known: Capabilities) -> Iterator[Finding]:
-    """Secrets and llama.cpp's own variables that the build does not read."""
-    for name in settings.secrets:
-        parameter = BY_NAME[name]
-        if known.first(parameter.flags) is None:
-            message = f"{parameter.key}: {known.words} has no {parameter.flags[0]} and would serve everybody"
-            yield error(LACKS, message, parameter.key, _NEWER)
-    for key in settings.native:
-        if key in PASSED_ON and known.variables and key not in known.variables:
-            message = f"{key} has no effect: {known.words} does not read it"
-            yield warning(LACKS, message, key, f"remove it, or {_NEWER}")

@@ -86,11 +86,6 @@ def _listed(kind: str, path: str, env: tuple[tuple[str, str], ...], _when: int) 
         return None
 
 
-def visible_environment(settings: BackendSettings, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which the server will look for devices."""
-    return {**base, **settings.environment}
-
-
 # Which GPUs the settings use. NVML and CUDA number GPUs in different orders (by PCI bus, and fastest first), so that a
 # device of the engine is matched to one of NVML's by its UUID.
 
@@ -154,7 +149,7 @@ def used_gpus(
         return ()
     if engine is not None and build_of(engine).cpu_only:
         return ()
-    env = visible_environment(settings, base)
+    env = {**base, **settings.environment}
     seen = nvml()
     by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
     order = cuda(env) if by_uuid else ()
@@ -204,36 +199,28 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
         values = read_values(file.read_bytes(), str(file))
     settings = engine_settings(values, env)
     engine = find_engine(settings, env)
-    visible = visible_environment(settings, env)
-    build = build_of(engine)
+    build, visible = build_of(engine), {**env, **settings.environment}
     devices = list_devices(engine, visible)
-    usable, verdict = judge(engine.kind, build, devices, driver, visible)
+    usable, verdict = judge(build, devices, driver, visible)
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
     return EngineCheck(engine.kind, engine.version, path, engine.reason, build, devices, usable, verdict)
 
 
 def judge(
-    kind: str, build: Build, devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str]
+    build: Build, devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str]
 ) -> tuple[bool | None, str]:
     """Whether an engine uses the GPU, and in one line why, or why not."""
+    hidden = env.get("CUDA_VISIBLE_DEVICES")
     if devices:
-        named = ", ".join(f"{device.name} ({device.description})" for device in devices)
-        return True, f"uses {named}"
+        return True, f"uses {', '.join(f'{device.name} ({device.description})' for device in devices)}"
     if build.cpu_only:
-        why = "the wheel on PyPI is built for the CPU" if kind == PACKAGE else "built without CUDA"
-        lacking = f"; besides, {driver.detail}" if not driver.gpus else ""
-        return False, f"CPU only: {why} ({build.evidence}){lacking}"
+        return (
+            False,
+            f"CPU only: built without CUDA ({build.evidence}){f'; besides, {driver.detail}' * (not driver.gpus)}",
+        )
     if devices is None:
         return None, f"not known: it does not list its devices ({build.evidence})"
-    if not driver.gpus:
-        return False, f"CPU only: built for CUDA ({build.evidence}), but {driver.detail}"
-    hidden = env.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None:
-        return False, f"CPU only: built for CUDA, but CUDA_VISIBLE_DEVICES={hidden} hides the GPUs"
-    if build.cuda is None:
-        why = "it lists no device, and its files do not show whether it knows CUDA"
-        return False, f"CPU only: {why} ({build.evidence})"
-    version = f" for CUDA {'.'.join(map(str, driver.cuda))}" if driver.cuda is not None else ""
-    why = f"its CUDA may be newer than the driver's ({driver.version}{version}), or CUDA's libraries are not found"
-    return False, f"CPU only: built for CUDA, but it lists no device: {why}"
+    why = f"its CUDA may be newer than the driver's ({driver.version}), or CUDA's libraries are not found"
+    why = driver.detail if not driver.gpus else f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs" if hidden else why
+    return False, f"CPU only: it lists no device ({build.evidence}): {why}"

@@ -7,20 +7,21 @@ Secrets travel in variables of their own, so that the assignments may be printed
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from specdash.backend.binary import LACKS, Capabilities, key_of, lack, secrets
+from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
+from specdash.core.speculation import SPEC_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
 
+PACKAGE = "xllamacpp"
 ASSIGNMENTS_VARIABLE = "SPECDASH_XLLAMACPP_PARAMS"
 API_KEY_VARIABLE = "LLAMA_API_KEY"
 AUTOMATIC_SLOTS = 4
@@ -39,7 +41,6 @@ _INSTEAD = {
 }
 """What to do where the package lacks a parameter, by its name, if not `_USE_THE_BINARY`."""
 _STOP_SECONDS = 2
-STOPPING = "I srv    operator(): operator(): cleaning up before exit..."
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RANDOM_SEED = 2**32 - 1
 
@@ -64,27 +65,27 @@ class EmbeddedFit(Struct, frozen=True):
     lacks: list[Finding] = field(default_factory=list)
 
 
-def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
+def capabilities(version: str) -> Capabilities:
+    """What the package has: the attributes and spec types of the catalogue, which a test compares with its own."""
+    attributes = frozenset(parameter.attribute for parameter in ENGINE if parameter.attribute is not None)
+    return Capabilities(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
+
+
+def fit(settings: BackendSettings) -> EmbeddedFit:
     """The assignments and everything that the package lacks of the settings, in the order of the catalogue."""
     found = EmbeddedFit()
     for parameter in ENGINE:
         assigned = settings.parameters.get(parameter.name)
         if assigned is None:
             continue
-        if parameter.attribute is None or parameter.attribute not in known.flags:
+        if parameter.attribute is None:
             instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
             found.lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
             continue
         value = not assigned.value if parameter.inverted else assigned.value
         found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
-    names = [name for name in settings.spec_types if known.has_type(name) and _TYPES in known.flags]
-    for name in settings.spec_types:
-        if name not in names:
-            key = key_of(settings.spec_source) or "LLAMA_SPEC_TYPE"
-            message = f"{key}={','.join(settings.spec_types)}: xllamacpp has no spec type {name}"
-            found.lacks.append(error(LACKS, message, key, _USE_THE_BINARY))
-    if names:
-        found.assignments.append(Assignment("spec-type", _TYPES, names))
+    if settings.spec_types:
+        found.assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
     for word in settings.extra_args[:1]:
         message = f"LLAMA_EXTRA_ARGS: xllamacpp has no parameter for {word!r}"
         found.lacks.append(error(LACKS, message, "LLAMA_EXTRA_ARGS", _USE_THE_BINARY))
@@ -94,9 +95,9 @@ def fit(settings: BackendSettings, known: Capabilities) -> EmbeddedFit:
     return found
 
 
-def environment(settings: BackendSettings, known: Capabilities) -> dict[str, str]:
+def environment(settings: BackendSettings) -> dict[str, str]:
     """Variables the child needs. Holds secrets: never print it unmasked."""
-    plain = [[row.name, row.path, row.value] for row in fit(settings, known).assignments]
+    plain = [[row.name, row.path, row.value] for row in fit(settings).assignments]
     return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 
@@ -141,7 +142,7 @@ _CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "spec-draft-sampling": lambda _, value: value == "probabilistic",
     "spec-synth-rates": lambda _, value: [float(rate) for rate in value.split(",")],
     "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
-    "api-key-file": lambda _, value: _keys(Path(value).read_text(encoding="utf-8")),
+    "api-key-file": lambda _, value: _keys(value),
     "slot-save-path": lambda _, value: _directory(value),
 }
 
@@ -159,18 +160,16 @@ def _directory(path: str) -> str:
     return path if path.endswith("/") else f"{path}/"
 
 
-def _keys(text: str) -> list[str]:
-    lines = (line.strip() for line in text.splitlines())
+def _keys(path: str) -> list[str]:
+    lines = (line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def apply(xllamacpp: Any, params: Any, name: str, path: str, value: Any) -> None:
     """Set one attribute of `params`, converted to what the package wants there."""
     convert = _CONVERTERS.get(name)
-    owner = params
     *parents, last = path.split(".")
-    for parent in parents:
-        owner = getattr(owner, parent)
+    owner = functools.reduce(getattr, parents, params)
     setattr(owner, last, convert(xllamacpp, value) if convert is not None else value)
 
 
@@ -180,11 +179,14 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         try:
             apply(xllamacpp, params, name, path, value)
         except (AttributeError, OSError, TypeError, ValueError) as error:
-            print(f"error: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
-            return 1
+            # A newer package may have renamed what it can also do without.
+            needed = not isinstance(error, AttributeError) or name in ESSENTIAL or name.startswith("spec-")
+            word = "error" if needed else "warning"
+            print(f"{word}: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
+            if needed:
+                return 1
     if os.environ.get(API_KEY_VARIABLE):
         params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
-    began = time.monotonic()
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
@@ -194,8 +196,6 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         signal.alarm(_STOP_SECONDS)
         sys.exit(1)
     _wait_for_stop()
-    # The library says so as it ends, where it gets that far: the last words tell by its clock when it was told to.
-    print(f"{_stamp(time.monotonic() - began)} {STOPPING}", file=sys.stderr, flush=True)
     # A client that stays connected keeps the destructor waiting, holding the interpreter lock; the kernel's alarm ends
     # the process then, and so does a second signal.
     for number in (*_STOP_SIGNALS, signal.SIGALRM):
@@ -203,12 +203,6 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
     signal.alarm(_STOP_SECONDS)
     del server
     return 0
-
-
-def _stamp(seconds: float) -> str:
-    """As the library prints the time since its start: `1.02.345.678`."""
-    whole, micro = divmod(round(seconds * 1e6), 1_000_000)
-    return f"{whole // 60}.{whole % 60:02}.{micro // 1000:03}.{micro % 1000:03}"
 
 
 def _wait_for_stop() -> None:

@@ -1,7 +1,7 @@
 """Which engine runs the model: the llama-server binary or the xllamacpp package; where it is, and what it can do.
 
-llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds, and
-xllamacpp by the attributes of its `CommonParams`. The answers are kept as long as the engine's files are the same.
+llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds. What it
+says is kept as long as the engine's files are the same. xllamacpp has what the catalogue names of its `CommonParams`.
 """
 
 from __future__ import annotations
@@ -26,28 +26,25 @@ from msgspec import Struct
 
 from specdash.backend import binary, embedded
 from specdash.backend.binary import Capabilities, from_help, parse_help
+from specdash.backend.embedded import PACKAGE as PACKAGE  # noqa: PLC0414 - exported
 from specdash.backend.settings import engine_settings, negated
 from specdash.core.errors import EngineMissingError, SpecdashError
 from specdash.core.paths import cache_dir
-from specdash.core.speculation import NO_SPECULATION
 from specdash.system import files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
 
 BINARY = "llama-server"
-PACKAGE = "xllamacpp"
 KEY = "LLAMA_BIN"
 """The env key that names the binary."""
 _TIMEOUT_S = 20.0
 _FEWEST_FLAGS = 10
 """A text with fewer is no help of llama-server."""
 _LOADER = ("LD_", "DYLD_")
-_LIBRARY = ("libllama", "libggml")
-_TYPE_PREFIX = "COMMON_SPECULATIVE_TYPE_"
 _HOW_TO_GET_ONE = "run `pip install '.[backend]'` in a checkout of specdash, or set LLAMA_BIN to a llama-server binary"
 _MEND = "set LLAMA_BIN to a working llama-server"
 
@@ -118,19 +115,31 @@ class Engine(Struct, frozen=True):
 def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) -> Engine:
     """The engine to use for `settings`. Raises `EngineMissingError` saying how to get one.
 
-    `env` is the caller's environment: it has the PATH, and tells where the engine's answers are kept.
+    `env` is the caller's environment: it has the PATH, and says where the engine's answers are kept.
     """
     loader = tuple(sorted((key, value) for key, value in settings.environment.items() if key.startswith(_LOADER)))
     if settings.engine == PACKAGE:
-        return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE", env)
-    if settings.binary is not None:
-        return _named_binary(settings.binary, loader, env)
-    found = shutil.which(BINARY, path=env.get("PATH"))
-    if found is not None:
-        return Engine(_binary_can(found, loader, env), found, "found on PATH", loader)
-    if settings.engine == BINARY:
-        raise EngineMissingError(f"no {BINARY} on PATH", "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto", key=KEY)
-    return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY, env)
+        return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE")
+    named = settings.binary
+    if named is not None:
+        file = Path(named).expanduser()
+        found = str(file) if file.is_absolute() or os.sep in named else shutil.which(named, path=env.get("PATH"))
+        if found is None or not Path(found).is_file():
+            fix = f"correct it, or unset it and {_HOW_TO_GET_ONE}"
+            raise EngineMissingError(f"LLAMA_BIN={named}: no such file", fix, key=KEY)
+        if not os.access(found, os.X_OK):
+            fix = "`chmod +x` it, or name another binary"
+            raise EngineMissingError(f"LLAMA_BIN={named}: is not executable", fix, key=KEY)
+    else:
+        found = shutil.which(BINARY, path=env.get("PATH"))
+        if found is None and settings.engine == BINARY:
+            fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
+            raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
+        if found is None:
+            return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
+    facts = _kept(found, [f"{key}={value}" for key, value in loader], env, lambda: _asked(found, loader, env))
+    reason = "LLAMA_BIN names it" if named is not None else "found on PATH"
+    return Engine(_from_help(facts["version"], facts["help"]), found, reason, loader)
 
 
 def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -> frozenset[str]:
@@ -145,7 +154,7 @@ def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -
 
 def lacking(settings: BackendSettings, can: Capabilities) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
-    return tuple((embedded.fit if can.kind == PACKAGE else binary.fit)(settings, can).lacks)
+    return tuple(embedded.fit(settings).lacks if can.kind == PACKAGE else binary.fit(settings, can).lacks)
 
 
 def package_version() -> str | None:
@@ -163,62 +172,31 @@ def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str
     return {**{key: value for key, value in env.items() if not key.startswith("LLAMA_")}, **dict(loader)}
 
 
-def _named_binary(path: str, loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> Engine:
-    file = Path(path).expanduser()
-    resolved = str(file) if file.is_absolute() or os.sep in path else shutil.which(path, path=env.get("PATH"))
-    if resolved is None or not Path(resolved).is_file():
-        fix = f"correct it, or unset it and {_HOW_TO_GET_ONE}"
-        raise EngineMissingError(f"LLAMA_BIN={path}: no such file", fix, key=KEY)
-    if not os.access(resolved, os.X_OK):
-        fix = "`chmod +x` it, or name another binary"
-        raise EngineMissingError(f"LLAMA_BIN={path}: is not executable", fix, key=KEY)
-    return Engine(_binary_can(resolved, loader, env), resolved, "LLAMA_BIN names it", loader)
-
-
-def _package(reason: str, key: str, env: Mapping[str, str]) -> Engine:
+def _package(reason: str, key: str) -> Engine:
     version = package_version()
     if version is None:
         what = f"no engine is installed ({reason}, and no {PACKAGE} package): {_HOW_TO_GET_ONE}"
         raise EngineMissingError(what, key=key)
     build = version.rsplit(".", 1)[-1]
     words = f"{version} (llama.cpp b{build})" if build.isdigit() and len(build) > 2 else version
-    spec = importlib.util.find_spec(PACKAGE)
-    kept = _kept_file(spec.origin if spec is not None else None, [version], env)
-    facts = _recall(kept)
-    if "attributes" not in facts:
-        answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts"], env)
-        if answer.problem is not None or answer.code != 0:
-            what = f"the {PACKAGE} package does not work ({answer.problem or answer.first_line[:200]})"
-            raise EngineMissingError(what, "install it again, or set LLAMA_BIN", key=KEY)
-        facts = json.loads(answer.text.splitlines()[-1])
-        _remember(kept, facts)
-    members = (name for name in facts.get("spec_types", ()) if name.startswith(_TYPE_PREFIX))
-    names = (name.removeprefix(_TYPE_PREFIX).lower().replace("_", "-") for name in members)
-    # The last member of an enum in C counts the others.
-    types = tuple(name for name in names if name not in (NO_SPECULATION, "count"))
-    can = Capabilities(PACKAGE, words, frozenset(facts["attributes"]), spec_types=types)
-    return Engine(can, sys.executable, reason)
+
+    return Engine(embedded.capabilities(words), sys.executable, reason)
 
 
-def _binary_can(path: str, loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> Capabilities:
+def _asked(path: str, loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, Any]:
     """What `path --version` and `path --help` say. Raises `EngineMissingError` when it does not run."""
-    kept = _kept_file(path, [f"{key}={value}" for key, value in loader], env)
-    facts = _recall(kept)
-    if "help" not in facts:
-        where = probe_environment(loader, env)
-        answer = ask([path, "--version"], where)
-        if answer.problem is not None:
-            raise EngineMissingError(f"{path} cannot be run ({answer.problem})", _MEND, key=KEY)
-        found = re.search(r"^version: *(.+)$", answer.text, re.MULTILINE)
-        if answer.code != 0 or found is None:
-            raise EngineMissingError(f"{path} is no working llama-server ({answer.first_line})", _MEND, key=KEY)
-        listing = ask([path, "--help"], where)
-        if listing.problem is not None or sum(len(row.names) for row in parse_help(listing.text)) < _FEWEST_FLAGS:
-            why = listing.problem or f"lists no arguments ({listing.first_line[:200]})"
-            raise EngineMissingError(f"{path} --help: {why}; what it can do is unknown", _MEND, key=KEY)
-        facts = {"version": found.group(1).strip(), "help": listing.text}
-        _remember(kept, facts)
-    return _from_help(facts["version"], facts["help"])
+    where = probe_environment(loader, env)
+    answer = ask([path, "--version"], where)
+    if answer.problem is not None:
+        raise EngineMissingError(f"{path} cannot be run ({answer.problem})", _MEND, key=KEY)
+    found = re.search(r"^version: *(.+)$", answer.text, re.MULTILINE)
+    if answer.code != 0 or found is None:
+        raise EngineMissingError(f"{path} is no working llama-server ({answer.first_line})", _MEND, key=KEY)
+    listing = ask([path, "--help"], where)
+    if listing.problem is not None or sum(len(row.names) for row in parse_help(listing.text)) < _FEWEST_FLAGS:
+        why = listing.problem or f"lists no arguments ({listing.first_line[:200]})"
+        raise EngineMissingError(f"{path} --help: {why}; what it can do is unknown", _MEND, key=KEY)
+    return {"version": found.group(1).strip(), "help": listing.text}
 
 
 @functools.lru_cache(maxsize=8)
@@ -226,36 +204,26 @@ def _from_help(version: str, text: str) -> Capabilities:
     return from_help(version, parse_help(text))
 
 
-def _kept_file(path: str | None, more: list[str], env: Mapping[str, str]) -> Path | None:
-    """Where the answers of this very file are kept: another build in its place, or other libraries of llama.cpp beside
-    it, make it another one. `more` is what the answer depends on besides. None when it cannot be looked at."""
-    try:
-        real = Path(path or "").resolve(strict=True)
-        places = [real]
-        for folder in (real.parent, real.parent.parent / "lib"):
-            # A thin binary: libraries hold the flags.
-            places += sorted(file for name in _LIBRARY for file in folder.glob(f"{name}*"))
-        found = [f"{file}:{(stat := file.stat()).st_mtime_ns}:{stat.st_size}" for file in places]
-    except OSError:
-        return None
-    digest = hashlib.sha256("|".join([*found, *more]).encode("utf-8", "surrogateescape")).hexdigest()
-    return cache_dir(env) / "engines" / f"{digest[:32]}.json"
-
-
-def _recall(file: Path | None) -> dict[str, Any]:
-    """What is kept there; nothing where it is damaged."""
+def _kept(path: str, more: list[str], env: Mapping[str, str], question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The answer to a question about the engine at `path`, kept in a file for as long as its own files, and those of
+    llama.cpp beside it, are the same. `more` is what the answer depends on besides."""
+    kept = None
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(file.read_bytes()) if file is not None else {}
-        return found if isinstance(found, dict) else {}
-    return {}
-
-
-def _remember(file: Path | None, facts: Mapping[str, Any]) -> None:
-    """Keep it; without a word when that cannot be done."""
-    if file is not None:
+        real = Path(path).resolve(strict=True)
+        # A thin binary: libraries hold the flags.
+        beside = (found for folder in (real.parent, real.parent.parent / "lib") for found in folder.glob("lib[lg]*"))
+        rows = [f"{file}:{(stat := file.stat()).st_mtime_ns}:{stat.st_size}" for file in (real, *sorted(beside))]
+        digest = hashlib.sha256("|".join([*rows, *more]).encode("utf-8", "surrogateescape")).hexdigest()
+        kept = cache_dir(env) / "engines" / f"{digest[:32]}.json"
+        known = json.loads(kept.read_bytes())
+        if isinstance(known, dict) and known:
+            return known
+    answer = question()
+    if kept is not None:
         with contextlib.suppress(OSError):
-            files.make_directories(file.parent)
-            files.replace(file, json.dumps(facts).encode())
+            files.make_directories(kept.parent)
+            files.replace(kept, json.dumps(answer).encode())
+    return answer
 
 
 # For which accelerators an engine was built, read from its files: nothing is started. llama.cpp keeps each accelerator
@@ -277,7 +245,7 @@ class Build(Struct, frozen=True):
 
 
 def build_of(engine: Engine) -> Build:
-    """What the files of `engine` tell of its accelerators."""
+    """What the files of `engine` show of its accelerators."""
     backends: dict[str, Path] = {}
     if engine.kind == PACKAGE:
         spec = importlib.util.find_spec(PACKAGE)
@@ -285,9 +253,8 @@ def build_of(engine: Engine) -> Build:
         searched = sorted((*folder.glob("*.so"), *folder.parent.glob(f"{PACKAGE}.libs/*.so*")))
     else:
         path = Path(engine.path).resolve()
-        folders = [path.parent, path.parent.parent / "lib", path.parent.parent / "lib64"]
-        named = [value.split(":") for key, value in engine.loader if key == "LD_LIBRARY_PATH"]
-        folders += [Path(part) for parts in named for part in parts if part]
+        named = [part for key, value in engine.loader if key == "LD_LIBRARY_PATH" for part in value.split(":") if part]
+        folders = [path.parent, *(path.parent.parent / name for name in ("lib", "lib64")), *map(Path, named)]
         libraries = [file for folder in folders for file in sorted(folder.glob("libggml*"))]
         for file in libraries:
             # `cuda` of `libggml-cuda.so.0`, `cpu` of `libggml-cpu-haswell.so`.

@@ -97,7 +97,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
         if self.settings.rollback_mode is not None:
             own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
         if self.engine.kind == PACKAGE:
-            return {**kept, **own, **embedded.environment(self.settings, self.engine.can)}
+            return {**kept, **own, **embedded.environment(self.settings)}
         return {**kept, **own, **binary.environment(self.settings)}
 
     @property
@@ -111,7 +111,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
-            return tuple(assignment.text for assignment in embedded.fit(self.settings, self.engine.can).assignments)
+            return tuple(assignment.text for assignment in embedded.fit(self.settings).assignments)
         return tuple(binary.arguments(self.settings, self.engine.can))
 
     @property

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import select
-import stat
 from collections import deque
 from pathlib import Path
 
@@ -97,9 +96,6 @@ class Echo:
             del self.pending[:written]
 
 
-_MODE = 0o600
-
-
 class LogFile:
     """Appends bytes to `path`, mode 0600.
 
@@ -115,14 +111,12 @@ class LogFile:
         self.lost = 0
         """Bytes that could not be written."""
         self._size = 0
-        self._regular = True
         self._fd: int | None = None
         try:
-            self._begin()
+            self._open()
         except OSError as error:
-            if error.errno in NO_SPACE:
-                return
-            raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
+            if error.errno not in NO_SPACE:
+                raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
 
     def bound(self, max_mib: int) -> None:
         """Let the file grow to `max_mib` from now on; 0: without end."""
@@ -130,51 +124,33 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""
-        if self._fd is None:
+        if self._fd is None or (self.limit and self._size and self._size + len(data) > self.limit):
             with contextlib.suppress(OSError):
-                self._begin()
-        if self._fd is None:
-            self.lost += len(data)
-            return
-        if self._regular and self.limit and self._size + len(data) > self.limit and self._size:
-            self._rotate()
-        view = memoryview(data)
+                self._open()
         try:
-            while view:
-                written = os.write(self._fd, view)
+            while data and self._fd is not None:
+                written = os.write(self._fd, data)
                 self._size += written
-                view = view[written:]
+                data = data[written:]
         except OSError:
-            self.lost += len(view)
+            pass
+        self.lost += len(data)
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
         if self._fd is not None:
             os.close(self._fd)
+            self._fd = None
 
-    def _begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._fd = self._open()
-
-    def _open(self) -> int:
-        try:
-            found = self.path.stat()
-        except FileNotFoundError:
-            found = None
-        self._regular = found is None or stat.S_ISREG(found.st_mode)
-        if self._regular and found is not None and found.st_size:
-            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+    def _open(self) -> None:
+        """Begin a new file, and put the one before aside."""
         self._size = 0
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
-        if self._regular:
-            os.fchmod(descriptor, _MODE)
-        return descriptor
-
-    def _rotate(self) -> None:
-        try:
-            fresh = self._open()
-        except OSError:
-            self._size = 0
-            return
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        regular = not self.path.exists() or self.path.is_file()
+        if regular and self.path.exists() and self.path.stat().st_size:
+            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+        fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close()
         self._fd = fresh
+        if regular:
+            os.fchmod(fresh, 0o600)

@@ -20,7 +20,7 @@ from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, ch
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
-from specdash.core.errors import InputError, Problem, ProblemKind, SpecdashError
+from specdash.core.errors import InputError, ProblemKind, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import SpecType, spec_type
 from specdash.core.structs import Masked
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from specdash.core.records import ProxyRecord, RunRecord
     from specdash.llama.memory import SlotLayout
 
-_PLACEHOLDER = "model.gguf"
 _RULE_OF = {ProblemKind.REMOVED: "removed-key"}
 
 
@@ -104,8 +103,6 @@ class Plan(Masked, Struct, frozen=True):
     """The GPUs that the settings use, in the engine's order."""
     own: frozenset[int] = frozenset()
     """The processes of this service now."""
-    dropped: frozenset[str] = frozenset()
-    """Keys that were left out because their value is an error: nothing is measured against it then."""
     problems: tuple[Finding, ...] = ()
     """What was found while the plan was made; with an error among them nothing can be started."""
     failure: SpecdashError | None = None
@@ -118,9 +115,7 @@ class Plan(Masked, Struct, frozen=True):
 
         out = [*self.problems, *(row for rule in values.ALWAYS for row in rule(self.values, self.circumstances))]
         if not self.unread:
-            # In place of a value that was left out stands its default, whose size says nothing.
-            sizes = () if self.dropped else values.RULES
-            out += [row for rule in (*sizes, *models.RULES, *machine.RULES) for row in rule(self)]
+            out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
             out += proxy.pair(self.settings, other, self.circumstances) if other is not None else ()
         return in_order(out, {**(self.circumstances.other or {}), **self.values})
@@ -179,136 +174,94 @@ def judge(role: Role, values: Mapping[str, str], circumstances: Circumstances) -
 
 
 def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -> BackendSettings | None:
-    """The settings that `values` give, without what cannot be meant; None where nothing can be read."""
-    return _Reader(values, circumstances).settings()
+    """The settings that `values` give; None where something in them cannot be meant."""
+    return _read(values, circumstances)[0]
 
 
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
     from specdash.backend.rules.machine import room
 
-    reader = _Reader(values, circumstances)
-    settings = reader.settings()
+    settings, problems = _read(values, circumstances)
     if settings is None:
-        found = Plan(values, circumstances, BackendSettings(parameters={}), unread=True)
-        return replace(found, dropped=frozenset(reader.dropped), problems=tuple(reader.problems))
-    engine, failure = reader.engine(settings)
-    model, draft, _ = (reader.gguf(settings, name) for name in ("model", "spec-draft-model", "mmproj"))
-    gpus, own = reader.gpus(settings, engine), circumstances.own()
-    found = Plan(
-        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=own,
-        dropped=frozenset(reader.dropped),
+        nothing = BackendSettings(parameters={})
+        return Plan(values, circumstances, nothing, unread=True, problems=tuple(problems))
+    engine: Engine | None = None
+    failure: SpecdashError | None = None
+    try:
+        engine = find_engine(settings, circumstances.base) if circumstances.probe_engine else None
+    except (SpecdashError, ValueError, OSError) as raised:
+        failure = raised if isinstance(raised, SpecdashError) else InputError(str(raised))
+        problems.append(error("engine", failure.problem.what, failure.problem.key, failure.problem.fix))
+    facts: dict[str, GgufFacts] = {}
+    for name in ("model", "spec-draft-model", "mmproj"):
+        path = settings.text(name)
+        if path is None:
+            continue
+        key = settings.parameters[name].source
+        try:
+            found = cached_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
+        except GgufError as raised:
+            fix = raised.problem.fix or f"correct the path in {key}"
+            problems.append(error("file", f"{key}: {raised.path}: {raised.problem.what}", key, fix))
+            continue
+        if (other := refusal_of(found, name)) is None:
+            facts[name] = found
+        else:
+            problems.append(error("file-kind", f"{key}={path}: {other.what}", key, other.fix))
+    model, draft = facts.get("model"), facts.get("spec-draft-model")
+    # The engine itself is asked only where something hangs on it.
+    gpus = _gpus(settings, engine, circumstances, ask=bool(settings.decisions) or auto.wanted(settings))
+    made = Plan(
+        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=circumstances.own(),
+        failure=failure,
     )  # fmt: skip
     if auto.wanted(settings):
         # Where no context fits, and where the model's file has a finding of its own, the engine would choose it.
         chosen = auto.without(settings)
         try:
             if model is not None or settings.model is None:
-                chosen = auto.fitted(settings, model, draft, room(found))
+                chosen = auto.fitted(settings, model, draft, room(made))
         except InputError as raised:
             problem = raised.problem
-            reader.problems.append(error("context", problem.what, found.source("ctx-size"), problem.fix))
-        found = replace(found, settings=chosen)
-    return replace(found, failure=failure, problems=tuple(reader.problems))
+            problems.append(error("context", problem.what, made.source("ctx-size"), problem.fix))
+        made = replace(made, settings=chosen)
+    return replace(made, problems=tuple(problems))
 
 
-class _Reader:
-    """Reads the values one part after the other, and goes on where one of them cannot be meant."""
+def _gpus(settings: BackendSettings, engine: Engine | None, around: Circumstances, *, ask: bool) -> tuple[UsedGpu, ...]:
+    return used_gpus(settings, engine, around.base, around.gpus, around.cuda, ask=ask)
 
-    def __init__(self, values: Mapping[str, str], circumstances: Circumstances) -> None:
-        base = circumstances.base
-        self.values, self.circumstances = values, circumstances
-        self.env = {key: text for key, text in values.items() if text != ""}
-        self.env |= {key: base[key] for key in MACHINE_KEYS if key not in self.env and base.get(key)}
-        self.dropped: set[str] = set()
-        self.problems: list[Finding] = []
 
-    def settings(self) -> BackendSettings | None:
-        """The settings without what is in their way; None where a problem is of no key that could be left out."""
-        for key in [key for key in self.env if key in BY_KEY]:
-            parameter = BY_KEY[key]
-            try:
-                parameter.parse(self.env[key], key)
-            except InputError as problem:
-                what = problem.problem
-                fix = what.fix or f"allowed: {parameter.allowed}"
-                self.problems.append(error("value", what.what, key, fix))
-                self.dropped.add(key)
-                del self.env[key]
-        seen: list[str | None] = []
-        while True:
-            try:
-                settings = auto.read_settings(self.env, self._on_gpu)
-                break
-            except InputError as raised:
-                if not self._left_out(raised.problem, seen):
-                    return None
-        self.problems += [
-            warning(_RULE_OF.get(remark.kind, "settings"), remark.what, remark.key, remark.fix)
-            for remark in settings.remarks
-        ]
-        return settings
-
-    def _left_out(self, problem: Problem, seen: list[str | None]) -> bool:
-        """Whether the settings can be read without the key of this problem."""
-        if not problem.follows & self.dropped:
-            rule = _RULE_OF.get(problem.kind, "settings")
-            self.problems.append(error(rule, problem.what, problem.key, problem.fix or "correct the value"))
-        key = problem.key
-        if key is None or key in seen:
-            return False
-        seen.append(key)
-        self.dropped.add(key)
-        if key == "LLAMA_MODEL" and key not in self.env:
-            self.env[key] = _PLACEHOLDER
-            return True
-        return self.env.pop(key, None) is not None
-
-    def _on_gpu(self, settings: BackendSettings) -> bool:
-        """Whether the model itself would run on a GPU."""
-        if settings.value("gpu-layers") == 0:
-            return False
+def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
+    """The settings and what is to be known about them; None, and the reasons, where something cannot be meant."""
+    env = {key: text for key, text in values.items() if text != ""}
+    env |= {key: around.base[key] for key in MACHINE_KEYS if key not in env and around.base.get(key)}
+    problems: list[Finding] = []
+    for key in [key for key in env if key in BY_KEY]:
         try:
-            found = find_engine(settings, self.circumstances.base) if self.circumstances.probe_engine else None
-            return bool(self.gpus(settings, found, ask=True))
+            BY_KEY[key].parse(env[key], key)
+        except InputError as raised:
+            fix = raised.problem.fix or f"allowed: {BY_KEY[key].allowed}"
+            problems.append(error("value", raised.problem.what, key, fix))
+    if problems:
+        return None, problems
+
+    def on_gpu(settings: BackendSettings) -> bool:
+        """Whether the model itself would run on a GPU."""
+        try:
+            engine = find_engine(settings, around.base) if around.probe_engine else None
+            return settings.value("gpu-layers") != 0 and bool(_gpus(settings, engine, around, ask=True))
         except (SpecdashError, ValueError, OSError):
             return False
 
-    def gpus(self, settings: BackendSettings, engine: Engine | None, *, ask: bool = False) -> tuple[UsedGpu, ...]:
-        """The GPUs that the settings use; the engine itself is asked only where something hangs on it."""
-        around = self.circumstances
-        ask = ask or bool(settings.decisions) or auto.wanted(settings)
-        return used_gpus(settings, engine, around.base, around.gpus, around.cuda, ask=ask)
-
-    def engine(self, settings: BackendSettings) -> tuple[Engine | None, SpecdashError | None]:
-        """The engine, and what it can do; or why there is none."""
-        if not self.circumstances.probe_engine:
-            return None, None
-        base = self.circumstances.base
-        try:
-            return find_engine(settings, base), None
-        except (SpecdashError, ValueError, OSError) as raised:
-            failure = raised if isinstance(raised, SpecdashError) else InputError(str(raised))
-            problem = failure.problem
-            self.problems.append(error("engine", problem.what, problem.key, problem.fix))
-            return None, failure
-
-    def gguf(self, settings: BackendSettings, name: str) -> GgufFacts | None:
-        """The facts of a model file of the settings."""
-        path, assigned = settings.text(name), settings.parameters.get(name)
-        if path is None or assigned is None:
-            return None
-        key = BY_NAME[name].key if assigned.source == DEFAULT else assigned.source
-        if key in self.dropped:
-            return None
-        try:
-            facts = cached_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
-        except GgufError as problem:
-            fix = problem.problem.fix or f"correct the path in {key}"
-            self.problems.append(error("file", f"{key}: {problem.path}: {problem.problem.what}", key, fix))
-            return None
-        refused = refusal_of(facts, name)
-        if refused is None:
-            return facts
-        self.problems.append(error("file-kind", f"{key}={path}: {refused.what}", key, refused.fix))
-        return None
+    try:
+        settings = auto.read_settings(env, on_gpu)
+    except InputError as raised:
+        problem = raised.problem
+        rule = _RULE_OF.get(problem.kind, "settings")
+        return None, [error(rule, problem.what, problem.key, problem.fix or "correct the value")]
+    return settings, [
+        warning(_RULE_OF.get(remark.kind, "settings"), remark.what, remark.key, remark.fix)
+        for remark in settings.remarks
+    ]

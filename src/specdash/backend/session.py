@@ -46,7 +46,6 @@ from specdash.system.files import file_digest, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.repair import Repaired
@@ -62,8 +61,6 @@ _PLAN_POLL_S = 0.02
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
 _RECORD_AGAIN_S = 2.0
-_DYING_S = 0.5
-"""An engine that broke off its first completion may be about to end, which says more."""
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 
 
@@ -99,26 +96,23 @@ class BackendSession:
         self.serves = False
         """Whether the engine listens."""
         self.record: Path | None = None
-        self.unrecorded: StartCheck | None = None
-        """What could not be written into the run record; tried again at `record_due`."""
-        self.record_due = 0.0
+        self.unrecorded_at: float | None = None
+        """When the run record is tried again that could not be written."""
         self.known_faults: set[str] = set()
         """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
-        self.verdict: str | None = None
-        """What it found, to be shown at `verdict_at`."""
-        self.verdict_at = 0.0
-        self.shown: str | None = None
-        """The last verdict: another one may differ in the tasks it names alone."""
+        self.verdict = ""
+        """What it found, until it is shown."""
         self.first_signal: int | None = None
         self.signals_sent = 0
         self.deadline: float | None = None
+        self.reload_wanted = False
+        """SIGUSR1 came, and nothing was done about it yet."""
         self.planning: tuple[str | None, Future[LaunchPlan]] | None = None
         """Digest of the env file, and the plan of it in the making."""
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
-        self.asked_again = False
         self.fallback: LaunchPlan | None = None
         """The last good plan, until the engine of a reload has answered."""
         self.unproven = True
@@ -128,7 +122,6 @@ class BackendSession:
         self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
         """What a change asks for: a swap, or None for `quiet`."""
         self._swap: _Swap | None = None
-        self._cut_watch = False
         self._ended = threading.Event()
         self.engine = RunningChild(child.pid, plan, time.monotonic(), self.tail)
         """The engine that runs, or the last one that did."""
@@ -179,13 +172,14 @@ class BackendSession:
 
     def run(self) -> int:
         """Serve until the engine ends without a successor; the exit code. Raises `SpecdashError` when it failed."""
-        wake, waker = os.pipe()
-        os.set_blocking(waker, False)
+        wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
         os.set_blocking(wake, False)
-        before = {number: signal.signal(number, self._note) for number in (*_STOP_SIGNALS, SWAP_SIGNAL)}
-        old_waker = signal.set_wakeup_fd(waker)
-        self._waker = waker
-        code = 0
+        before = {
+            number: signal.signal(number, lambda given, _: self.received.append(given))
+            for number in (*_STOP_SIGNALS, SWAP_SIGNAL)
+        }
+        old_waker = signal.set_wakeup_fd(self._waker)
         try:
             self._loop(wake)
             while self._successor(wake):
@@ -197,94 +191,27 @@ class BackendSession:
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(wake)
-            os.close(waker)
-        return self._result(code)
+            os.close(self._waker)
+        if self.first_signal is not None:
+            return ExitCode.INTERRUPTED if self.first_signal == signal.SIGINT else ExitCode.OK
+        if code == 0:
+            return ExitCode.OK
+        if any(_COULD_NOT_BIND in line for line in self.tail.lines):
+            raise PortInUseError(f"port {self.plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
+        # Only now: its tables take time that a start does not have.
+        from specdash.llama.start_failures import explain
+
+        words = "; ".join(self.tail.errors()) or "it printed nothing"
+        cause = explain(self.tail.texts(), code)
+        if cause is not None and cause.id != MOST_GENERAL:
+            words = f"{words}; cause: {cause.because}; {cause.fix}"
+        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {words} (log: {self.plan.log})")
 
     def close(self) -> None:
         """Close the log."""
         self.log.close()
 
-    def _successor(self, wake: int) -> bool:
-        """Start what takes the place of the engine that ended; False when nothing does."""
-        while self.next is None and self.changing and self.first_signal is None:
-            self._clear_away()
-            select.select([wake], [], [], _IDLE_S)
-            with contextlib.suppress(BlockingIOError):
-                os.read(wake, 512)
-            self._signals()
-            self._take_orders()
-        if self.next is None and self.unproven and self.first_signal is None:
-            how = describe_exit(self._clear_away())
-            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.tail.errors())}")
-            with contextlib.suppress(SpecdashError):
-                self.next = self._last_good(error)
-                self._take_log(self.next)
-                self.say_refused(self.next)
-        if self.next is None:
-            return False
-        try:
-            self._start_next(self.next)
-        except SpecdashError as error:
-            if (order := self._swap) is None:
-                raise
-            self._swap = self.next = None
-            order.started.set_exception(error)
-            return self._successor(wake)
-        return True
-
-    def _last_good(self, error: SpecdashError) -> LaunchPlan:
-        """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
-        good, self.fallback, self.unproven = self.fallback, None, False
-        if good is None:
-            data = last_good(self.plan.env_file, self.plan.env_digest)
-            if data is None:
-                raise error
-            good = self.replan(self.plan, data)
-        return refused(good, error)
-
-    def say_refused(self, plan: LaunchPlan) -> None:
-        """Say that the last good version of the env file runs, and why."""
-        self._say(
-            f"warning: {plan.env_file} as it was edited does not start: {plan.refused}; the last good settings run "
-            f"again (env {short(plan.env_digest)}), the file was left as it is"
-        )
-
-    def _take_orders(self) -> None:
-        """Do what a change has asked for, once no reload is under way."""
-        while self.next is None and self.planning is None:
-            try:
-                order = self._orders.get_nowait()
-            except queue.Empty:
-                return
-            if self.first_signal is not None:
-                continue
-            if order is None:
-                self._cut_watch = self._cut_watch or self.watch is not None
-                self._unwatch()
-                if not self.changing:
-                    self._change_ended()
-                continue
-            try:
-                self._take_log(order.plan)
-            except SpecdashError as error:
-                order.started.set_exception(error)
-                continue
-            self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
-            order.stopped_at = time.monotonic()
-            if self.engine.ended is None:
-                self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
-
-    def _change_ended(self) -> None:
-        cut, self._cut_watch = self._cut_watch, False
-        if cut and self.serves:
-            self.watch = watch_start(self.plan, self.tail)
-        if self.asked_again and self.planning is None:
-            self.asked_again = False
-            if file_digest(self.plan.env_file) != self.plan.env_digest:
-                self._swap_wanted()
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.received.append(number)
+    # One engine, from its start to its end.
 
     def _loop(self, wake: int) -> None:
         output = self.child.process.stdout
@@ -294,26 +221,57 @@ class BackendSession:
         os.set_blocking(pipe, False)
         watched = [pipe, wake, self.child.pidfd]
         while True:
+            seconds = _IDLE_S if self.serves or self.next is not None else _PROBE_S
+            if self.watch is not None or self.planning is not None:
+                seconds = min(seconds, _PLAN_POLL_S)
+            if self.deadline is not None:
+                seconds = min(seconds, max(0.0, self.deadline - time.monotonic()))
             slow = [self.echo.descriptor] if self.echo.pending and not self.echo.gone else []
-            readable = select.select(watched, slow, [], self._wait())[0]
+            readable = select.select(watched, slow, [], seconds)[0]
             if wake in readable:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake, 512)
+                _emptied(wake)
             if pipe in readable and not self._copy(pipe):
                 watched.remove(pipe)
             self.echo.drain()
             self._signals()
             if self.child.exited():
-                self._drain(pipe)
+                # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
+                until = time.monotonic() + _DRAIN_S
+                while time.monotonic() < until and select.select([pipe], [], [], 0)[0] and self._copy(pipe):
+                    pass
+                self.echo.drain()
                 self.engine.code = self.child.finish()
                 return
             self._take_orders()
-            self._plan_is_made()
+            self._reload()
             self._started()
             if self.log.lost:
                 self.fault(f"the log {self.log.path} cannot be written: output is lost")
 
+    def _copy(self, output: int) -> bool:
+        try:
+            data = os.read(output, CHUNK)
+        except BlockingIOError:
+            return True
+        if data:
+            self.log.write(data)
+            self.echo.feed(data)
+            self.tail.feed(data)
+        return bool(data)
+
+    def _say(self, text: str) -> None:
+        line = f"specdash: {text}\n".encode()
+        self.log.write(line)
+        self.echo.feed(line)
+
+    def fault(self, text: str) -> None:
+        """Say once what cannot be recorded."""
+        if text not in self.known_faults:
+            self.known_faults.add(text)
+            self.echo.feed(f"specdash: warning: {text}\n".encode())
+
     def _started(self) -> None:
+        """See that the engine listens, then what the look at its start shows."""
         if self.next is not None or self.first_signal is not None:
             return
         if not self.serves:
@@ -322,21 +280,23 @@ class BackendSession:
                 self._write_record(pending())
                 self.watch = watch_start(self.plan, self.tail)
             return
-        if self.unrecorded is not None and time.monotonic() >= self.record_due:
-            self._write_record(self.unrecorded)
+        if self.unrecorded_at is not None and time.monotonic() >= self.unrecorded_at:
+            self._write_record(self.engine.check or pending())
         while self.watch is not None and (check := self.watch.take()) is not None:
             if not check.pending and check.probe_tokens != 0:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
                 self._proven()
+            before = self.engine.check
             self._write_record(check)
-            if not check.pending and check.drafting is not Drafting.OFF and line(check) != self.shown:
-                self.verdict = self.shown = line(check)
-                self.verdict_at = time.monotonic() + (_DYING_S if check.probe_tokens == 0 else 0.0)
-        if self.verdict is not None and not self.tail.open and time.monotonic() >= self.verdict_at:
+            # Another verdict may differ in the tasks that it names alone.
+            known = before is not None and not before.pending and line(before) == line(check)
+            if not check.pending and check.drafting is not Drafting.OFF and not known:
+                self.verdict = line(check)
+        if self.verdict and not self.tail.open:
             # Between two lines of the engine's, which it may write in pieces.
             self._say(self.verdict)
-            self.verdict = None
-        if self.watch is not None and self.watch.done and self.verdict is None:
+            self.verdict = ""
+        if self.watch is not None and self.watch.done and not self.verdict:
             self.watch = None
             self.tail.starting = False
 
@@ -356,58 +316,19 @@ class BackendSession:
         self.engine.check = check
         try:
             self.record = write_run_record(self.plan, self.child.pid, check, self.control)
-            self.unrecorded = None
+            self.unrecorded_at = None
         except OSError as error:
             # The server serves all the same.
-            self.unrecorded, self.record_due = check, time.monotonic() + _RECORD_AGAIN_S
+            self.unrecorded_at = time.monotonic() + _RECORD_AGAIN_S
             why, _ = reason(run_records_dir() / "record", error)
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
-
-    def fault(self, text: str) -> None:
-        """Say once what cannot be recorded."""
-        if text not in self.known_faults:
-            self.known_faults.add(text)
-            self.echo.feed(f"specdash: warning: {text}\n".encode())
-
-    def _wait(self) -> float:
-        seconds = _IDLE_S if self.serves or self.next is not None else _PROBE_S
-        if self.watch is not None or self.planning is not None:
-            seconds = min(seconds, _PLAN_POLL_S)
-        if self.deadline is not None:
-            seconds = min(seconds, max(0.0, self.deadline - time.monotonic()))
-        return seconds
-
-    def _copy(self, output: int) -> bool:
-        try:
-            data = os.read(output, CHUNK)
-        except BlockingIOError:
-            return True
-        if not data:
-            return False
-        self.log.write(data)
-        self.echo.feed(data)
-        self.tail.feed(data)
-        return True
-
-    def _drain(self, output: int) -> None:
-        """What the child wrote before it ended; a grandchild that holds the pipe is not waited for."""
-        deadline = time.monotonic() + _DRAIN_S
-        while time.monotonic() < deadline and select.select([output], [], [], 0)[0]:
-            if not self._copy(output):
-                break
-        self.echo.drain()
-
-    def _say(self, text: str) -> None:
-        line = f"specdash: {text}\n".encode()
-        self.log.write(line)
-        self.echo.feed(line)
 
     def _signals(self) -> None:
         """Do what signals ask; then escalate: a second SIGTERM after the grace, and SIGKILL after that."""
         while self.received:
             number = self.received.pop(0)
             if number == SWAP_SIGNAL:
-                self._swap_wanted()
+                self.reload_wanted = True
                 continue
             self.first_signal = self.first_signal or number
             self.next = self.planning = None
@@ -426,37 +347,68 @@ class BackendSession:
         self.signals_sent += 1
         self.deadline = time.monotonic() + (grace if self.signals_sent == 1 else SECOND_SIGNAL_WAIT_S)
 
-    def _swap_wanted(self) -> None:
-        if self.first_signal is not None:
-            return
-        if self.planning is not None or self.next is not None or self.changing:
-            self.asked_again = True
-        elif self.serves or file_digest(self.plan.env_file) != self.plan.env_digest:
-            self._begin_to_plan()
+    def _unwatch(self) -> None:
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch, self.verdict = None, ""
 
-    def _begin_to_plan(self) -> None:
-        """Plan the env file in a thread that is not waited for at the end."""
-        made: Future[LaunchPlan] = Future()
+    # What takes the place of the engine that runs.
 
-        def work() -> None:
+    def _take_orders(self) -> None:
+        """Do what a change has asked for, once no reload is under way."""
+        while self.next is None and self.planning is None:
             try:
-                made.set_result(self.replan(self.plan, None))
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            if self.first_signal is not None:
+                continue
+            if order is None:
+                check = self.engine.check
+                if self.changing:
+                    self._unwatch()
+                elif self.serves and self.watch is None and check is not None and check.pending:
+                    self.watch = watch_start(self.plan, self.tail)
+                continue
+            try:
+                self._take_log(order.plan)
             except SpecdashError as error:
-                made.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
-                made.set_exception(SpecdashError(f"unexpected {type(error).__name__}: {error}"))
+                order.started.set_exception(error)
+                continue
+            self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
+            order.stopped_at = time.monotonic()
+            if self.engine.ended is None:
+                self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
 
-        self.planning = file_digest(self.plan.env_file), made
-        threading.Thread(target=work, name="swap-plan", daemon=True).start()
+    def _reload(self) -> None:
+        """Plan the env file in a thread that is not waited for at the end, and swap when the plan is made."""
+        if self.planning is None:
+            wanted = self.reload_wanted and self.next is None and not self.changing and self.first_signal is None
+            self.reload_wanted = self.reload_wanted and not wanted
+            digest = file_digest(self.plan.env_file) if wanted else None
+            if wanted and (self.serves or digest != self.plan.env_digest):
+                made: Future[LaunchPlan] = Future()
 
-    def _plan_is_made(self) -> None:
-        if self.planning is None or not self.planning[1].done():
+                def work() -> None:
+                    try:
+                        made.set_result(self.replan(self.plan, None))
+                    except SpecdashError as error:
+                        made.set_exception(error)
+                    except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
+                        made.set_exception(SpecdashError(f"unexpected {type(error).__name__}: {error}"))
+
+                self.planning = digest, made
+                threading.Thread(target=work, name="swap-plan", daemon=True).start()
             return
-        (digest, made), self.planning = self.planning, None
+        digest, made = self.planning
+        if not made.done():
+            return
+        self.planning = None
         digest = made.result().env_digest if made.exception() is None else digest
-        again, self.asked_again = self.asked_again, False
+        again, self.reload_wanted = self.reload_wanted, False
         if again and file_digest(self.plan.env_file) != digest:
-            self._begin_to_plan()
+            self.reload_wanted = True
+            self._reload()
             return
         try:
             plan = made.result()
@@ -483,52 +435,72 @@ class BackendSession:
         self.log.close()
         self.log = fresh
 
-    def _start_next(self, plan: LaunchPlan) -> None:
+    def _successor(self, wake: int) -> bool:
+        """Start what takes the place of the engine that ended; False when nothing does."""
+        while self.next is None and self.changing and self.first_signal is None:
+            self._clear_away()
+            select.select([wake], [], [], _IDLE_S)
+            _emptied(wake)
+            self._signals()
+            self._take_orders()
+        if self.next is None and self.unproven and self.first_signal is None:
+            how = describe_exit(self._clear_away())
+            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.tail.errors())}")
+            with contextlib.suppress(SpecdashError):
+                self.next = self._last_good(error)
+                self._take_log(self.next)
+                self.say_refused(self.next)
+        plan = self.next
+        if plan is None:
+            return False
         self._clear_away()
         self._say(f"engine swapped: {difference(self.plan, plan)}")
-        self.child = Child.start(plan.argv, plan.environment())
+        order, self._swap = self._swap, None
+        try:
+            self.child = Child.start(plan.argv, plan.environment())
+        except SpecdashError as error:
+            if order is None:
+                raise
+            self.next = None
+            order.started.set_exception(error)
+            return self._successor(wake)
         self.plan, self.next = plan, None
         self.tail = Tail()
         self.engine = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
         self.signals_sent, self.deadline = 0, None
-        self._cut_watch = False
-        if self._swap is not None:
-            self._swap.started.set_result(self.engine)
-            self._swap = None
-        if self.asked_again and not self.changing:
-            self.asked_again = False
-            self._swap_wanted()
+        if order is not None:
+            order.started.set_result(self.engine)
+        return True
 
-    def _unwatch(self) -> None:
-        if self.watch is not None:
-            self.watch.cancel()
-            self.watch = self.verdict = self.shown = None
+    def _last_good(self, error: SpecdashError) -> LaunchPlan:
+        """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
+        good, self.fallback, self.unproven = self.fallback, None, False
+        data = last_good(self.plan.env_file, self.plan.env_digest) if good is None else None
+        if good is None and data is None:
+            raise error
+        return refused(good or self.replan(self.plan, data), error)
+
+    def say_refused(self, plan: LaunchPlan) -> None:
+        """Say that the last good version of the env file runs, and why."""
+        self._say(
+            f"warning: {plan.env_file} as it was edited does not start: {plan.refused}; the last good settings run "
+            f"again (env {short(plan.env_digest)}), the file was left as it is"
+        )
 
     def _clear_away(self) -> int:
         self._unwatch()
         code = self.child.finish()
-        self.serves, self.unrecorded = False, None
+        self.serves, self.unrecorded_at = False, None
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
             end_run_record(self.record, describe_exit(code), crashed=crashed)
             self.record = None
         return code
 
-    def _result(self, code: int) -> int:
-        if self.first_signal is not None:
-            return ExitCode.INTERRUPTED if self.first_signal == signal.SIGINT else ExitCode.OK
-        if code == 0:
-            return ExitCode.OK
-        if any(_COULD_NOT_BIND in line for line in self.tail.lines):
-            raise PortInUseError(f"port {self.plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
-        # Only now: its tables take time that a start does not have.
-        from specdash.llama.start_failures import explain
 
-        words = "; ".join(self.tail.errors()) or "it printed nothing"
-        cause = explain(self.tail.texts(), code)
-        if cause is not None and cause.id != MOST_GENERAL:
-            words = f"{words}; cause: {cause.because}; {cause.fix}"
-        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {words} (log: {self.plan.log})")
+def _emptied(wake: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(wake, 512)
 
 
 class RunningChild:

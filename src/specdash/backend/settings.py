@@ -32,87 +32,65 @@ from specdash.core.structs import Masked
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
 SOURCE = "LLAMA_EXTRA_ARGS"
+_CHAIN = "llama_spec_type"
 
 
 def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
     """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
-    return f"{SOURCE} {_words(parameter, value)}" if source == SOURCE else f"{source}={_text(parameter, value)}"
+    text = "" if value is None else parameter.text(value)
+    if source != SOURCE:
+        return f"{source}={text}"
+    if parameter.kind is ValueKind.SWITCH:
+        return f"{SOURCE} {(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]}"
+    return f"{SOURCE} {parameter.flags[0]} {text}"
 
 
 def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that nobody overwrites all of LLAMA_EXTRA_ARGS."""
-    return f"{_words(parameter, value)} in {SOURCE}" if source == SOURCE else setting(source, parameter, value)
-
-
-def _words(parameter: Parameter, value: Scalar | None) -> str:
-    if parameter.kind is not ValueKind.SWITCH:
-        return f"{parameter.flags[0]} {_text(parameter, value)}"
-    return (parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]
-
-
-def _text(parameter: Parameter, value: Scalar | None) -> str:
-    return "" if value is None else parameter.text(value)
+    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that LLAMA_EXTRA_ARGS is not overwritten as a
+    whole."""
+    written = setting(source, parameter, value)
+    return f"{written.removeprefix(f'{SOURCE} ')} in {SOURCE}" if source == SOURCE else written
 
 
 class ExtraArgs(Struct, frozen=True):
-    """`known` maps a parameter's name to its text (the last one wins; chains of spec types are joined).
-
-    `rest` are the arguments no catalogue entry covers, with their values, in their order.
-    """
+    """`known` maps a parameter's name to its text; `rest` are the arguments that no catalogue entry covers, with their
+    values, in their order."""
 
     known: dict[str, str]
     rest: tuple[str, ...]
-    remarks: tuple[Problem, ...] = ()
-    """What one argument takes from another, without secrets."""
 
 
-def parse(text: str) -> ExtraArgs:  # noqa: C901 - one branch for each kind of word
+def parse(text: str) -> ExtraArgs:
     """Parse the value of `LLAMA_EXTRA_ARGS`. Raises `InputError` for bad quoting, removed flags and missing values."""
     try:
-        words = shlex.split(text)
+        words = shlex.split(text)[::-1]
     except ValueError:
         what = "a backslash ends it" if text.endswith("\\") else "a quote is not closed"
         raise InputError(f"{SOURCE}: {what}", "close the quote", key=SOURCE) from None
-    known: dict[str, tuple[str, str]] = {}
+    known: dict[str, str] = {}
     rest: list[str] = []
-    remarks: list[Problem] = []
-
-    def take(parameter: Parameter, text: str, word: str) -> None:
-        """As llama.cpp does: the last one wins, but spec types add up."""
-        before = known.get(parameter.name)
-        if before is not None and parameter.name == "llama_spec_type":
-            text = f"{before[0]},{text}"
-            what = f"{SOURCE} names spec types twice: llama.cpp would chain them, and so the chain is {text}"
-            remarks.append(Problem(what, key=SOURCE))
-        elif before is not None and before[0] != text:
-            bare = parameter.secret or parameter.kind is ValueKind.SWITCH
-            old, new = (given if bare else f"{given} {value}" for value, given in (before, (text, word)))
-            remarks.append(Problem(f"{SOURCE}: {old} is ignored: {new} after it wins", key=SOURCE))
-        known[parameter.name] = (text, word)
-
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
+    while words:
+        word = words.pop()
         flag = canonical(word)
         name, equals, value = word.partition("=")
         if flag in REMOVED_FLAGS:
             raise InputError(f"{SOURCE}: llama.cpp removed {word}", f"use {REMOVED_FLAGS[flag]}", key=SOURCE)
         if equals and canonical(name) in BY_FLAG:
             raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{name} {value}'", key=SOURCE)
-        if flag in SHORTHANDS:
-            for name, value in SHORTHANDS[flag].items():
-                take(BY_NAME[name], value, word)
-        elif flag not in BY_FLAG:
+        if flag not in BY_FLAG and flag not in SHORTHANDS:
             rest.append(word)
-        elif BY_FLAG[flag][0].kind is ValueKind.SWITCH:
-            take(BY_FLAG[flag][0], "1" if BY_FLAG[flag][1] else "0", word)
-        elif at == len(words):
-            raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
-        else:
-            take(BY_FLAG[flag][0], words[at], word)
-            at += 1
-    return ExtraArgs({name: text for name, (text, _) in known.items()}, tuple(rest), tuple(remarks))
+            continue
+        given = dict(SHORTHANDS.get(flag, {}))
+        if flag in BY_FLAG:
+            parameter, on = BY_FLAG[flag]
+            if parameter.kind is not ValueKind.SWITCH and not words:
+                raise InputError(f"{SOURCE}: {word} needs a value", key=SOURCE)
+            given[parameter.name] = ("1" if on else "0") if parameter.kind is ValueKind.SWITCH else words.pop()
+        # As llama.cpp does: the last one wins, but spec types add up.
+        if _CHAIN in given and _CHAIN in known:
+            given[_CHAIN] = f"{known[_CHAIN]},{given[_CHAIN]}"
+        known |= given
+    return ExtraArgs(known, tuple(rest))
 
 
 def canonical(word: str) -> str:
@@ -146,7 +124,6 @@ ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
-_CHAIN_KEYS = frozenset((*BY_KEY["LLAMA_SPEC_TYPE"].keys, SOURCE))
 _DEVICE_SAMPLING = "spec-draft-backend-sampling"
 
 DraftDetector = Callable[[str], SpecType | None]
@@ -303,7 +280,7 @@ class _SettingsReader:
         self.decisions: list[Decision] = []
         self.undecided = False
         self.extra = parse(self.env.get(SOURCE, ""))
-        self.remarks: list[Problem] = list(self.extra.remarks)
+        self.remarks: list[Problem] = []
         self.assigned: dict[str, ParameterValue] = {}
         self.secrets: dict[str, str] = {}
 
@@ -325,8 +302,19 @@ class _SettingsReader:
         types, spec_source = self._speculation()
         self._draft_knobs(types)
         self._check_lengths(types)
-        self._keep_slots_apart(types)
-        self._remarks_about_values()
+        mixing = [kind.name for kind in types if kind.mixes_slots]
+        if mixing and self._held("parallel").value != 1 and self._held(_DEVICE_SAMPLING).source == DEFAULT:
+            note = f", off for {mixing[0]} with several slots"
+            self.assigned[_DEVICE_SAMPLING] = ParameterValue(value=False, source=DEFAULT, note=note)
+        for name in ("metrics", "slots"):
+            held = self.assigned[name]
+            if held.value is False:
+                self._remark(f"{held.source} turns /{name} off: specdash cannot show what it reads there", held.source)
+        mode = self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE")
+        if mode is not None:
+            named, stock = f"LLAMA_HYBRID_ROLLBACK_MODE={mode}", "stock llama.cpp chooses by itself"
+            what = f"{named} is handed to the engine, but only patched builds read it; {stock}"
+            self._remark(what, "LLAMA_HYBRID_ROLLBACK_MODE")
         native, environment = self._others()
         return BackendSettings(
             parameters={p.name: self.assigned[p.name] for p in ENGINE if p.name in self.assigned},
@@ -340,7 +328,7 @@ class _SettingsReader:
             start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
             start_baseline=str(self._ours("LLAMA_START_BASELINE")) != "0",
             trace=str(self._ours("LLAMA_TRACE")),
-            rollback_mode=self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE"),
+            rollback_mode=mode,
             secrets=self.secrets,
             extra_args=tuple(self.extra.rest),
             native=native,
@@ -390,134 +378,92 @@ class _SettingsReader:
         return None if value is None else str(value)
 
     def _speculation(self) -> tuple[tuple[SpecType, ...], str]:
+        """The spec types, and where they come from; draft models that they do not read are left out."""
         from specdash.backend.engines import listed_names
 
         found = self._lookup(BY_KEY["LLAMA_SPEC_TYPE"])
         drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
+        if found is None and not drafts:
+            return (), DEFAULT
         if found is None:
-            return self._detected(drafts)
-        if is_auto(found[0]):
-            return self._chosen(found[1]), found[1]
-        # The engine is asked only about a type that is not in the catalogue.
-        types = parse_chain(*found, lambda name: name in listed_names(self.env))
-        if not any(t.reads_draft_model or spec_type(t.name) is None for t in types):
-            self._drop_drafts(f"{found[1]}={found[0]} drafts without a model")
-        self._check_drafts(types, *found)
-        return types, found[1]
-
-    def _chosen(self, source: str) -> tuple[SpecType, ...]:
-        if self.choice is None:
+            draft, here = drafts[0], "spec-draft-model" in self.assigned and len(drafts) == 1
+            detected = self.detect(str(draft.value)) if self.detect is not None and here else None
+            if detected is not None:
+                return (detected,), f"detected from {draft.source}"
+            fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
+            would = "the server would load the draft model and not speculate"
+            what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
+            raise InputError(what, fix, key=draft.source)
+        text, source = found
+        choice = self.choice
+        if is_auto(text) and choice is None:
             self.undecided = True
-            return ()
-        types = parse_chain(",".join(self.choice.types) or NO_SPECULATION, source)
-        if not self.choice.uses_draft:
-            self._drop_drafts(f"{source}=auto does without: {self.choice.because}")
-        self.decisions.append(Decision("spec-type", ",".join(self.choice.types) or NO_SPECULATION, self.choice.because))
-        return types
-
-    def _drop_drafts(self, why: str) -> None:
-        for name in DRAFT_SOURCES:
-            draft = self.assigned.pop(name, None)
-            if draft is not None:
-                self._remark(f"{draft.source} is not loaded: {why}; it would only take memory", draft.source)
-
-    def _check_drafts(self, types: tuple[SpecType, ...], text: str, source: str) -> None:
-        drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
+            return (), source
+        if is_auto(text) and choice is not None:
+            text = ",".join(choice.types) or NO_SPECULATION
+            types = parse_chain(text, source)
+            self.decisions.append(Decision("spec-type", text, choice.because))
+            unread = "" if choice.uses_draft else f"{source}=auto does without: {choice.because}"
+        else:
+            # The engine is asked only about a type that is not in the catalogue.
+            types = parse_chain(text, source, lambda name: name in listed_names(self.env))
+            reads = any(kind.reads_draft_model or spec_type(kind.name) is None for kind in types)
+            unread = "" if reads else f"{source}={text} drafts without a model"
+        for name in DRAFT_SOURCES if unread else ():
+            left_out = self.assigned.pop(name, None)
+            if left_out is not None:
+                what = f"{left_out.source} is not loaded: {unread}; it would only take memory"
+                self._remark(what, left_out.source)
+        drafts = [] if unread else drafts
         if len(drafts) > 1:
             named = " and ".join(f"{draft.source}={draft.value}" for draft in drafts)
             key, *also = (draft.source for draft in drafts)
             raise InputError(Problem(f"{named} both name a draft model", "remove one", key, also=tuple(also)))
-        has_draft = bool(drafts)
-        for kind in types:
-            if kind.needs_draft_model and not has_draft:
-                what = f"{source}={text}: {kind.name} needs a draft model"
-                raise InputError(what, "set LLAMA_DRAFT_MODEL", key=source)
-        users = [t.name for t in types if t.reads_draft_model]
-        if len(users) > 1:
+        lacking = next((kind.name for kind in types if kind.needs_draft_model and not drafts), None)
+        if lacking is not None:
+            raise InputError(f"{source}={text}: {lacking} needs a draft model", "set LLAMA_DRAFT_MODEL", key=source)
+        users = [kind.name for kind in types if kind.reads_draft_model]
+        if len(users) > 1 and not is_auto(found[0]):
             # llama.cpp b11549, every such pair tried: no start, an abort, or HTTP 500 for every request.
             fate = "the server does not start, aborts, or fails every request"
             what = f"{source}={text}: {' and '.join(users)} share one draft model, and {fate}"
             raise InputError(what, "use one of them (n-gram types go with any)", key=source)
-
-    def _detected(self, drafts: list[ParameterValue]) -> tuple[tuple[SpecType, ...], str]:
-        if not drafts:
-            return (), DEFAULT
-        draft = drafts[0]
-        here = "spec-draft-model" in self.assigned and len(drafts) == 1
-        detected = self.detect(str(draft.value)) if self.detect is not None and here else None
-        if detected is None:
-            fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
-            would = "the server would load the draft model and not speculate"
-            what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
-            raise InputError(Problem(what, fix, draft.source, follows=_CHAIN_KEYS))
-        return (detected,), f"detected from {draft.source}"
+        return types, source
 
     def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
         """Give each `LLAMA_DRAFT_*` to the parameter that a type of the chain reads for it."""
         for key in KNOBS:
             value = self._ours(key)
             for target in [kind.knob(key) for kind in types] if value is not None else ():
-                if target is None:
-                    continue
-                held = self.assigned.get(target)
+                held = self.assigned.get(target) if target is not None else None
                 if held is not None and held.source == SOURCE:
                     self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
-                    continue
-                if held is not None and held.value != value and held.source != key:
-                    self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
-                checked = BY_NAME[target].parse(str(value), key)
-                self.assigned[target] = ParameterValue(value=checked, source=key)
+                elif target is not None:
+                    if held is not None and held.value != value and held.source != key:
+                        self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
+                    self.assigned[target] = ParameterValue(value=BY_NAME[target].parse(str(value), key), source=key)
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
+        """A minimum above the maximum, which discards every draft, is refused; as a default it is lowered."""
         for kind in types:
             least = kind.min_parameter or kind.floor_parameter
             if kind.max_parameter is None or least is None:
                 continue
             longest, shortest = self._held(kind.max_parameter), self._held(least)
             high, low = int(longest.value), int(shortest.value)
-            if low <= high:
-                continue
-            if shortest.source == DEFAULT:
+            if low > high and shortest.source == DEFAULT:
                 note = f" {low}, lowered to {longest.origin}"
                 self.assigned[least] = ParameterValue(value=high, source=DEFAULT, note=note)
-                else_ = f"otherwise {kind.name} would discard every draft"
-                self._remark(f"--{least} is lowered from its default {low} to {high}: {else_}")
-                continue
-            named = setting(longest.source, BY_NAME[kind.max_parameter], longest.value)
-            most = f"the default {high}" if longest.source == DEFAULT else named
-            above = f"{setting(shortest.source, BY_NAME[least], shortest.value)} is above {most}"
-            what = f"{above}: {kind.name} would discard every draft"
-            fix = "lower the minimum or raise the maximum"
-            also = () if longest.source == DEFAULT else (longest.source,)
-            raise InputError(Problem(what, fix, shortest.source, also=also, follows=frozenset(KNOBS)))
-
-    def _keep_slots_apart(self, types: tuple[SpecType, ...]) -> None:
-        mixing = [kind.name for kind in types if kind.mixes_slots]
-        if not mixing or self._held("parallel").value == 1:
-            return
-        sampling = self._held(_DEVICE_SAMPLING)
-        if sampling.source == DEFAULT:
-            note = f", off for {mixing[0]} with several slots"
-            self.assigned[_DEVICE_SAMPLING] = ParameterValue(value=False, source=DEFAULT, note=note)
-        elif sampling.value:
-            mixed = f"with {mixing[0]}, slots that draft at once get the drafts of one of them"
-            what, fix = f"{sampling.source} samples drafts on the device: {mixed}", "remove it, or set LLAMA_PARALLEL=1"
-            self._remark(what, sampling.source, fix)
+            elif low > high:
+                set_to = setting(longest.source, BY_NAME[kind.max_parameter], longest.value)
+                most = f"the default {high}" if longest.source == DEFAULT else set_to
+                above = f"{setting(shortest.source, BY_NAME[least], shortest.value)} is above {most}"
+                also = () if longest.source == DEFAULT else (longest.source,)
+                what, fix = f"{above}: {kind.name} would discard every draft", "lower the minimum or raise the maximum"
+                raise InputError(Problem(what, fix, shortest.source, also=also))
 
     def _held(self, name: str) -> ParameterValue:
         return self.assigned.get(name) or ParameterValue(value=BY_NAME[name].default or 0, source=DEFAULT)
-
-    def _remarks_about_values(self) -> None:
-        """What specdash cannot show of such a server, and what stock llama.cpp does not read."""
-        for name in ("metrics", "slots"):
-            held = self.assigned[name]
-            if held.value is False:
-                self._remark(f"{held.source} turns /{name} off: specdash cannot show what it reads there", held.source)
-        key = "LLAMA_HYBRID_ROLLBACK_MODE"
-        mode = self._ours_text(key)
-        if mode is not None:
-            stock = "stock llama.cpp chooses between state rollback and checkpoints by itself"
-            self._remark(f"{key}={mode} is handed to the engine, but only patched builds read it; {stock}", key)
 
     def _others(self) -> tuple[dict[str, str], dict[str, str]]:
         native: dict[str, str] = {}

@@ -119,8 +119,7 @@ LONG_PROMPT = (
 )
 """Long enough that n-grams of 24 tokens are in it."""
 PROBE_TOKENS = 16
-_HARD_TOKENS = 32
-_HARD = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
+_HARD = {"n_predict": 32, "temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 1}
 """What no draft can guess: some settings abort the server only at a rejected token."""
 
 
@@ -132,25 +131,9 @@ class FirstCompletion(Struct, frozen=True):
     accepted: int = 0
     seconds: float = 0.0
     tasks: tuple[int, ...] = ()
-    """The numbers of its tasks in the server's log, where /slots told them."""
+    """The numbers of its tasks in the server's log, where /slots shows them."""
     problem: str = ""
     completion: CompletionEnd = CompletionEnd.ANSWERED
-
-    @property
-    def rejected(self) -> int:
-        """Draft tokens that the target did not take."""
-        return self.drafted - self.accepted
-
-    def and_then(self, more: FirstCompletion) -> FirstCompletion:
-        """Both together."""
-        return replace(
-            more,
-            tokens=self.tokens + more.tokens,
-            drafted=self.drafted + more.drafted,
-            accepted=self.accepted + more.accepted,
-            seconds=self.seconds + more.seconds,
-            tasks=(*self.tasks, *more.tasks),
-        )
 
 
 def health(url: str, cancel: Cancel | None = None) -> Health | None:
@@ -202,91 +185,67 @@ def busy(url: str, promise: ServerPromise) -> int | None:
     return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
 
 
-def first_completion(
-    url: str, promise: ServerPromise, timeout: float, *, patience: float, cancel: Cancel | None = None
-) -> FirstCompletion:
-    """Generate a few tokens, and a few more where that has not shown everything yet.
+def first_completion(url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None = None) -> FirstCompletion:
+    """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it.
 
-    Where nothing was drafted and n-gram types draft, the answer is put into the prompt, so that there is something to
-    repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess:
-    some settings abort the server only then. `timeout` bounds all of it; more is asked only when the first took less
-    than `patience`, in seconds.
+    Where n-gram types draft and nothing was drafted, the answer is put into the prompt, so that there is something to
+    repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess.
     """
-    kinds = [item for item in map(spec_type, promise.types) if item is not None]
+    kinds = [kind for kind in map(spec_type, promise.types) if kind is not None]
     repeats = bool(promise.speculates) and any(not kind.reads_draft_model for kind in kinds)
+    modelled = bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
     deadline = time.monotonic() + timeout
-
-    def generate(prompt: Any, count: int, **parameters: Any) -> tuple[FirstCompletion, list[int]]:
-        return _completion(url, promise, deadline - time.monotonic(), cancel, prompt, count, **parameters)
-
-    prompt = LONG_PROMPT if repeats else SHORT_PROMPT
-    found, tokens = generate(prompt, PROBE_TOKENS, temperature=0, return_tokens=repeats)
-    if found.problem or found.seconds > patience:
-        return found
-    if repeats and not found.drafted and tokens:
-        found = found.and_then(generate([prompt, *tokens, prompt], PROBE_TOKENS, temperature=0)[0])
-    if drafts_with_a_model(promise) and not found.problem and not found.rejected:
-        found = found.and_then(generate(SHORT_PROMPT, _HARD_TOKENS, **_HARD)[0])
+    found, prompt = FirstCompletion(), LONG_PROMPT if repeats else SHORT_PROMPT
+    bodies: list[dict[str, Any]] = [{"prompt": prompt, "n_predict": PROBE_TOKENS, "temperature": 0}]
+    while bodies:
+        body = {"cache_prompt": False, "ignore_eos": True, "stream": False, "return_tokens": repeats, **bodies.pop()}
+        began = time.monotonic()
+        try:
+            reply = promise.ask(url, "/completion", cancel, max(1.0, deadline - began), body)
+        except TimeoutError:
+            # Of a server that answered once, a second answer that is late says nothing.
+            late = replace(found, problem="a first completion did not answer in time", completion=CompletionEnd.LATE)
+            return found if found.tokens else late
+        except OSError as error:
+            why = f"a first completion broke off ({error})"
+            return replace(found, problem=why, completion=CompletionEnd.BROKEN_OFF)
+        answer = mapping(reply.json)
+        tokens = natural(answer.get("tokens_predicted"))
+        tokens = (1 if answer.get("content") else 0) if tokens is None else tokens
+        if reply.status != 200 or not tokens:
+            text = error_message(reply.body)
+            why = f"failed: HTTP {reply.status}{': ' if text else ''}{text}"
+            why = "gave no tokens" if reply.status == 200 and answer else why
+            how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
+            return replace(found, problem=f"a first completion {why}", completion=how)
+        seconds, timings = found.seconds + time.monotonic() - began, mapping(answer.get("timings"))
+        drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
+        slots = slots_of(url, promise, cancel) if isinstance(answer.get("id_slot"), int) else ""
+        rows = () if isinstance(slots, str) else slots.slots
+        tasks = (row.task for row in rows if row.id == answer["id_slot"] and row.task is not None)
+        found = FirstCompletion(
+            found.tokens + tokens, found.drafted + drafted, found.accepted + accepted, seconds, (*found.tasks, *tasks)
+        )
+        written = answer.get("tokens")
+        if repeats and not found.drafted and written and found.tokens == tokens:
+            bodies = [{"prompt": [prompt, *written, prompt], "n_predict": PROBE_TOKENS, "temperature": 0}]
+        elif modelled and found.drafted == found.accepted and "seed" not in body:
+            bodies = [{"prompt": SHORT_PROMPT, **_HARD}]
     return found
-
-
-def drafts_with_a_model(promise: ServerPromise) -> bool:
-    """Whether a model drafts for it, as far as its settings tell."""
-    kinds = [item for item in map(spec_type, promise.types) if item is not None]
-    return bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
-
-
-def _completion(
-    url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None, prompt: Any, count: int, **parameters: Any
-) -> tuple[FirstCompletion, list[int]]:
-    """One completion, and the tokens that it generated where it was asked for them."""
-    body = {"prompt": prompt, "n_predict": count, "cache_prompt": False, "ignore_eos": True, "stream": False}
-    began = time.monotonic()
-
-    def ended(why: str, how: CompletionEnd) -> tuple[FirstCompletion, list[int]]:
-        took = time.monotonic() - began
-        return FirstCompletion(seconds=took, problem=f"a first completion {why}", completion=how), []
-
-    try:
-        reply = promise.ask(url, "/completion", cancel, max(1.0, timeout), {**body, **parameters})
-    except TimeoutError:
-        return ended("did not answer in time", CompletionEnd.LATE)
-    except OSError as error:
-        return ended(f"broke off ({error})", CompletionEnd.BROKEN_OFF)
-    if reply.status != 200 or not isinstance(reply.json, dict):
-        text = error_message(reply.body)
-        how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
-        return ended(f"failed: HTTP {reply.status}{': ' if text else ''}{text}", how)
-    seconds, answer, timings = time.monotonic() - began, reply.json, mapping(reply.json.get("timings"))
-    counted = natural(answer.get("tokens_predicted"))
-    tokens = counted if counted is not None else 1 if answer.get("content") else 0
-    if not tokens:
-        return ended("gave no tokens", CompletionEnd.FAILED)
-    drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
-    slots = slots_of(url, promise, cancel) if isinstance(answer.get("id_slot"), int) else ""
-    rows = () if isinstance(slots, str) else slots.slots
-    tasks = tuple(row.task for row in rows if row.id == answer["id_slot"] and row.task is not None)
-    written = answer.get("tokens")
-    kept = [entry for entry in written if isinstance(entry, int)] if isinstance(written, list) else []
-    return FirstCompletion(tokens, drafted, accepted, seconds, tasks), kept
 
 
 PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
-PATIENCE_S = 2.0
-"""Where the first completion of the probe took longer, there is no second."""
 _COUNT_LOOKS, _COUNT_S = 10, 0.1
 _TOTALS = (
     "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "predicted_tokens", "predicted_seconds", "decode_calls",
     "draft_tokens", "accepted_tokens", "verification_steps",
 )  # fmt: skip
-_POLL_S = 0.01
-_SLOWEST_POLL_S = 0.25
-_SLOWER = 1.2
+_POLL_S = 0.05
 _PIPE_S = 0.1
 FAILED_COMPLETION = "completion_failed"
 """The cause of a server that fails every request for no reason that the log names."""
-_REPEATS = "n-gram types draft only where text repeats"
+_REPEATS = " (n-gram types draft only where text repeats)"
 
 
 class SlotsLook(Struct, frozen=True):
@@ -296,23 +255,6 @@ class SlotsLook(Struct, frozen=True):
     drafting: int | None = None
     busy: int = 0
     problem: str = ""
-    asleep: bool = False
-    """Looking would have woken it."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether requests run in every slot."""
-        return bool(self.slots) and self.busy == self.slots
-
-
-def look_of(slots: Slots | str) -> SlotsLook:
-    """The look that an answer of /slots is; a text says why there is none."""
-    if isinstance(slots, str):
-        return SlotsLook(problem=slots)
-    told, busy = slots.drafting, sum(slot.is_processing for slot in slots.slots)
-    if told is None:
-        return SlotsLook(len(slots.slots), busy=busy, problem="this build's /slots does not tell")
-    return SlotsLook(len(told), sum(told), busy)
 
 
 def judge(
@@ -323,10 +265,10 @@ def judge(
     checked: float,
 ) -> StartCheck:
     """The verdict on a start. `failure` is what the log or the parameters say against it, `checked` the Unix time."""
-    said = StartCheck(Drafting.UNKNOWN, checked, slots=look.slots, slots_drafting=look.drafting)
+    seen = StartCheck(Drafting.UNKNOWN, checked, slots=look.slots, slots_drafting=look.drafting)
     if probed is not None:
-        said = replace(
-            said,
+        seen = replace(
+            seen,
             probe_tokens=probed.tokens,
             probe_drafted=probed.drafted,
             probe_accepted=probed.accepted,
@@ -334,39 +276,37 @@ def judge(
             probe_tasks=probed.tasks,
             probe_problem=probed.problem,
         )
-    if promise.router:
-        return replace(said, because="a router: each of its models has settings of its own")
     drafted = probed is not None and probed.drafted > 0
-    if promise.speculates is False:
-        if look.drafting or drafted:
-            seen = Drafting.YES if drafted else Drafting.READY
-            return replace(said, drafting=seen, because="it drafts although the settings ask for none")
-        unseen = f" ({look.problem})" if look.drafting is None and look.problem else ""
-        return replace(said, drafting=Drafting.OFF, because=f"no speculation type is set{unseen}")
-    chain = ",".join(promise.types) or "the type that it detected itself"
-    if probed is not None and drafted:
-        share = f"{probed.accepted} of {probed.drafted} drafted tokens accepted"
-        return replace(said, drafting=Drafting.YES, because=f"{chain}, {share}")
     # Slots that can draft are worth nothing on a server that fails what it is asked.
     fails = probed is not None and probed.completion is CompletionEnd.FAILED
-    some_do_not = look.drafting is not None and look.slots is not None and look.drafting < look.slots
-    if failure is not None and (fails or some_do_not or look.drafting is None):
-        return replace(said, drafting=Drafting.FAILED, because=failure.because, fix=failure.fix, cause=failure.id)
-    if probed is not None and fails:
-        return replace(said, drafting=Drafting.FAILED, because=probed.problem, fix=SEE_LOG, cause=FAILED_COMPLETION)
-    if some_do_not:
-        why = unexplained(look.drafting or 0, look.slots or 0)
-        return replace(said, drafting=Drafting.FAILED, because=why, fix=SEE_LOG)
-    if look.drafting is None:
-        return replace(said, because=f"whether it speculates cannot be seen: {look.problem}")
-    if probed is None:
-        why = "; no draft seen yet"
-    elif probed.problem:
-        why = f", but {probed.problem}"
+    unseen, some_do_not = look.drafting is None, (look.drafting or 0) < (look.slots or 0) and look.drafting is not None
+    chain = ",".join(promise.types) or "the type that it detected itself"
+    ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
+    none_seen = f", and made no draft in {probed.tokens if probed else 0} tokens{_REPEATS if ngrams else ''}"
+    unlikely = f", but {probed.problem}" if probed is not None and probed.problem else none_seen
+    because, fix, cause = "", "", ""
+    if promise.router:
+        drafting, because = Drafting.UNKNOWN, "a router: each of its models has settings of its own"
+    elif promise.speculates is False and (look.drafting or drafted):
+        drafting = Drafting.YES if drafted else Drafting.READY
+        because = "it drafts although the settings ask for none"
+    elif promise.speculates is False:
+        because = f"no speculation type is set{f' ({look.problem})' if unseen and look.problem else ''}"
+        drafting = Drafting.OFF
+    elif probed is not None and drafted:
+        drafting, because = Drafting.YES, f"{chain}, {probed.accepted} of {probed.drafted} drafted tokens accepted"
+    elif failure is not None and (fails or some_do_not or unseen):
+        drafting, because, fix, cause = Drafting.FAILED, failure.because, failure.fix, failure.id
+    elif probed is not None and fails:
+        drafting, because, fix, cause = Drafting.FAILED, probed.problem, SEE_LOG, FAILED_COMPLETION
+    elif some_do_not:
+        drafting, because, fix = Drafting.FAILED, unexplained(look.drafting or 0, look.slots or 0), SEE_LOG
+    elif unseen:
+        drafting, because = Drafting.UNKNOWN, f"whether it speculates cannot be seen: {look.problem}"
     else:
-        ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
-        why = f", and made no draft in {probed.tokens} tokens{f' ({_REPEATS})' if ngrams else ''}"
-    return replace(said, drafting=Drafting.READY, because=f"{chain}: its slots can draft{why}")
+        why = "; no draft seen yet" if probed is None else unlikely
+        drafting, because = Drafting.READY, f"{chain}: its slots can draft{why}"
+    return replace(seen, drafting=drafting, because=because, fix=fix, cause=cause)
 
 
 def pending() -> StartCheck:
@@ -399,65 +339,45 @@ def check_start(
 ) -> StartCheck:
     """Look at a server that is ready, and ask it one short completion. Never raises for what the server does.
 
-    `lines` are what it printed since its start. `publish` gets the verdict before the probe, too. Whoever sets `cancel`
-    gets the verdict as far as it is known.
+    `lines` are what it printed since its start. `publish` gets the verdict before the probe, too. Where `cancel` was
+    set, the verdict is as far as it is known.
     """
-    look = _look(promise, cancel)
-    failure = _cause(promise, look, lines, parameters)
+    from specdash.llama.start_failures import explain, unspoken
+
+    asleep = not promise.router and sleeps(promise.url, promise, cancel)
+    slots = "" if promise.router or asleep else slots_of(promise.url, promise, cancel)
+    if isinstance(slots, str):
+        look = SlotsLook(problem="it sleeps, and looking at its slots would wake it" if asleep else slots)
+    else:
+        drafting, busy = slots.drafting, sum(slot.is_processing for slot in slots.slots)
+        unseen = "this build's /slots does not tell" if drafting is None else ""
+        look = SlotsLook(len(slots.slots), None if drafting is None else sum(drafting), busy, unseen)
+    failure = explain(lines(), None)
+    if failure is None and promise.speculates and look.drafting == 0:
+        # What it printed before it was ready may still be on its way through the pipe.
+        time.sleep(_PIPE_S)
+        failure = explain(lines(), None)
+    failure = failure or unspoken(parameters)
     first = judge(promise, look, failure, None, time.time())
-    reason = _unprobed(promise, look, probe=probe)
-    if reason is not None or (cancel is not None and cancel.cancelled):
-        return replace(first, probe_problem=reason or "cancelled")
+    reasons = (
+        (not probe, "LLAMA_START_PROBE=0"),
+        (promise.no_probe is not None, promise.no_probe or ""),
+        (promise.speculates is False, "no speculation type is set"),
+        (look.drafting == 0, "its slots do not draft"),
+        (asleep, "it sleeps"),
+        (bool(look.slots) and look.busy == look.slots, "requests run in all slots"),
+        (cancel is not None and cancel.cancelled, "cancelled"),
+    )
+    for holds, reason in reasons:
+        if holds:
+            return replace(first, probe_problem=reason)
     publish(replace(first, pending=True))
-    probed = first_completion(promise.url, promise, PROBE_S, patience=PATIENCE_S, cancel=cancel)
+    probed = first_completion(promise.url, promise, PROBE_S, cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
     if probed.completion is CompletionEnd.FAILED:
-        failure = _cause(promise, look, lines, parameters)
+        failure = explain(lines(), None) or failure
     return judge(promise, look, failure, probed, time.time())
-
-
-def _cause(
-    promise: ServerPromise, look: SlotsLook, lines: Callable[[], Sequence[str]], parameters: Mapping[str, str]
-) -> StartFailure | None:
-    from specdash.llama.start_failures import explain, unspoken
-
-    found = explain(lines(), None)
-    if found is None and promise.speculates and look.drafting == 0:
-        # What it printed before it was ready may still be on its way through the pipe.
-        time.sleep(_PIPE_S)
-        found = explain(lines(), None)
-    return found or unspoken(parameters)
-
-
-def _look(promise: ServerPromise, cancel: Cancel | None) -> SlotsLook:
-    if promise.router:
-        return SlotsLook(problem="a router's slots are those of its models")
-    if sleeps(promise.url, promise, cancel):
-        return SlotsLook(problem="it sleeps, and looking at its slots would wake it", asleep=True)
-    return look_of(slots_of(promise.url, promise, cancel))
-
-
-def _unprobed(promise: ServerPromise, look: SlotsLook, *, probe: bool) -> str | None:
-    if not probe:
-        return "LLAMA_START_PROBE=0"
-    if promise.no_probe is not None:
-        return promise.no_probe
-    if promise.speculates is False:
-        return "no speculation type is set"
-    if look.drafting == 0:
-        return "its slots do not draft"
-    if look.asleep:
-        return "it sleeps"
-    return "requests run in all slots" if look.is_full else None
-
-
-def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
-    """Begin to watch the start of the engine of `plan`, whose output `tail` keeps."""
-    settings = plan.settings
-    engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
-    parameters = dict(plan.speculation)
-    return StartWatch(promise_of(settings), tail.early, parameters, probe=settings.start_probe, engine=engine)
 
 
 class StartWatch:
@@ -495,16 +415,14 @@ class StartWatch:
         return self._verdicts.popleft() if self._verdicts else None
 
     def cancel(self) -> None:
-        """End it, at once and with its connection: a server that is told to end waits for its clients."""
+        """End it, at once and with its connection: a server that is to end waits for its clients."""
         self._stopped.set()
         self._cancel()
 
     def _work(self) -> None:
-        wait = _POLL_S
         while not healthy(self._promise.url, self._cancel):
-            if self._stopped.wait(wait):
+            if self._stopped.wait(_POLL_S):
                 return
-            wait = min(_SLOWEST_POLL_S, wait * _SLOWER)
         found = check_start(
             self._promise,
             lambda: [line.decode("utf-8", "replace") for line in list(self._lines)],
@@ -517,26 +435,20 @@ class StartWatch:
             return
         found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
         self._verdicts.append(found)
-        if self._engine is not None and found.probe_tokens and found.drafting in (Drafting.YES, Drafting.READY):
-            self._measure(found, self._engine)
-
-    def _measure(self, check: StartCheck, engine: str) -> None:
+        if self._engine is None or not found.probe_tokens or found.drafting not in (Drafting.YES, Drafting.READY):
+            return
         from specdash.backend.baseline import measure_unasked
 
-        tasks: frozenset[int] = frozenset()
-
-        def note(known: frozenset[int]) -> None:
-            nonlocal tasks
-            tasks = known
-
-        generated = check.probe_tokens or 0
+        known = [frozenset[int]()]
+        generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            report = measure_unasked(self._promise.url, self._promise.key, engine, cancel=self._cancel, on_tasks=note)
+            promise = self._promise
+            report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, on_tasks=known.append)
             generated += report.generated
-        if tasks and not self._stopped.is_set():
-            check = replace(check, probe_tasks=(*check.probe_tasks, *sorted(tasks)))
-            self._verdicts.append(self._counted(check, generated))
+        if known[-1] and not self._stopped.is_set():
+            found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(known[-1])))
+            self._verdicts.append(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
@@ -553,3 +465,11 @@ class StartWatch:
             if self._stopped.wait(_COUNT_S):
                 break
         return check
+
+
+def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
+    """Begin to watch the start of the engine of `plan`, whose output `tail` keeps."""
+    settings = plan.settings
+    engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
+    parameters = dict(plan.speculation)
+    return StartWatch(promise_of(settings), tail.early, parameters, probe=settings.start_probe, engine=engine)

@@ -194,10 +194,10 @@ def probe(
     if promise.no_probe is not None:
         return CheckResult(f"skipped: {promise.no_probe}")
     known = _by_runner(runner, timeout, wait)
-    if known is not None and known.probe_tokens and not _lacks_a_rejection(promise, known):
+    if known is not None and known.probe_tokens:
         tokens, seconds = known.probe_tokens, known.probe_s
     else:
-        found = start_check.first_completion(url, promise, timeout, patience=timeout)
+        found = start_check.first_completion(url, promise, timeout)
         if found.problem:
             raise StepFailedError(found.problem)
         tokens, seconds = found.tokens, found.seconds
@@ -219,11 +219,6 @@ def _by_runner(
     if known is None or known.pending or known.probe_problem:
         return None
     return known
-
-
-def _lacks_a_rejection(promise: ServerPromise, known: StartCheck) -> bool:
-    """Whether a draft model drafts and no token of it was rejected yet, which aborts the server with some settings."""
-    return start_check.drafts_with_a_model(promise) and known.probe_drafted == known.probe_accepted
 
 
 _TELLING = re.compile(

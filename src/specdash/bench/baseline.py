@@ -14,7 +14,8 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 from specdash.backend.baseline import BaselineReport, BaselineStep
-from specdash.core.errors import InputError, RefusedError, SpecdashError
+from specdash.core.errors import RefusedError, SpecdashError
+from specdash.llama.server_answers import mapping
 from specdash.system.stats import MOST, interval, median_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ def measure(
     """Measure every cell, and `keep` each as soon as it is measured. Ctrl-C ends it, keeping what there is by then."""
     report = BaselineReport()
     cells = server.cells(effort, report)
-    if not cells:
-        raise InputError(f"nothing to measure: {'; '.join(report.left_out)}")
     work = [_work(cell, effort) for cell in cells]
     began = time.monotonic()
     pool = ThreadPoolExecutor(max(cell.concurrency for cell in cells), "baseline")
@@ -96,13 +95,13 @@ def _run(
     prompts = [server.prompt(cell.context, slot) for slot in range(cell.concurrency)]
     on_share(0.0)
     for slot, prompt in enumerate(prompts):
-        server.generate(slot, prompt, 2)
+        server.complete({slot: prompt}, 2)
     for number in range(effort.rounds):
         on_share((number + 0.5) / (effort.rounds + 0.5))
         server.wait_idle()
-        asked = [pool.submit(server.generate, slot, prompt, effort.tokens) for slot, prompt in enumerate(prompts)]
+        asked = [pool.submit(server.complete, {slot: prompt}, effort.tokens) for slot, prompt in enumerate(prompts)]
         wait(asked)
-        values += [rate_of(future.result()) for future in asked]
+        values += [rate_of(mapping(future.result()[0].get("timings"))) for future in asked]
 
 
 def rate_of(timings: dict[str, Any]) -> float:

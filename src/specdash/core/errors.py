@@ -69,8 +69,6 @@ class Problem(Struct, frozen=True):
     """The whole as one sentence, where that is not `what; fix`."""
     also: tuple[str, ...] = ()
     """Other keys whose values are part of it."""
-    follows: frozenset[str] = frozenset()
-    """Keys that somebody may have left out for their own bad values: this problem may then come of that alone."""
     kind: ProblemKind = ProblemKind.OTHER
 
     def __str__(self) -> str:

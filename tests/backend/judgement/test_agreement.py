@@ -34,11 +34,6 @@ BAD: list[tuple[str, str, str | None, str, dict[str, str]]] = [
     ("recurrent-draft", "llama", "lfm2-draft", "draft-simple", {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "8"}),
     ("draft-architecture", "llama", "eagle3", "draft-dflash", {}),
     ("draft-architecture", "mamba", "eagle3", "draft-eagle3", {}),
-    ("cache-type", "llama", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_V": "q8_0", "LLAMA_ARG_FLASH_ATTN": "off"}),
-    ("cache-type", "heads-of-16", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_K": "q8_0"}),
-    ("cache-type", "heads-of-16", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_V": "q8_0"}),
-    ("cache-type", "llama", "heads-of-16", "draft-simple", {"LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K": "q8_0"}),
-    ("parallel", "llama", None, "ngram-mod", {"LLAMA_ARG_N_PARALLEL": "0"}),
     ("value", "llama", None, "ngram-mod", {"LLAMA_ARG_CACHE_TYPE_K": "q3_0"}),
     ("file", "llama", None, "ngram-mod", {"LLAMA_ARG_CHAT_TEMPLATE_FILE": "/absent"}),
     ("file", "llama", None, "ngram-mod", {"LLAMA_ARG_API_KEY_FILE": "/absent"}),
@@ -96,18 +91,6 @@ def test_the_block_limit_named_is_the_one_the_server_clamps_to(
     found = [row for row in judge(Role.BACKEND, settings, context) if row.rule == "block-size"]
     assert (f"clamping to {effective}" in log) == (longest > effective) == bool(found)
     assert all(f"{effective} counts" in row.message for row in found)
-
-
-@pytest.mark.parametrize(("draft", "drafts"), [("dspark", True), ("dspark-unsure", False)])
-def test_a_threshold_needs_the_confidence_head_as_preflight_says(
-    draft: str, drafts: bool, models: dict[str, str], context: Circumstances, tmp_path: Path
-) -> None:
-    settings = _settings(models, "llama", draft, "draft-dspark", {"LLAMA_ARG_SPEC_DRAFT_P_MIN": "0.5"})
-    outcome = try_out(settings, tmp_path)
-    assert (outcome.speculative, outcome.drafted > 0) == (True, drafts)
-    assert [row.rule for row in errors(judge(Role.BACKEND, settings, context))] == (
-        [] if drafts else ["confidence-head"]
-    )
 
 
 def test_a_context_above_the_trained_one_is_capped_as_preflight_says(

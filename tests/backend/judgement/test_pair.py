@@ -177,7 +177,6 @@ def advised(finding: Finding) -> WantedValues | None:
 
 WRONG: dict[str, tuple[str, ...]] = {
     **{name: words for name, (_, words) in DISAGREEMENTS.items()},
-    "quantised values without flash attention": ("LLAMA_ARG_CACHE_TYPE_V=q8_0", "LLAMA_ARG_FLASH_ATTN=off"),
     "the proxy would ask itself": (f"LLAMA_CPP_BASE={HERE}:%proxy/v1",),
     "open to others without a key": ("PROXY_HOST=0.0.0.0",),
     "a floor above its ceiling": ("LLAMA_SPEC_TYPE=ngram-mod", "LLAMA_DRAFT_MAX=2", "LLAMA_DRAFT_MIN=5"),

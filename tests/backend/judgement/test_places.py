@@ -83,13 +83,6 @@ def test_only_addresses_that_collide_count(listens: str, wanted: str, taken: boo
     assert bool(found.of("port-owner")) == taken
 
 
-def test_a_privileged_port_is_refused_to_a_plain_user(backend: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdash.backend.rules import machine as rules
-
-    monkeypatch.setattr(rules, "_may_bind", lambda port: port > 1023)
-    assert backend({"LLAMA_PORT": "81"}).one("privileged-port").fix == "set LLAMA_PORT above 1023"
-
-
 @pytest.mark.parametrize("key", ["PROXY_PORT", "PROXY_HOST"])
 @pytest.mark.parametrize(
     ("under_systemd", "advice"),

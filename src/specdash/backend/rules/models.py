@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from specdash.backend.rules import error, info, warning
 from specdash.core.errors import Finding
 from specdash.llama.gguf import GgufFacts, Kept, file_state
-from specdash.llama.memory import snapshots_of
-from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit, shape_of
-from specdash.system.text import billions, size
+from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit
+from specdash.system.text import billions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,39 +25,19 @@ _DESCRIBED: Kept[ModelFacts] = Kept()
 
 
 def plain_files(plan: Plan) -> Iterator[Finding]:
-    """Files beside the models: there, readable, and a certificate with its key."""
+    """Files beside the models can be read, and a certificate has its key."""
     settings = plan.settings
-    given = [(plan.source(name), settings.text(name)) for name in _PLAIN]
-    for key, path in given:
-        reason = _unreadable(path) if path else None
-        if reason is not None:
-            yield error("file", f"{key}={path}: {reason}", key, f"correct the path, or unset {key}")
+    for name in _PLAIN:
+        path, key = settings.text(name), plan.source(name)
+        if path and (
+            "\0" in path or not Path(path).expanduser().is_file() or not os.access(Path(path).expanduser(), os.R_OK)
+        ):
+            yield error("file", f"{key}={path}: no file that can be read", key, f"correct the path, or unset {key}")
     certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
     if bool(certificate) is not bool(key_file):
         name = "ssl-cert-file" if certificate else "ssl-key-file"
         message = f"{plan.named(name)}: TLS needs the certificate and its key, and the server answers without TLS"
         yield error("tls", message, plan.source(name), "name both, or neither")
-    folder = settings.text("slot-save-path")
-    if folder is not None and ("\0" in folder or not os.access(_path(folder), os.W_OK | os.X_OK)):
-        message = f"{plan.named('slot-save-path')}: is no directory that can be written"
-        yield error("file", message, plan.source("slot-save-path"), "create it, or name another")
-
-
-def _path(text: str) -> str:
-    return os.path.expanduser(text)  # noqa: PTH111 - the path stays as the user spelled it
-
-
-def _unreadable(path: str) -> str | None:
-    try:
-        file = Path(_path(path))
-        if file.is_dir():
-            return "is a directory"
-        with file.open("rb") as opened:
-            return None if opened.read(1) else "is empty"
-    except FileNotFoundError:
-        return "no such file"
-    except (OSError, ValueError) as problem:
-        return f"cannot be read ({getattr(problem, 'strerror', None) or problem})"
 
 
 def decisions(plan: Plan) -> Iterator[Finding]:
@@ -109,17 +88,6 @@ def draft(plan: Plan) -> Iterator[Finding]:
         ):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
             yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)
-    if plan.model is None or plan.draft is None:
-        return
-    large, small = (sum(tensor.size for tensor in facts.tensors) for facts in (plan.draft, plan.model))
-    if large > small:
-        # Most often the two were swapped.
-        message = (
-            f"{named}: the draft has {size(large, exact=True)} of weights, "
-            f"its target {size(small, exact=True)}: drafting takes longer than decoding"
-        )
-        swapped = f"exchange {plan.place(_DRAFT)} and {plan.place('model')}"
-        yield warning("draft-size", message, key, f"name a smaller draft; if the two were swapped, {swapped}")
 
 
 def _misfit(target: GgufFacts, small: GgufFacts) -> str | None:
@@ -138,30 +106,4 @@ def block_size(plan: Plan) -> Iterator[Finding]:
             yield warning("block-size", message, plan.source(name), f"use {effective} or less")
 
 
-def confidence(plan: Plan) -> Iterator[Finding]:
-    """DSpark holds the threshold against its confidence head, other types against the draft's own probabilities."""
-    facts, name = plan.draft, "spec-draft-p-min"
-    if facts is None or facts.draft_architecture != "dspark" or "draft-dspark" not in plan.settings.spec_types:
-        return
-    headless = not any(tensor.name.startswith("conf_proj") for tensor in facts.tensors)
-    if headless and float(plan.settings.value(name) or 0) > 0:
-        message = f"{plan.named(name)}: {facts.path} has no confidence head, and the server would draft nothing"
-        fix = f"set {plan.change(name, 0)}, or use a draft with that head"
-        yield error("confidence-head", message, plan.source(name), fix)
-
-
-def checkpoints(plan: Plan) -> Iterator[Finding]:
-    """How a recurrent model takes rejected tokens back."""
-    shape = shape_of(plan.model) if plan.model is not None else None
-    if plan.model is None or not plan.spec_types or shape is None or not shape.recurrent:
-        return
-    if not snapshots_of(plan.model.architecture, plan.settings.spec_types, plan.number("spec-draft-n-max")):
-        message = (
-            f"{plan.model.architecture} has recurrent layers: after a rejected draft token llama.cpp restores a "
-            "checkpoint and replays, so long drafts cost more than on other models"
-        )
-        fix = "short drafts and a high LLAMA_DRAFT_P_MIN lose less"
-        yield info("checkpoints", message, plan.spec_key, fix)
-
-
-RULES = (plain_files, decisions, model, draft, block_size, confidence, checkpoints)
+RULES = (plain_files, decisions, model, draft, block_size)

@@ -5,7 +5,8 @@ The proxy reads its env forgivingly; here nothing is forgiven that a change brin
 
 from __future__ import annotations
 
-import ipaddress
+import contextlib
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from specdash.core.parameters import Scalar
 
 UPSTREAM, UPSTREAM_KEY, WINDOW = "LLAMA_CPP_BASE", "PROXY_UPSTREAM_API_KEY", "PROXY_CONTEXT_WINDOW"
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _PLACE = ("PROXY_HOST", "PROXY_PORT")
 
 
@@ -48,19 +48,15 @@ class _Proxy:
         self.texts = {key: text.strip() for key, text in values.items() if text.strip()}
         self.bad: set[str] = set()
         self.problems: list[Finding] = []
-        self.values: dict[str, Scalar | None] = {}
+        self.values: dict[str, Scalar | None] = {parameter.key: parameter.default for parameter in PARAMETERS}
         for parameter in PARAMETERS:
-            key, text = parameter.key, self.texts.get(parameter.key)
-            self.values[key] = parameter.default
-            if text is None:
-                continue
+            key = parameter.key
             try:
-                self.values[key] = parameter.parse(text, key)
+                self.values[key] = parameter.parse(self.texts[key], key) if key in self.texts else parameter.default
             except InputError as raised:
                 self.bad.add(key)
                 what = f"{key}: the value cannot be read" if parameter.secret else raised.problem.what
-                fix = raised.problem.fix if not parameter.secret else ""
-                fix = fix or f"allowed: {parameter.allowed}"
+                fix = ("" if parameter.secret else raised.problem.fix) or f"allowed: {parameter.allowed}"
                 if key in MUST_BE_RIGHT or key in around.changed:
                     self.problems.append(error("value", what, key, fix))
                 else:
@@ -72,26 +68,19 @@ class _Proxy:
         value = self.values[key]
         return "" if value is None else str(value)
 
-    def number(self, key: str) -> float:
-        """The value of a number."""
-        return float(self.values[key] or 0)
-
-    def good(self, *keys: str) -> bool:
-        """Whether none of the keys has a bad value."""
-        return not self.bad.intersection(keys)
-
 
 def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Finding, ...]:
     """Everything to be known about a proxy's wanted settings, errors first."""
     proxy = _Proxy(values, around)
-    found = [
-        *env_lines(values, around),
-        *_unknown(values, around),
-        *proxy.problems,
-        *_listening(proxy),
-        *_upstream(proxy),
-        *_relations(proxy),
-    ]
+    rules = (env_lines(values, around), _unknown(values, around), proxy.problems)
+    found = [row for rule in (*rules, _listening(proxy), _upstream(proxy)) for row in rule]
+    target, threshold = "PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "PROXY_CONTEXT_PRUNE_THRESHOLD"
+    low, high = (float(proxy.values[key] or 0) for key in (target, threshold))
+    if low >= high and proxy.bad.isdisjoint((target, threshold)):
+        message = f"{target}={low:g} is not below {threshold}={high:g}: {round(high * 0.85, 4):g} would be used"
+        ours = next((key for key in (target, threshold) if key in around.changed), None)
+        fix = f"lower {target}, or raise {threshold}"
+        found.append((error if ours else warning)("relation", message, ours or target, fix))
     return in_order(found, {**(around.other or {}), **values})
 
 
@@ -114,21 +103,21 @@ def _unknown(values: Mapping[str, str], around: Circumstances) -> Iterator[Findi
 
 def _listening(proxy: _Proxy) -> Iterator[Finding]:
     around = proxy.around
-    host, port = proxy.text("PROXY_HOST"), int(proxy.number("PROXY_PORT"))
-    if not is_loopback(host) and not proxy.text("PROXY_API_KEY") and proxy.good("PROXY_HOST"):
-        said = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
-        yield error("api-key", said, "PROXY_HOST", "set PROXY_API_KEY, or use 127.0.0.1")
+    host, port = proxy.text("PROXY_HOST"), int(proxy.values["PROXY_PORT"] or 0)
+    if not is_loopback(host) and not proxy.text("PROXY_API_KEY") and "PROXY_HOST" not in proxy.bad:
+        message = f"PROXY_HOST={host} lets other machines in, and no key is asked of them: the proxy refuses to start"
+        yield error("api-key", message, "PROXY_HOST", "set PROXY_API_KEY, or use 127.0.0.1")
     moved = [key for key in _PLACE if key in around.changed]
     if around.keeps_socket:
         # A client that waits in the old socket would be turned away when it is closed, so no apply moves it.
         for key in moved:
             line = f"{key}={proxy.text(key)}"
-            said = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
+            message = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
             names = ("stop proxy", "install proxy", "start proxy")
             commands = ", ".join(f"`specdash services {name}`" for name in names)
             steps = f"run {commands}" if around.under_systemd else "end the proxy and start it again"
-            yield error("socket-unit", said, key, f"write {line} into {around.env_file}, then {steps}")
-    if proxy.good(*_PLACE) and (moved or not around.keeps_socket):
+            yield error("socket-unit", message, key, f"write {line} into {around.env_file}, then {steps}")
+    if proxy.bad.isdisjoint(_PLACE) and (moved or not around.keeps_socket):
         yield from place(host, port, *_PLACE, around.own())
 
 
@@ -152,9 +141,9 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
         return
     parts, port = found
     host = parts.hostname or ""
-    if proxy.good("PROXY_PORT") and is_loopback(host) and port == int(proxy.number("PROXY_PORT")):
-        said = f"{named} is the proxy's own address: it would ask itself"
-        yield error("upstream", said, UPSTREAM, "name the llama.cpp server")
+    if "PROXY_PORT" not in proxy.bad and is_loopback(host) and port == proxy.values["PROXY_PORT"]:
+        message = f"{named} is the proxy's own address: it would ask itself"
+        yield error("upstream", message, UPSTREAM, "name the llama.cpp server")
     elif around.other is not None:
         backend = readable_settings(around.other, around)
         yield from pair(backend, proxy.texts, around) if backend is not None else ()
@@ -162,18 +151,8 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
         urls = [urlsplit(record.url) for record in around.records() if isinstance(record, RunRecord)]
         if urls and is_loopback(host) and not any(url.port == port for url in urls):
             running = ", ".join(sorted(url.geturl() for url in urls))
-            said = f"{named}: no backend of specdash listens there; {running} does"
-            yield warning("upstream", said, UPSTREAM, "name its address, or start one there")
-
-
-def _relations(proxy: _Proxy) -> Iterator[Finding]:
-    target, threshold = "PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "PROXY_CONTEXT_PRUNE_THRESHOLD"
-    low, high = proxy.number(target), proxy.number(threshold)
-    if low >= high and proxy.good(target, threshold):
-        said = f"{target}={low:g} is not below {threshold}={high:g}: {round(high * 0.85, 4):g} would be used"
-        ours = next((key for key in (target, threshold) if key in proxy.around.changed), None)
-        fix = f"lower {target}, or raise {threshold}"
-        yield (error if ours else warning)("relation", said, ours or target, fix)
+            message = f"{named}: no backend of specdash listens there; {running} does"
+            yield warning("upstream", message, UPSTREAM, "name its address, or start one there")
 
 
 # Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this
@@ -184,33 +163,32 @@ def pair(backend: BackendSettings, wanted: Mapping[str, str], around: Circumstan
     """What backend and proxy do not agree on; the same findings for whichever of the two `around` is about."""
     proxy = _Proxy(wanted, around)
     found = _split(proxy.text(UPSTREAM))
-    if found is None or not _of_this_machine(found[0].hostname or ""):
+    here = {row.address.partition("%")[0] for rows in psutil.net_if_addrs().values() for row in rows}
+    if found is None or not (is_local(found[0].hostname or "") or found[0].hostname in here):
         return
-    elsewhere = list(_address(backend, *found, around))
-    yield from elsewhere or _key(backend, proxy.text(UPSTREAM_KEY))
-    window, slot = int(proxy.number(WINDOW)), cells_asked(backend, None)
-    if not elsewhere and window > slot and int(backend.value("ctx-size") or 0) > 0:
-        said = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
-        yield error("upstream-window", said, WINDOW, f"set {WINDOW}=0, which takes what the backend says")
-
-
-def _address(backend: BackendSettings, parts: SplitResult, port: int, around: Circumstances) -> Iterator[Finding]:
-    """The proxy asks an address at which the backend does not answer, or not as the backend wants to be asked."""
-    host, fix = parts.hostname or "", f"set {UPSTREAM}={backend.url}/v1"
-    listens = [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
-    https = parts.scheme == "https"
+    (parts, port), listens = found, [part.strip() for part in (backend.text("host") or "127.0.0.1").split(",")]
+    host, https, fix = parts.hostname or "", parts.scheme == "https", f"set {UPSTREAM}={backend.url}/v1"
     if backend.port and backend.port != port:
-        said = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
-        if _another_listens(port, around):
-            yield warning("upstream", f"{said}; another server listens on {port}", UPSTREAM, fix)
+        own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
+        message = f"{UPSTREAM} asks port {port}, and the backend listens on {backend.port}"
+        if any(pid not in own for pid in listeners(port)):
+            yield warning("upstream", f"{message}; another server listens on {port}", UPSTREAM, fix)
         else:
-            yield error("upstream", said, UPSTREAM, fix)
-    elif not any(_reaches(host, name) for name in listens):
-        said = f"{UPSTREAM} asks {host}, and the backend listens on {', '.join(listens)}"
-        yield error("upstream", said, UPSTREAM, fix)
-    elif https is not (backend.certificate is not None):
+            yield error("upstream", message, UPSTREAM, fix)
+        return
+    if not any(_reaches(host, name.strip("[]")) for name in listens):
+        message = f"{UPSTREAM} asks {host}, and the backend listens on {', '.join(listens)}"
+        yield error("upstream", message, UPSTREAM, fix)
+        return
+    if https is not (backend.certificate is not None):
         how = ("with TLS", "without") if https else ("without TLS", "with it")
         yield error("upstream", f"{UPSTREAM} asks {how[0]}, and the backend answers {how[1]}", UPSTREAM, fix)
+        return
+    yield from _key(backend, proxy.text(UPSTREAM_KEY))
+    window, slot = int(proxy.values[WINDOW] or 0), cells_asked(backend, None)
+    if window > slot and int(backend.value("ctx-size") or 0) > 0:
+        message = f"{WINDOW}={window}: a slot of the backend has {slot} tokens, so turns fail before they are pruned"
+        yield error("upstream-window", message, WINDOW, f"set {WINDOW}=0, which takes what the backend says")
 
 
 def _key(backend: BackendSettings, sent: str) -> Iterator[Finding]:
@@ -226,29 +204,16 @@ def _key(backend: BackendSettings, sent: str) -> Iterator[Finding]:
     if accepted and sent not in accepted:
         where = "LLAMA_API_KEY" if secret is not None else f"LLAMA_API_KEY_FILE={file}"
         what = "one that it does not know" if sent else "none"
-        said = f"the backend asks for a key ({where}), and the proxy sends {what}"
+        message = f"the backend asks for a key ({where}), and the proxy sends {what}"
         fix = f"set {UPSTREAM_KEY} to a key of the backend, in the same apply"
-        yield error("upstream-key", said, UPSTREAM_KEY, fix)
-
-
-def _of_this_machine(host: str) -> bool:
-    rows = psutil.net_if_addrs().values()
-    return is_local(host) or any(host == row.address.partition("%")[0] for every in rows for row in every)
+        yield error("upstream-key", message, UPSTREAM_KEY, fix)
 
 
 def _reaches(host: str, listening: str) -> bool:
-    bare = listening.strip("[]")
-    if bare in _ANY or host == bare:
-        return bare != _ANY[0] or ":" not in host
-    if "localhost" not in (host, bare):
-        return False
-    try:
-        other = ipaddress.ip_address(bare if host == "localhost" else host)
-    except ValueError:
-        return False
-    return other in (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
+    def addresses(name: str) -> set[str]:
+        with contextlib.suppress(OSError, UnicodeError):
+            return {str(row[4][0]) for row in socket.getaddrinfo(name, None)}
+        return {name}
 
-
-def _another_listens(port: int, around: Circumstances) -> bool:
-    own = around.own() | {process.pid for pid in around.other_pids for process in family(pid)}
-    return any(pid not in own for _, pid in listeners(port))
+    everywhere = listening == "::" or (listening == "0.0.0.0" and ":" not in host)  # noqa: S104 - compared, not bound
+    return everywhere or bool(addresses(host) & addresses(listening))

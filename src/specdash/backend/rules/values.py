@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.auto import longest_asked
 from specdash.backend.engines import listed_names
-from specdash.backend.rules import error, info, warning
+from specdash.backend.rules import error, warning
 from specdash.core import envfile
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key, parameter_of
 from specdash.core.parameter_catalogue import REMOVED_KEYS
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.speculation import KNOBS
-from specdash.llama.memory import AUTOMATIC_SLOTS, CACHE_TYPES
-from specdash.llama.model_facts import shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from specdash.backend.plan import Circumstances, Plan
     from specdash.core.errors import Finding
-    from specdash.llama.gguf import GgufFacts
 
 _READ_BY_ENGINE = frozenset(
     (
@@ -86,22 +83,16 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
     """`LLAMA_DRAFT_*` that no type of the chain has."""
     for key in KNOBS if not plan.settings.undecided else ():
         text = plan.values.get(key, "")
-        if not text:
-            continue
-        if not plan.settings.spec_types:
+        if text and not plan.settings.spec_types:
             fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"
             yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
-        for kind in plan.spec_types:
+        for kind in plan.spec_types if text else ():
             if kind.knob(key) is not None:
                 continue
-            if kind.fixed_draft_length is not None:
-                length = f", its draft length is {kind.fixed_draft_length}" if key == KNOBS[0] else ""
-                why, fix = f"it has no knob{length}", "ngram-mod has knobs"
-            else:
-                knobs = [name for name in KNOBS if kind.knob(name) is not None]
-                why = "there is no such knob"
-                one = len(knobs) == 1
-                fix = f"of the knobs, {knobs[0]} works" if one else f"{' and '.join(knobs)} work"
+            fixed = kind.fixed_draft_length
+            known = [name for name in KNOBS if kind.knob(name) is not None]
+            why = "there is no such knob" if known else f"it has no knob, its draft length is {fixed}"
+            fix = f"it has {' and '.join(known)}" if known else "ngram-mod has knobs"
             yield warning("no-effect", f"{key}={text} has no effect on {kind.name}: {why}", key, fix)
 
 
@@ -120,15 +111,6 @@ def shared_cache(plan: Plan) -> Iterator[Finding]:
     yield warning("shared-cache", message, plan.source("parallel"), fix)
 
 
-def slot_count(plan: Plan) -> Iterator[Finding]:
-    """Slots that the engine refuses, or chooses itself."""
-    wanted, key, named = plan.number("parallel"), plan.source("parallel"), plan.named("parallel")
-    if wanted == 0:
-        yield error("parallel", f"{named}: the server refuses to run without a slot", key, "use 1 or more")
-    elif wanted < 0:
-        yield info("parallel", f"{named}: the engine takes {AUTOMATIC_SLOTS} slots that share one cache", key)
-
-
 def context_size(plan: Plan) -> Iterator[Finding]:
     """A context that leaves a slot too little, or more than the models were trained on."""
     key, named = plan.source("ctx-size"), plan.named("ctx-size")
@@ -144,11 +126,6 @@ def context_size(plan: Plan) -> Iterator[Finding]:
         most = trained if slots.unified else trained * slots.sequences
         fix = f"set {plan.change('ctx-size', most)} or less; the rest only takes memory"
         yield warning("context", message, key, fix)
-    small = plan.draft.context_length if plan.draft is not None else None
-    used = min(cells, trained) if trained else cells
-    if small and small < used:
-        message = f"the draft model was trained on {small} tokens, a slot has {used}: beyond that it drafts badly"
-        yield warning("draft-context", message, plan.source("spec-draft-model"), "use a draft of longer context")
 
 
 def batch_size(plan: Plan) -> Iterator[Finding]:
@@ -171,36 +148,6 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-def cache_types(plan: Plan) -> Iterator[Finding]:
-    """Cache types that need flash attention, or do not fit the model's heads."""
-    yield from _cache_types(plan, plan.model, "cache-type-k", "cache-type-v")
-    if plan.settings.draft_model is not None:
-        yield from _cache_types(plan, plan.draft, "spec-draft-type-k", "spec-draft-type-v")
-
-
-def _cache_types(plan: Plan, facts: GgufFacts | None, keys: str, values: str) -> Iterator[Finding]:
-    off = plan.settings.value("flash-attn") == "off"
-    if off and CACHE_TYPES.get(str(plan.settings.value(values)), (1, 0))[0] > 1:
-        message = f"{plan.named(values)} needs flash attention, and {plan.named('flash-attn')}: the server refuses"
-        fix = f"set {plan.change('flash-attn', 'on')}, or {plan.change(values, 'f16')}"
-        yield error("cache-type", message, plan.source(values), fix)
-        return
-    shape = shape_of(facts) if facts is not None else None
-    if off or shape is None or not any(layer.key for layer in shape.layers):
-        return
-    for name, size in ((keys, shape.head_key), (values, shape.head_value)):
-        block = CACHE_TYPES.get(str(plan.settings.value(name)), (1, 0))[0]
-        if size % block:
-            message = f"{plan.named(name)} comes in blocks of {block}, which do not fit the model's heads of {size}"
-            fix = f"set {plan.change(name, 'f16')}"
-            yield error("cache-type", f"{message}: the server refuses", plan.source(name), fix)
-
-
-ALWAYS = (
-    env_lines,
-    unknown_keys,
-)
+ALWAYS = (env_lines, unknown_keys)
 """Rules over the values and the circumstances alone, for settings that cannot be read, too."""
-RULES = (
-    unused_knobs, shared_cache, slot_count, context_size, batch_size, cache_types,
-)  # fmt: skip
+RULES = (unused_knobs, shared_cache, context_size, batch_size)
