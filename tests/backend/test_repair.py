@@ -116,7 +116,6 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
     home.leave()
     with monkeypatch.context() as patch:
         patch.setattr(journal, "replace_env", full)
-        patch.setattr(journal, "_TRIES_APART_S", 0.0)
         assert "no space left" in home.repair()
     assert (home.pending, home.file.read_bytes()) == (True, NEW)
     home.repair()

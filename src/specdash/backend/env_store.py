@@ -10,7 +10,7 @@ import json
 import os
 import stat
 import time
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ from specdash.system.data import dataclass
 from specdash.system.files import FileAttributes, group_name, user_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from specdash.core.changes import Role
 
 _LARGEST = 4 * 1024 * 1024
@@ -80,20 +82,29 @@ def read_env(path: Path) -> EnvSnapshot:
     return EnvSnapshot(path, target, data, True, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)
 
 
+@contextlib.contextmanager
+def _writing(path: Path, failed: str = "{} was not written, and is as it was") -> Iterator[None]:
+    """Errors of the disk in words: `ConflictError` where others write there for long, else `NotWrittenError`."""
+    try:
+        yield
+    except files.BusyError as error:
+        raise ConflictError(str(error)) from None
+    except OSError as error:
+        why, fix = files.reason(path, error)
+        raise NotWrittenError(f"{failed.format(path)}: {why}", fix) from None
+
+
 def check_writable(snapshot: EnvSnapshot) -> None:
     """Raise `NotWrittenError` if `replace_env` would, as far as that can be seen without leaving a trace: directory and
     file system writable, owner kept, space for the file and a few more lines."""
     directory = snapshot.target.parent
     while not directory.exists():
         directory = directory.parent
-    try:
+    with _writing(snapshot.path):
         _check_owner(snapshot)
         files.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
-    except OSError as error:
-        why, fix = files.reason(snapshot.path, error)
-        raise NotWrittenError(f"{snapshot.path} was not written, and is as it was: {why}", fix) from None
 
 
 def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
@@ -103,9 +114,8 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
     `ConflictError` when the file is not as the snapshot has it, and `NotWrittenError`.
     """
     directory = snapshot.target.parent
-    made: list[Path] = []
-    try:
-        made = files.make_directories(directory)
+    with _writing(snapshot.path):
+        files.make_directories(directory)
         with files.locked(directory):
             now = _unchanged(snapshot)
             _check_owner(now)
@@ -113,32 +123,22 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
             with files.gone_on_failure(draft):
                 _unchanged(snapshot)
                 files.put(draft, snapshot.target)
-    except BaseException as error:
-        files.remove_directories(made)
-        if isinstance(error, files.BusyError):
-            raise ConflictError(str(error)) from None
-        if isinstance(error, OSError):
-            raise NotWrittenError(files.not_written(snapshot.path, error)) from None
-        raise
     try:
         files.sync_directory(directory)
     except OSError as error:
         raise NotWrittenError(
             f"{snapshot.path} has its new content, but the disk did not confirm it ({error.strerror}); check the disk"
         ) from None
-    return EnvSnapshot(now.path, now.target, data, True, now.mode, now.uid, now.gid)
+    return replace(now, data=data, exists=True)
 
 
 def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
     try:
         now = read_env(snapshot.path)
     except InputError as error:
-        raise ConflictError(f"{error}: it changed since it was read; run the command again") from None
-    if now.target != snapshot.target:
-        raise ConflictError(f"{snapshot.path} now leads to {now.target}; run the command again to change that file")
-    if (now.exists, now.data) != (snapshot.exists, snapshot.data):
-        gone = "was removed" if snapshot.exists and not now.exists else "was edited"
-        raise ConflictError(f"{snapshot.path} {gone} since it was read; run the command again to see how it is now")
+        raise ConflictError(f"{error}: it was changed since it was read; run the command again") from None
+    if (now.target, now.exists, now.data) != (snapshot.target, snapshot.exists, snapshot.data):
+        raise ConflictError(f"{snapshot.path} was changed since it was read; run the command again")
     return now
 
 
@@ -191,31 +191,21 @@ class Backups:
     def save(self, role: Role, snapshot: EnvSnapshot) -> Backup:
         """Keep the snapshot; on the disk when we return. Raises `NotWrittenError`."""
         folder = self._directory / role
-        at = time.time()
         about = {
             "file": os.fsdecode(snapshot.path.absolute()),
             "existed": snapshot.exists,
             "mode": snapshot.mode,
-            "at": at,
+            "at": time.time(),
             "digest": snapshot.digest,
         }
-        try:
+        with _writing(folder / "backup", f"no backup of {snapshot.path} could be kept in {folder}"):
             files.make_directories(folder)
             with files.locked(folder):
-                number, note = _take_number(folder, json.dumps(about).encode())
-                path = note.with_suffix(".env")
-                try:
-                    _keep(path, snapshot.data, at)
-                except BaseException:
-                    with contextlib.suppress(OSError):
-                        note.unlink()
-                    raise
+                number = max((int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()), default=0) + 1
+                path = self._path(role, number)
+                files.create(path.with_suffix(".json"), json.dumps(about).encode())
+                files.replace(path, snapshot.data)
             files.sync_directory(folder)
-        except files.BusyError as error:
-            raise ConflictError(str(error)) from None
-        except OSError as error:
-            why, fix = files.reason(folder / "backup", error)
-            raise NotWrittenError(f"no backup of {snapshot.path} could be kept in {folder}: {why}", fix) from None
         return _backup(number, path)
 
     def list(self, role: Role) -> tuple[Backup, ...]:
@@ -226,7 +216,7 @@ class Backups:
 
     def read(self, role: Role, number: int) -> bytes:
         """The bytes of one version. Raises `InputError` when there is none, or it is not as it was saved."""
-        path = self._directory / role / f"{number:04d}.env"
+        path = self._path(role, number)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -239,10 +229,9 @@ class Backups:
 
     def keep_good(self, role: Role, file: Path, data: bytes) -> None:
         """Keep the version of this env file that serves, in place of the one before. Raises `NotWrittenError`."""
-        path = self._good(role, file)
         if self.good(role, file) != data:
-            with files.writing(path, NotWrittenError):
-                files.save(path, data)
+            with _writing(self._good(role, file)):
+                files.save(self._good(role, file), data)
 
     def good(self, role: Role, file: Path) -> bytes | None:
         """The version of this env file that served last; None where none is kept."""
@@ -254,40 +243,16 @@ class Backups:
         name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
         return self._directory / role / f"good-{name}"
 
-
-def _keep(path: Path, data: bytes, at: float) -> None:
-    draft = files.temporary(path, data)
-    with files.gone_on_failure(draft):
-        os.utime(draft, (at, at))
-        files.put(draft, path)
-
-
-def _take_number(folder: Path, note: bytes) -> tuple[int, Path]:
-    """The first free number, and the note that takes it."""
-    taken = [int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()]
-    number = max(taken, default=0) + 1
-    while True:
-        path = folder / f"{number:04d}.json"
-        try:
-            files.create(path, note)
-        except FileExistsError:
-            number += 1
-        else:
-            return number, path
+    def _path(self, role: Role, number: int) -> Path:
+        return self._directory / role / f"{number:04d}.env"
 
 
 def _backup(number: int, path: Path) -> Backup:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         about: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
-        return Backup(
-            number, float(about["at"]), str(about["digest"]), path, Path(about["file"]), bool(about["existed"])
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return _backup_without_note(number, path)
-
-
-def _backup_without_note(number: int, path: Path) -> Backup:
-    try:
+        digest, original, existed = str(about["digest"]), Path(about["file"]), bool(about["existed"])
+        return Backup(number, float(about["at"]), digest, path, original, existed)
+    try:  # its note is lost
         return Backup(number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
     except OSError as error:
         raise InputError(f"backup {path}: {error.strerror or error}") from None

@@ -7,12 +7,11 @@ import contextlib
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdash.backend.proxy_hold import ProxyHold, fronts
 from specdash.backend.start_check import ANSWER_S, busy, healthy
-from specdash.backend.steps import StepFailedError, explained, failure
+from specdash.backend.steps import StepFailedError
 from specdash.collect.discover import place, recorded_key
 from specdash.collect.run_records import live_proxies, started_last
 from specdash.core.changes import Role
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from specdash.backend.journal import Edit, Notes
     from specdash.backend.steps import Steps
     from specdash.core.records import ProxyRecord
-    from specdash.system.http import HttpReply
 
 RESTART_SIGNAL = signal.SIGUSR2
 """Asks a proxy to drain and to execute itself again with its listening socket."""
@@ -37,7 +35,6 @@ _PROXY_RESTART_S = 60.0
 _REQUEST_S = 120.0
 _NOT_YET = (429, 503, 529)
 """The upstream is on its way, or has no slot free at this moment."""
-_LOG_LINES = 30
 
 
 class ProxyChange:
@@ -61,7 +58,7 @@ class ProxyChange:
             self._notes.write_if_possible(held=tuple(dict.fromkeys(held)))
             longest = journal.health_timeout_s + journal.drain_timeout_s
             self._hold = ProxyHold(found, f"specdash {journal.kind} {journal.number}", longest)
-            for warning in self._hold.hold():
+            for warning in self._hold.warnings:
                 self._notes.warn(warning)
         return self._hold.count
 
@@ -72,11 +69,11 @@ class ProxyChange:
 
     def waiting(self) -> int:
         """Requests that wait in the held proxies now."""
-        return self._hold.waiting() if self._hold is not None else 0
+        return self._hold.total("waiting") if self._hold is not None else 0
 
     def active(self) -> int:
         """Requests that the held proxies have upstream now."""
-        return self._hold.active() if self._hold is not None else 0
+        return self._hold.total("active") if self._hold is not None else 0
 
     def drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
@@ -85,12 +82,12 @@ class ProxyChange:
         while left := self.active():
             waited = time.monotonic() - began
             if waited >= limit:
+                late = f"{left} requests were still running after {limit:g} s"
                 if not self._notes.journal.force:
                     raise StepFailedError(
-                        f"{left} requests were still running after {limit:g} s; give them more time with "
-                        "--drain-timeout, or cut them off with --force"
+                        f"{late}; give them more time with --drain-timeout, or cut them off with --force"
                     )
-                self._notes.warn(f"{left} requests were still running after {limit:g} s and were cut off (--force)")
+                self._notes.warn(f"{late} and were cut off (--force)")
                 return
             words = f"{left} requests running upstream, {self.waiting()} waiting, for {limit - waited:.0f} s at most"
             self._steps.say(words, min(1.0, waited / limit) if limit else None)
@@ -115,52 +112,33 @@ class ProxyChange:
         edit = self._notes.journal.edit(Role.PROXY)
         return started_last(live_proxies(self._notes.env), edit.env_file) if edit is not None else None
 
-    def check_alive(self, record: ProxyRecord | None) -> None:
-        """Raises `StepFailedError` where the process of this record has ended."""
-        if record is not None and not same_process(record.pid, record.pid_started):
-            raise failure("the proxy ended", explained(_log_lines(record.log)))
-
-    def ask_to_take_over(self, edit: Edit, digest: str) -> ProxyRecord | None:
-        """Send its signal to the proxy, unless it runs this version; its record, None where none has to change.
-
-        Raises `StepFailedError` for one that cannot restart itself.
-        """
+    def take_over(self, edit: Edit, digest: str, *, wait: bool = True) -> str:
+        """Make the proxy run this version; what was done, in words. Raises `StepFailedError` when it does not."""
         record = self.record
-        if record is None or record.env_digest == digest:
-            return None
-        if edit.needs_restart and not record.restarts_itself:
+        if record is None:
+            return "does not run: it counts at the next start"
+        if record.env_digest == digest:
+            return "runs with it already"
+        restarts = edit.needs_restart
+        if restarts and not record.restarts_itself:
             raise StepFailedError(
                 f"the proxy (pid {record.pid}) is of a version that cannot restart itself, which "
                 f"{', '.join(change.key for change in edit.changes)} needs; restart it once by hand"
             )
+        self._steps.say("restarting the proxy" if restarts else "reloading the proxy")
         with contextlib.suppress(ProcessLookupError):
-            os.kill(record.pid, RESTART_SIGNAL if edit.needs_restart else signal.SIGHUP)
-        return record
-
-    def take_over(self, edit: Edit, digest: str) -> str:
-        """Make the proxy run this version; what was done, in words. Raises `StepFailedError` when it does not."""
-        before = self.record
-        if before is None:
-            return "does not run: it counts at the next start"
-        self._steps.say("restarting the proxy" if edit.needs_restart else "reloading the proxy")
-        seen = _log_lines(before.log)
-        record = self.ask_to_take_over(edit, digest)
-        if record is None:
-            return "runs with it already"
-        limit = _PROXY_RESTART_S if edit.needs_restart else _RELOAD_S
-        limit = min(limit, self._notes.journal.health_timeout_s)
+            os.kill(record.pid, RESTART_SIGNAL if restarts else signal.SIGHUP)
+        limit = min(_PROXY_RESTART_S if restarts else _RELOAD_S, self._notes.journal.health_timeout_s)
         deadline = time.monotonic() + limit
-        while not self._answers(digest):
+        while wait and not self._answers(digest):
             now = self.record
             if now is not None and now.refused_digest == digest:
                 raise StepFailedError(f"the proxy refused its settings: {now.refused}")
-            gone = not same_process(record.pid, record.pid_started)
-            if gone or time.monotonic() > deadline:
-                lines = explained([line for line in _log_lines(record.log) if line not in seen])
-                what = "ended" if gone else f"did not take its settings over within {limit:g} s"
-                raise failure(f"the proxy {what}", lines)
+            self.check_alive(record)
+            if time.monotonic() > deadline:
+                raise StepFailedError(f"the proxy did not take its settings over within {limit:g} s{_see(record)}")
             self._steps.wait(_POLL_S)
-        return "restarted, no connection refused" if edit.needs_restart else "took it over, no stream dropped"
+        return "restarted, no connection refused" if restarts else "took it over, no stream dropped"
 
     def _answers(self, digest: str) -> bool:
         record = self.record
@@ -171,6 +149,11 @@ class ProxyChange:
             return True
         return False
 
+    def check_alive(self, record: ProxyRecord | None) -> None:
+        """Raises `StepFailedError` where the process of this record has ended."""
+        if record is not None and not same_process(record.pid, record.pid_started):
+            raise StepFailedError(f"the proxy ended{_see(record)}")
+
     # A turn through it.
 
     def to_ask(self, engine: EngineChange | None) -> ProxyRecord | str:
@@ -179,8 +162,7 @@ class ProxyChange:
             return "it is on trial, and measured next"
         record = self.record
         if record is None and engine is not None:
-            front = next(iter(fronts([engine.place[0]], self._notes.env)), None)
-            record = front.record if front is not None else None
+            record = next((front.record for front in fronts([engine.place[0]], self._notes.env)), None)
         if record is None:
             return "there is no proxy"
         root = record.upstream.rstrip("/").removesuffix("/v1")
@@ -193,51 +175,41 @@ class ProxyChange:
 
     def request(self, proxy: ProxyRecord, engine: EngineChange | None) -> None:
         """One short turn through the proxy as a client would ask it. Raises `StepFailedError` when it fails."""
-        url, key = proxy.url, recorded_key(proxy, self._notes.env)
+        key, through = recorded_key(proxy, self._notes.env), f"through the proxy at {proxy.url}"
         if proxy.api_key_env is not None and key is None:
-            self._notes.warn(f"no request was sent through the proxy at {url}: its key is not known here")
+            self._notes.warn(f"no request was sent {through}: its key is not known here")
             return
         limit = min(_REQUEST_S, self._notes.journal.health_timeout_s)
-        body = {
-            # Of a router this means the model in memory, of any other server the one it has.
-            "model": "any",
-            "max_tokens": 8,
-            "messages": [{"role": "user", "content": "Answer with one word: ready?"}],
-        }
+        messages = [{"role": "user", "content": "Answer with one word: ready?"}]
+        # "any" means the model in memory to a router, and the one it has to any other server.
+        body = {"model": "any", "max_tokens": 8, "messages": messages}
         headers = {"anthropic-version": "2023-06-01", **({"x-api-key": key} if key else {})}
         began = time.monotonic()
         while True:
-            left = limit - (time.monotonic() - began)
+            left = max(1.0, limit - (time.monotonic() - began))
             try:
-                reply = ask(url, "/v1/messages", headers=headers, body=body, timeout=max(1.0, left), verified=False)
+                reply = ask(proxy.url, "/v1/messages", headers=headers, body=body, timeout=left, verified=False)
             except TimeoutError:
-                words = f"a request through the proxy at {url} was not answered within {limit:g} s"
+                words = f"a request {through} was not answered within {limit:g} s"
                 # The clients that had waited come first: a queue says nothing about the settings.
-                if engine is not None and busy(*engine.place):
-                    self._notes.warn(f"{words}, while the backend worked for others")
-                    return
-                raise StepFailedError(words) from None
+                if engine is None or not busy(*engine.place):
+                    raise StepFailedError(words) from None
+                self._notes.warn(f"{words}, while the backend worked for others")
+                return
             except OSError as error:
-                raise StepFailedError(f"a request through the proxy at {url} broke off ({error})") from None
-            if reply.status not in _NOT_YET or left <= 0:
+                raise StepFailedError(f"a request {through} broke off ({error})") from None
+            if reply.status not in _NOT_YET or time.monotonic() - began >= limit:
                 break
             self._steps.wait(4 * _POLL_S)
+        message = error_message(reply.body)
+        complaint = f"HTTP {reply.status}{f': {message}' if message else ''}"
         if reply.status == 400 and engine is None:
-            self._notes.warn(f"the proxy at {url} answers, and its upstream wants a model named: {_complaint(reply)}")
-            return
-        if reply.status != 200 or not isinstance(reply.json, dict) or reply.json.get("type") != "message":
-            raise StepFailedError(f"a request through the proxy at {url} failed: {_complaint(reply)}")
-        self._steps.say(f"{url} answered in {time.monotonic() - began:.1f} s")
+            self._notes.warn(f"the proxy at {proxy.url} answers, and its upstream wants a model named: {complaint}")
+        elif reply.status != 200 or not isinstance(reply.json, dict) or reply.json.get("type") != "message":
+            raise StepFailedError(f"a request {through} failed: {complaint}")
+        else:
+            self._steps.say(f"{proxy.url} answered in {time.monotonic() - began:.1f} s")
 
 
-def _log_lines(path: str | None) -> list[str]:
-    if path is None:
-        return []
-    with contextlib.suppress(OSError):
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
-    return []
-
-
-def _complaint(reply: HttpReply) -> str:
-    message = error_message(reply.body)
-    return f"HTTP {reply.status}{f': {message}' if message else ''}"
+def _see(record: ProxyRecord) -> str:
+    return f"; see its log, {record.log}" if record.log is not None else ""

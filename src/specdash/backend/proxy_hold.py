@@ -46,28 +46,22 @@ class ProxyFront:
         """As the journal keeps it."""
         return HeldProxy(self.record.pid, self.record.pid_started, self.record.url)
 
-    def post(self, path: str, body: dict[str, Any]) -> HttpReply:
-        """Raises `OSError`."""
-        return ask(self.record.url, path, headers=self._headers, body=body, timeout=_ANSWER_S, verified=False)
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> HttpReply:
+        """Raises `OSError`, also for an answer that is no success."""
+        # A proxy of 0.1 has no token of its own and asks for the key.
+        sent = {"x-api-key": self.key, "x-admin-token": self.token}
+        headers = {name: value for name, value in sent.items() if value}
+        reply = ask(self.record.url, path, headers=headers, body=body, timeout=_ANSWER_S, verified=False)
+        if reply.status != 200:
+            raise OSError(f"HTTP {reply.status}")
+        return reply
 
     def state(self) -> dict[str, Any]:
         """GET /admin/state. Raises `OSError`, also for an answer of another form."""
-        reply = ask(self.record.url, "/admin/state", headers=self._headers, timeout=_ANSWER_S, verified=False)
-        if reply.status != 200 or not isinstance(reply.json, dict):
-            raise OSError(f"HTTP {reply.status}")
-        found: dict[str, Any] = reply.json
+        found = self.ask("/admin/state").json
+        if not isinstance(found, dict):
+            raise OSError("no state")
         return found
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process still runs."""
-        return same_process(self.record.pid, self.record.pid_started)
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        # A proxy of 0.1 has no token of its own and asks for the key.
-        sent = {"x-api-key": self.key, "x-admin-token": self.token}
-        return {name: value for name, value in sent.items() if value}
 
 
 def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> tuple[ProxyFront, ...]:
@@ -88,64 +82,46 @@ def _fronts(records: Iterable[ProxyRecord], env: Mapping[str, str]) -> tuple[Pro
 
 
 class ProxyHold:
-    """The hold of one change on its proxies. Not shared between threads, but for the one that renews."""
+    """The hold of one change on its proxies, from the start; `warnings` name each that cannot be held. Not shared
+    between threads, but for the one that renews."""
 
     def __init__(self, proxies: Iterable[ProxyFront], reason: str, wait_s: float) -> None:
         """`wait_s` is the longest that one client's request may wait."""
-        self._all = tuple(proxies)
-        self._reason = reason
-        self._wait_s = min(wait_s, LONGEST_WAIT_S)
-        self._held: tuple[ProxyFront, ...] = ()
+        self.warnings: list[str] = []
+        self._body = {"reason": reason, "limit_s": LEASE_S, "wait_s": min(wait_s, LONGEST_WAIT_S)}
+        self._held: list[ProxyFront] = []
         self._ended = threading.Event()
-        self._renewing: threading.Thread | None = None
+        for front in proxies:
+            try:
+                front.ask("/admin/hold", self._body)
+                self._held.append(front)
+            except OSError as error:
+                self.warnings.append(
+                    f"the proxy at {front.record.url} could not be held ({error}); its clients may see errors"
+                )
+        self._renewing = threading.Thread(target=self._renew, name="proxy-hold", daemon=True)
+        self._renewing.start()
 
     @property
     def count(self) -> int:
         """How many proxies are held."""
         return len(self._held)
 
-    def hold(self) -> list[str]:
-        """Hold them all, and go on renewing; a warning for each that cannot be held."""
-        warnings = []
-        held = []
-        for front in self._all:
-            try:
-                refusal = self._post(front)
-            except OSError as error:
-                refusal = str(error)
-            if refusal is None:
-                held.append(front)
-            else:
-                warnings.append(
-                    f"the proxy at {front.record.url} could not be held ({refusal}); its clients may see errors"
-                )
-        self._held = tuple(held)
-        if held and self._renewing is None:
-            self._renewing = threading.Thread(target=self._renew, name="proxy-hold", daemon=True)
-            self._renewing.start()
-        return warnings
-
-    def active(self) -> int:
-        """Requests that the held proxies have upstream now; a proxy that does not answer counts for none."""
-        return self._total("active")
-
-    def waiting(self) -> int:
-        """Requests that wait in the held proxies now."""
-        return self._total("waiting")
+    def total(self, name: str) -> int:
+        """Requests that are `active` upstream, or `waiting`; a proxy that does not answer counts for none."""
+        return sum(value for state in self._states() if isinstance(value := state.get(name), int))
 
     def longest_wait_s(self) -> float | None:
         """Seconds that the oldest of the waiting requests has waited; None where no proxy says so."""
         found = [state.get("longest_wait_s") for state in self._states()]
-        seconds = [value for value in found if isinstance(value, int | float)]
-        return max(seconds, default=None)
+        return max((value for value in found if isinstance(value, int | float)), default=None)
 
     def resume(self) -> list[str]:
         """Let everything pass again; a warning for each proxy that did not take it. May be called again."""
         self._ended.set()
-        if self._renewing is not None:
-            self._renewing.join(2 * _ANSWER_S * max(1, len(self._held)))
-        held, self._held = self._held, ()
-        return [warning for front in held if (warning := _resume(front)) is not None]
+        self._renewing.join(2 * _ANSWER_S * max(1, len(self._held)))
+        held, self._held = self._held, []
+        return [warning for front in held if (warning := _resume(front))]
 
     def _states(self) -> list[dict[str, Any]]:
         states = []
@@ -154,36 +130,26 @@ class ProxyHold:
                 states.append(front.state())
         return states
 
-    def _total(self, name: str) -> int:
-        return sum(value for state in self._states() if isinstance(value := state.get(name), int))
-
-    def _post(self, front: ProxyFront) -> str | None:
-        """Hold one proxy; why it did not, in words."""
-        reply = front.post("/admin/hold", {"reason": self._reason, "limit_s": LEASE_S, "wait_s": self._wait_s})
-        return None if reply.status == 200 else f"HTTP {reply.status}"
-
     def _renew(self) -> None:
         while not self._ended.wait(RENEW_S):
             for front in self._held:
-                if self._ended.is_set():
-                    return
-                with contextlib.suppress(OSError):
-                    self._post(front)
+                if not self._ended.is_set():
+                    with contextlib.suppress(OSError):
+                        front.ask("/admin/hold", self._body)
 
 
-def _resume(front: ProxyFront) -> str | None:
+def _resume(front: ProxyFront) -> str:
+    """Let it pass; what is wrong in words where it does not, "" where its process is gone."""
     why = ""
     for _ in range(_RESUME_TRIES):
         try:
-            reply = front.post("/admin/resume", {})
+            front.ask("/admin/resume", {})
         except OSError as error:
             why = str(error)
         else:
-            if reply.status == 200:
-                return None
-            why = f"HTTP {reply.status}"
-        if not front.alive:
-            return None
+            return ""
+        if not same_process(front.record.pid, front.record.pid_started):
+            return ""
         threading.Event().wait(_TRIES_APART_S)
     return (
         f"the proxy at {front.record.url} could not be resumed ({why}); its hold ends by itself within {LEASE_S:g} s, "

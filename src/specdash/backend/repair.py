@@ -41,7 +41,6 @@ class Repaired:
     def resume(self, url: str) -> None:
         """Keep the proxies held until the backend at `url` answers, then let their clients through."""
         hold = ProxyHold(held_fronts(self.held, self.env), "specdash puts the old settings back", _HOLD_S)
-        hold.hold()
         deadline = time.monotonic() + _HOLD_S
         while hold.count and not healthy(url) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -65,23 +64,18 @@ def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
                 lines += undo_dead(journal, env)
             noted = trial.read_trial(env)
             if noted is not None and os.path.realpath(noted.env_file) == file and not noted.alive:
-                lines += _end_trial(noted, env)
+                why = "the original is back"
+                try:
+                    change = noted.way_back(None)
+                    for edit in change.edits if change is not None else ():
+                        edit.write()
+                except ConflictError as error:
+                    why = str(error)
+                trial.end(env)
+                lines.append(f"`specdash {noted.what}` was cut short while it tried settings: {why}")
     except ConflictError:
         # Another process is at it, and will finish it.
         return Repaired()
     except SpecdashError as error:
         lines.append(str(error))
     return Repaired(tuple(lines), held, env)
-
-
-def _end_trial(noted: trial.TrialJournal, env: Mapping[str, str]) -> list[str]:
-    words = f"`specdash {noted.what}` was cut short while it tried settings"
-    try:
-        change = trial.way_back(noted, noted.digest)
-        for edit in change.edits if change is not None else ():
-            edit.write()
-    except ConflictError as error:
-        trial.end(env)
-        return [f"{words}: {error}"]
-    trial.end(env)
-    return [f"{words}: the original is back"]

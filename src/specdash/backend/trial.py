@@ -6,8 +6,6 @@ case that the runner itself dies meanwhile, and for dashboards; it is one JSON f
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
 from dataclasses import field, replace
@@ -21,7 +19,7 @@ from specdash.core.changes import ApplyKind, ApplyStep, Role, differences
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import backups_dir, trial_file
-from specdash.core.records import JsonRecord, read
+from specdash.core.records import JsonRecord
 from specdash.system import files
 from specdash.system.data import dataclass
 from specdash.system.processes import own_start, same_process
@@ -57,19 +55,45 @@ class TrialJournal(JsonRecord):
     planned: int | None = None
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the original."""
-        return sha256(self.original).hexdigest()
-
-    @property
     def alive(self) -> bool:
         """Whether its runner still works on it."""
         return same_process(self.pid, self.pid_started)
 
+    def write(self, env: Mapping[str, str]) -> TrialJournal:
+        """Note it on the disk. Raises `NotWrittenError`."""
+        with files.writing(trial_file(env), NotWrittenError):
+            files.save(trial_file(env), self.to_json().encode())
+        return self
+
+    def trying(self, data: bytes, boot: int | None, planned: int | None) -> TrialJournal:
+        """With a version that is about to be written, and which boot of how many it is."""
+        return replace(self, tried=(*self.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
+
+    def abandoned(self) -> TrialJournal:
+        """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
+        return replace(self, pid=0, pid_started=0.0)
+
+    def way_back(self, running_digest: str | None) -> Journal | None:
+        """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file
+        was edited meanwhile: that version stays."""
+        snapshot, digest = read_env(Path(self.env_file)), sha256(self.original).hexdigest()
+        if snapshot.digest not in (digest, *self.tried):
+            raise ConflictError(
+                f"{self.env_file} was edited while settings were tried; that version was left as it "
+                f"is, and the one from before is backup {self.backup} of `specdash env history`"
+            )
+        if snapshot.data == self.original and running_digest in (None, digest):
+            return None
+        before, after = (parse(decode(data)).values for data in (snapshot.data, self.original))
+        changes = differences(Role.BACKEND, before, after)
+        edit = Edit(Role.BACKEND, self.env_file, snapshot.data, self.original, snapshot.exists, changes, True)
+        kind, now, me = ApplyKind.ROLLBACK, time.time(), os.getpid()
+        return Journal(0, kind, now, me, own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True)
+
 
 def read_trial(env: Mapping[str, str] = os.environ) -> TrialJournal | None:
     """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
-    return read_note(trial_file(env), lambda text: read(TrialJournal, json.loads(text)), "note")
+    return read_note(trial_file(env), TrialJournal, "note")
 
 
 def begin(
@@ -94,7 +118,7 @@ def begin(
             f"{env_file} was edited since the backend was started, so what runs now could not be put back; bring the "
             "edits into force first, with `specdash services restart backend`"
         )
-    trial = TrialJournal(
+    return TrialJournal(
         pid=os.getpid(),
         pid_started=own_start(),
         at=time.time(),
@@ -104,51 +128,7 @@ def begin(
         backup=Backups(backups_dir(env)).save(Role.BACKEND, snapshot).number,
         client_pid=client_pid,
         url=plan.settings.url,
-    )
-    _write(trial, env)
-    return trial
-
-
-def note_version(
-    trial: TrialJournal, data: bytes, step: tuple[int | None, int | None], env: Mapping[str, str] = os.environ
-) -> TrialJournal:
-    """Note a version that is about to be written, and which boot of how many it is. Raises `NotWrittenError`."""
-    boot, planned = step
-    noted = replace(trial, tried=(*trial.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
-    _write(noted, env)
-    return noted
-
-
-def way_back(trial: TrialJournal, running_digest: str | None) -> Journal | None:
-    """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file was
-    edited meanwhile: that version stays."""
-    snapshot = read_env(Path(trial.env_file))
-    if snapshot.digest not in (trial.digest, *trial.tried):
-        raise ConflictError(
-            f"{trial.env_file} was edited while settings were tried; that version was left as it "
-            f"is, and the one from before is backup {trial.backup} of `specdash env history`"
-        )
-    if snapshot.data == trial.original and running_digest in (None, trial.digest):
-        return None
-    before, after = (parse(decode(data)).values for data in (snapshot.data, trial.original))
-    edit = Edit(
-        Role.BACKEND,
-        trial.env_file,
-        snapshot.data,
-        trial.original,
-        snapshot.exists,
-        differences(Role.BACKEND, before, after),
-        needs_restart=True,
-    )
-    return Journal(
-        0, ApplyKind.ROLLBACK, time.time(), os.getpid(), own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True
-    )
-
-
-def abandon(trial: TrialJournal, env: Mapping[str, str] = os.environ) -> None:
-    """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
-    with contextlib.suppress(NotWrittenError):
-        _write(replace(trial, pid=0, pid_started=0.0), env)
+    ).write(env)
 
 
 def end(env: Mapping[str, str] = os.environ) -> None:
@@ -156,9 +136,3 @@ def end(env: Mapping[str, str] = os.environ) -> None:
     path = trial_file(env)
     path.unlink(missing_ok=True)
     files.sweep(path.parent)
-
-
-def _write(trial: TrialJournal, env: Mapping[str, str]) -> None:
-    path = trial_file(env)
-    with files.writing(path, NotWrittenError):
-        files.save(path, trial.to_json().encode())
