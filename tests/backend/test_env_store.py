@@ -59,7 +59,7 @@ class TestReading:
             (lambda path: path.mkdir(), "is not a regular file"),
             (os.mkfifo, "is not a regular file"),
             (lambda path: path.symlink_to(path), "symbolic links"),
-            (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 30), "too much for an env file"),
+            (lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 1 << 30), "File too large"),
         ],
     )
     def test_what_is_no_env_file_is_said(self, make: Callable[[Path], object], said: str, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import proxy_hold
+from specdash.backend import proxies
 from specdash.backend.journal import HeldProxy
-from specdash.backend.proxy_hold import ProxyFront, ProxyHold, fronts, held_fronts
+from specdash.backend.proxies import ProxyFront, ProxyHold, fronts, held_fronts
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy
@@ -50,7 +50,7 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
     assert hold.warnings == []
     assert (hold.count, hold.total("active")) == (1, 0)
     assert (state(proxy)["held"], state(proxy)["reason"]) == (True, "specdash apply 1")
-    assert state(proxy)["limit_s"] == proxy_hold.LEASE_S
+    assert state(proxy)["limit_s"] == proxies.LEASE_S
     assert hold.resume() == []
     assert state(proxy)["held"] is False
     assert hold.resume() == []
@@ -59,8 +59,8 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
 def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
     proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_hold, "RENEW_S", 0.05)
-    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.4)
+    monkeypatch.setattr(proxies, "RENEW_S", 0.05)
+    monkeypatch.setattr(proxies, "LEASE_S", 0.4)
     hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
     threading.Event().wait(1.0)
     assert state(proxy)["held"] is True
@@ -70,7 +70,7 @@ def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
 
 
 def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.2)
+    monkeypatch.setattr(proxies, "LEASE_S", 0.2)
     hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
     until(lambda: state(proxy)["held"] is False)
     hold.resume()

@@ -14,7 +14,7 @@ import pytest
 
 from specdash.backend import journal, trial
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
-from specdash.backend.repair import repair
+from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import applies_file, apply_journal_file, trial_file

@@ -46,43 +46,9 @@ def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> 
     assert start_check.health(f"http://127.0.0.1:{free_port()}") is None
 
 
-@pytest.mark.parametrize(
-    ("told", "wanted", "says_what"),
-    [
-        ((True, True), True, "2 slots draft"),
-        ((False, False), False, "no slot drafts, as asked"),
-    ],
-)
-def test_slots_that_do_as_asked_pass(told: tuple[bool, ...], wanted: bool, says_what: str) -> None:
-    with FaultServer({"/slots": slots(*told)}) as server:
-        verdict = steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
-    assert verdict == (says_what, True)
-
-
-@pytest.mark.parametrize(
-    ("told", "wanted", "reason"),
-    [
-        ((True, False), True, "1 of 2 slots do not draft"),
-        ((False,), True, "healthy but does not speculate"),
-        ((True, False), False, "it speculates although the settings ask for none"),
-    ],
-)
-def test_slots_that_do_something_else_fail(told: tuple[bool, ...], wanted: bool, reason: str) -> None:
-    with FaultServer({"/slots": slots(*told)}) as server, pytest.raises(StepFailedError, match=reason):
-        steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
-
-
-@pytest.mark.parametrize("route", [says(501, "{}"), says(404, "{}"), says(200, "no json"), slots(None), slots()])
-def test_a_server_that_does_not_tell_is_a_warning(route: Any) -> None:
-    with FaultServer({"/slots": route}) as server:
-        _, seen = steps.check_speculation(server.url, ServerPromise(server.url, speculates=True))
-        assert steps.speculative(server.url, ServerPromise(server.url)) is None
-    assert not seen
-
-
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
-        assert steps.speculative(server.url, ServerPromise(server.url)) is None
+        assert start_check.check_start(ServerPromise(server.url), list, parameters={}).drafting is Drafting.UNKNOWN
         assert start_check.busy(server.url, ServerPromise(server.url)) is None
         assert server.count("/slots") == 0
 

@@ -139,7 +139,7 @@ FAILING = {
     "exits": (ApplyStep.HEALTH, "failed to load the model of the test"),
     "deaf": (ApplyStep.HEALTH, "not healthy within 2 s (no answer yet)"),
     "loading": (ApplyStep.HEALTH, "not healthy within 2 s (loading)"),
-    "no-drafts": (ApplyStep.SPECULATION, "it is healthy but does not speculate"),
+    "no-drafts": (ApplyStep.SPECULATION, "it is healthy and does not speculate"),
     "dies-on-probe": (ApplyStep.PROBE, "a first completion broke off"),
     "no-tokens": (ApplyStep.PROBE, "HTTP 500: speculative batch index 7"),
 }

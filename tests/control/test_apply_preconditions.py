@@ -12,8 +12,8 @@ from specdash.backend import demo, journal, transaction
 from specdash.backend.env_store import Backups, read_env, replace_env
 from specdash.backend.journal import Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.launch import free_port
-from specdash.backend.proxy_change import ProxyChange
-from specdash.backend.repair import repair
+from specdash.backend.proxies import ProxyChange
+from specdash.backend.trial import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview

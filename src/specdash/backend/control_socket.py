@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, read_records
-from specdash.backend.proxy_hold import fronts
+from specdash.backend.proxies import fronts
 from specdash.backend.start_check import busy, promise_of
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction

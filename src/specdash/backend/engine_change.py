@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend.launch import check_port
-from specdash.backend.start_check import busy, health, healthy, promise_of
-from specdash.backend.steps import (
-    StepFailedError,
-    about_speculation,
-    check_speculation,
-    explained,
-    probe,
-    shown,
-    speculative,
-)
+from specdash.backend.start_check import busy, check_start, health, healthy, promise_of
+from specdash.backend.steps import StepFailedError, explained, probe, shown
 from specdash.core.errors import PortInUseError, SpecdashError
 from specdash.core.readings import HealthStatus
+from specdash.core.records import Drafting
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
@@ -31,6 +24,7 @@ if TYPE_CHECKING:
     from specdash.backend.start_check import ServerPromise
     from specdash.backend.steps import Steps
     from specdash.core.readings import Health
+    from specdash.core.records import StartCheck
 
 LOOK_S = 0.012
 """Time between two looks at a starting engine: what passes between its health and our seeing it is downtime."""
@@ -74,7 +68,7 @@ class EngineChange:
         self._down_since: float | None = None
         self._probe_before_s: float | None = None
         self._healthy_before = False
-        self._drafted_before: bool | None = None
+        self._before: StartCheck | None = None
         self._well_at = self._next_look = 0.0
 
     @property
@@ -100,7 +94,7 @@ class EngineChange:
         if check is not None and check.probe_tokens and check.probe_s is not None:
             self._probe_before_s = check.probe_s / check.probe_tokens
         self._healthy_before = any(healthy(self.place[0]) for _ in range(_ASKED))
-        self._drafted_before = speculative(*self.place) if self._healthy_before else None
+        self._before = self._drafting() if self._healthy_before else None
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
@@ -155,15 +149,20 @@ class EngineChange:
         self._steps.say(f"healthy, process {self.child.pid}")
 
     def check_speculation(self) -> None:
-        """Raises `StepFailedError` where a slot does not draft as the settings ask."""
-        try:
-            words, seen = check_speculation(*self.place)
-        except StepFailedError as error:
-            lines = self.child.lines()
-            raise StepFailedError(str(error), about_speculation(lines) or explained(lines)) from None
-        if not seen:
-            self._notes.warn(f"whether it speculates could not be checked: {words}")
-        self._steps.say(words)
+        """Raises `StepFailedError` where it does not draft, or not, as the settings ask."""
+        found = self._drafting()
+        if found.drafting is Drafting.FAILED:
+            raise self._failed(f"it is healthy and does not speculate: {found.because}; {found.fix}")
+        if self.place[1].speculates is False and found.drafting is not Drafting.OFF:
+            raise self._failed(found.because)
+        if found.drafting is Drafting.UNKNOWN:
+            self._notes.warn(f"not known whether it speculates: {found.because}")
+        self._steps.say(found.because)
+
+    def _drafting(self) -> StartCheck:
+        """What its slots show, and its log says, of drafting."""
+        promise, parameters = self.place[1], dict(self.child.plan.speculation)
+        return check_start(promise, self.child.lines, parameters=parameters, probe=False)
 
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
@@ -202,7 +201,8 @@ class EngineChange:
         if not well and now - self._well_at > _DEAF_S:
             raise self._failed(f"it runs, and did not answer /health for {_DEAF_S:g} s")
         if well and (at_last or now >= self._next_look):
-            if promise.speculates and speculative(url, promise) is False:
+            found = self._drafting() if promise.speculates else None
+            if found is not None and found.slots_drafting is not None and found.drafting is Drafting.FAILED:
                 raise self._failed("it does not speculate any more")
             self._next_look = now + _DRAFTING_LOOK_S
         self._well_at = now if well else self._well_at
@@ -238,12 +238,13 @@ class EngineChange:
                 f"the old settings are back in {self._edit.env_file}, but the backend does not come back with them: "
                 f"{error}; see its log, and mend the cause"
             )
-        before = self._drafted_before
-        now = speculative(*self.place) if before is not None else None
-        if now is None or now is before:
+        seen = [None if found is None else found.slots_drafting for found in (self._before, self._drafting())]
+        if None in seen or seen[0] == seen[1]:
             return ""
-        does = "does not speculate" if before else "speculates"
-        return f"the old settings are back and the backend is healthy, but it {does}, other than before; see its log"
+        return (
+            f"the old settings are back and the backend is healthy, but {seen[1]} of its slots draft, and {seen[0]} "
+            "did before; see its log"
+        )
 
 
 def _may_own_port(pid: int, port: int) -> bool:

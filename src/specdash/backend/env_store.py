@@ -62,23 +62,14 @@ def read_env(path: Path) -> EnvSnapshot:
     """The file as it is now; one that is missing is empty and does not exist. Raises `InputError`."""
     target = Path(os.path.realpath(path))
     try:
-        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        facts = target.stat()
+        data = files.read_bounded(target, _LARGEST) if stat.S_ISREG(facts.st_mode) else None
     except FileNotFoundError:
         return EnvSnapshot(path, target, b"", False, 0o600, os.geteuid(), os.getegid())
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise InputError(f"env file {path}: is not a regular file")
-        if facts.st_size > _LARGEST:
-            raise InputError(f"env file {path}: has {facts.st_size} bytes, which is too much for an env file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise InputError(f"env file {path}: {error.strerror or error}") from None
-    finally:
-        os.close(descriptor)
+    if data is None:
+        raise InputError(f"env file {path}: is not a regular file")
     return EnvSnapshot(path, target, data, True, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)
 
 
@@ -147,20 +138,13 @@ def _like(snapshot: EnvSnapshot) -> FileAttributes | None:
 
 
 def _check_owner(snapshot: EnvSnapshot) -> None:
-    me = os.geteuid()
-    if not snapshot.exists or me == 0:
-        return
-    mine = user_name(me)
-    if snapshot.uid != me:
-        owner = user_name(snapshot.uid)
-        why = f"it belongs to {owner}, whom user {mine} cannot keep as owner; run the command as {owner}, or take it"
-    elif snapshot.gid not in (os.getegid(), *os.getgroups()):
-        why = f"it belongs to group {group_name(snapshot.gid)}, in which user {mine} is not; take it"
-    else:
-        return
-    raise NotWrittenError(
-        f"{snapshot.path} was not written, and is as it was: {why} over with `sudo chown {mine}: {snapshot.target}`"
-    )
+    me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
+    if snapshot.exists and me and (snapshot.uid != me or snapshot.gid not in groups):
+        mine, owner = user_name(me), f"{user_name(snapshot.uid)}:{group_name(snapshot.gid)}"
+        raise NotWrittenError(
+            f"{snapshot.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
+            f"run the command as its owner, or take it over with `sudo chown {mine}: {snapshot.target}`"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from specdash.core.masking import without_secrets
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from specdash.backend.start_check import ServerPromise
     from specdash.core.records import StartCheck
@@ -133,34 +133,6 @@ _RUNNER_S = 12.0
 """The longest wait for the runner's own probe, which bounds itself."""
 
 
-def speculative(url: str, promise: ServerPromise) -> bool | None:
-    """Whether every slot drafts; None where that cannot be seen, or looking would wake a sleeping server."""
-    if promise.router or start_check.sleeps(url, promise):
-        return None
-    slots = start_check.slots_of(url, promise)
-    drafting = slots.drafting if not isinstance(slots, str) else None
-    return all(drafting) if drafting is not None else None
-
-
-def check_speculation(url: str, promise: ServerPromise) -> tuple[str, bool]:
-    """What the slots show, in words, and whether they show it. Raises `StepFailedError` when one does not do what the
-    settings ask."""
-    if promise.router:
-        return "a router: each of its models has settings of its own", True
-    slots = start_check.slots_of(url, promise)
-    if isinstance(slots, str):
-        return slots, False
-    wanted, drafting = promise.speculates, slots.drafting
-    if wanted is None or drafting is None:
-        return "the settings do not say" if wanted is None else "this build's /slots does not say", False
-    wrong = sum(drafts is not wanted for drafts in drafting)
-    if not wrong:
-        return f"{len(drafting)} slots draft" if wanted else "no slot drafts, as asked", True
-    if wanted:
-        raise StepFailedError(f"it is healthy but does not speculate ({wrong} of {len(drafting)} slots do not draft)")
-    raise StepFailedError(f"it speculates although the settings ask for none ({wrong} of {len(drafting)} slots draft)")
-
-
 def probe(
     url: str,
     promise: ServerPromise,
@@ -202,8 +174,6 @@ _TELLING = re.compile(
     re.IGNORECASE,
 )
 _CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s|\[(?:INFO|DEBUG)\]")
-_SPECULATION = re.compile(r"draft|spec|vocab|ngram", re.IGNORECASE)
-_WEIGHTY = re.compile(r"^\s*[\d.]+\s+[EW]\s|error|failed|warn|incompatible|mismatch", re.IGNORECASE)
 _LONGEST = 400
 _MOST_LINES = 8
 
@@ -212,11 +182,6 @@ def explained(lines: list[str]) -> tuple[str, ...]:
     """The lines that look like the cause, in their order, each once, else the last ones; without secrets."""
     kept = [line for line in dict.fromkeys(lines) if _TELLING.search(line) and not _CALM.match(line)]
     return shown(kept or lines)
-
-
-def about_speculation(lines: Iterable[str]) -> tuple[str, ...]:
-    """The errors and warnings that concern drafting."""
-    return shown([line for line in dict.fromkeys(lines) if _SPECULATION.search(line) and _WEIGHTY.search(line)])
 
 
 def shown(lines: list[str], most: int = _MOST_LINES) -> tuple[str, ...]:

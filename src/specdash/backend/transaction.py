@@ -25,7 +25,7 @@ from specdash.backend.journal import (
     read_records,
     unfinished,
 )
-from specdash.backend.proxy_change import ProxyChange
+from specdash.backend.proxies import ProxyChange
 from specdash.backend.steps import CancelledApplyError, StepFailedError, Steps
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role
 from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError

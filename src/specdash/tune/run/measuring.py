@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from specdash.backend.proxy_hold import fronts
+from specdash.backend.proxies import fronts
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
