@@ -14,9 +14,9 @@ import pytest
 
 from specdash.backend.journal import ApplyLock, journal_file
 from specdash.backend.trial import read_trial
-from specdash.control.change import Trial, runner_of
+from specdash.control.change import Apply, Trial, runner_of
 from specdash.control.connection import RemoteError, RunnerConnection
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyStep, Role
+from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import apply_journal_file, trial_file
 from support.deployment import ON_A_SCRIPTED_ENGINE, Rig, misbehaving
@@ -231,7 +231,7 @@ def test_a_change_that_was_refused_does_not_stand_in_the_way_of_the_next(rig: Ri
 
 
 def trial_change(rig: Rig, trial: Trial, **configuration: str) -> ApplyOutcome:
-    from specdash.control.change import Apply
+
     from specdash.control.plan import ApplyOptions
 
     options = ApplyOptions(drain_timeout_s=10, health_timeout_s=30, settle_s=0)
@@ -336,3 +336,18 @@ def test_what_the_socket_cannot_read_is_an_answer_and_no_end(rig: Rig) -> None:
                 connection.ask(str(do), **words)
             assert refused.value.exit_code is ExitCode.USAGE or refused.value.exit_code is ExitCode.BAD_INPUT
         assert connection.ask("status")["env_file"] == str(rig.file())
+
+
+def test_what_a_client_writes_while_the_backend_comes_up_is_in_force(rig: Rig) -> None:
+    """Both take the other for absent: the runner has read the file, and the client has found no runner."""
+    stop_backend(rig)
+
+    def come_up(progress: ApplyProgress) -> None:
+        if (progress.step, progress.state) == (ApplyStep.BACKUP, StepState.DONE):
+            rig.order("start", Role.BACKEND)
+            rig.wait_ready()
+
+    apply = Apply(rig.prepare("LLAMA_DRAFT_MAX=6").plan, rig.options, come_up, rig.env)
+    assert apply.run().outcome is ApplyOutcome.APPLIED
+    until(lambda: (engine := rig.engine()) is not None and engine.env_digest == rig.digest(), 30)
+    assert rig.values()["LLAMA_DRAFT_MAX"] == "6"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 import threading
@@ -31,6 +32,7 @@ from specdash.core.errors import ConflictError, ExitCode, InputError, NotWritten
 from specdash.core.paths import applies_file, run_records_dir, runtime_dir
 from specdash.core.records import read
 from specdash.system.data import dataclass
+from specdash.system.files import file_digest
 from specdash.system.sockets import short_path
 
 if TYPE_CHECKING:
@@ -78,6 +80,9 @@ class ControlSocket:
     def serve(self, session: BackendSession, env_file: str | None) -> None:
         """Take clients from now on, each in a thread of its own."""
         self.session, self.env_file = session, env_file
+        if not session.plan.refused and file_digest(env_file) != session.plan.env_digest:
+            # Changed while the start was planned, when there was no runner yet to ask for it.
+            session.received.append(signal.SIGUSR1)
         if self.path is not None:
             threading.Thread(target=self._accept, name="control", daemon=True).start()
 
