@@ -157,7 +157,7 @@ class EngineChange:
             raise self._failed(found.because)
         if found.drafting is Drafting.UNKNOWN:
             self._notes.warn(f"not known whether it speculates: {found.because}")
-        self._steps.say(found.because)
+        self._steps.say(f"{found.slots_drafting} slots draft" if found.slots_drafting else found.because)
 
     def _drafting(self) -> StartCheck:
         """What its slots show, and its log says, of drafting."""
