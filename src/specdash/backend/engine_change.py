@@ -16,10 +16,9 @@ from specdash.core.records import Drafting
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specdash.backend.journal import Edit, Notes
     from specdash.backend.launch import LaunchPlan
+    from specdash.backend.proxies import ProxyChange
     from specdash.backend.session import BackendSession
     from specdash.backend.start_check import ServerPromise
     from specdash.backend.steps import Steps
@@ -114,7 +113,7 @@ class EngineChange:
         if ran and self._down_since is None:
             self._down_since = stopped_at
 
-    def until_healthy(self, limit_s: float, waiting: Callable[[], int]) -> None:
+    def until_healthy(self, limit_s: float, proxies: ProxyChange) -> None:
         """Wait for the first healthy answer. Raises `StepFailedError` as soon as it cannot come."""
         settings = self.child.plan.settings
         deadline = time.monotonic() + limit_s
@@ -138,7 +137,7 @@ class EngineChange:
                 raise self._failed(f"not healthy within {limit_s:g} s ({state})")
             if now >= next_say:
                 next_say = now + _SAY_S
-                held = f"{count} clients wait" if (count := waiting()) else ""
+                held = f"{count} clients wait" if (count := proxies.total("waiting")) else ""
                 words = [state, held, *(line[:120] for line in shown(self.child.lines(), 1))]
                 self._steps.say(": ".join(filter(None, words)), found.progress if found is not None else None)
             self._steps.wait(LOOK_S)
@@ -216,7 +215,7 @@ class EngineChange:
         """Whether the engine from before the change runs."""
         return self.child.plan is self.last_good and self.child.ended is None
 
-    def back(self, waiting: Callable[[], int]) -> str:
+    def back(self, proxies: ProxyChange) -> str:
         """The last good plan runs again, and is verified; what is wrong in words, "" where nothing is."""
         limit = max(self._notes.journal.health_timeout_s, _PATIENCE_S)
         limit = limit if self._healthy_before else min(limit, _SICK_BEFORE_S)
@@ -225,7 +224,7 @@ class EngineChange:
             for last in (not self._healthy_before, True):
                 try:
                     self.swap(self.last_good)
-                    self.until_healthy(limit, waiting)
+                    self.until_healthy(limit, proxies)
                     break
                 except StepFailedError:
                     if last:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 LEASE_S = 10.0
 RENEW_S = 3.0
 LONGEST_WAIT_S = 86400.0
-_RESUME_TRIES = 3
-_TRIES_APART_S = 0.3
 RESTART_SIGNAL = signal.SIGUSR2
 """Asks a proxy to drain and to execute itself again with its listening socket."""
 _RELOAD_S = 15.0
@@ -157,21 +155,15 @@ class ProxyHold:
 
 def _resume(front: ProxyFront) -> str:
     """Let it pass; what is wrong in words where it does not, "" where its process is gone."""
-    why = ""
-    for _ in range(_RESUME_TRIES):
-        try:
-            front.ask("/admin/resume", {})
-        except OSError as error:
-            why = str(error)
-        else:
-            return ""
-        if not same_process(front.record.pid, front.record.pid_started):
-            return ""
-        threading.Event().wait(_TRIES_APART_S)
-    return (
-        f"the proxy at {front.record.url} could not be resumed ({why}); its hold ends by itself within {LEASE_S:g} s, "
-        f"or with `specdash proxy resume --url {front.record.url}`"
-    )
+    try:
+        front.ask("/admin/resume", {})
+    except OSError as error:
+        if same_process(front.record.pid, front.record.pid_started):
+            return (
+                f"the proxy at {front.record.url} could not be resumed ({error}); its hold ends by itself within "
+                f"{LEASE_S:g} s, or with `specdash proxy resume --url {front.record.url}`"
+            )
+    return ""
 
 
 class ProxyChange:
@@ -204,19 +196,15 @@ class ProxyChange:
         """Whether they are held now."""
         return self._hold is not None
 
-    def waiting(self) -> int:
-        """Requests that wait in the held proxies now."""
-        return self._hold.total("waiting") if self._hold is not None else 0
-
-    def active(self) -> int:
-        """Requests that the held proxies have upstream now."""
-        return self._hold.total("active") if self._hold is not None else 0
+    def total(self, name: str) -> int:
+        """Requests that the held proxies have `active` upstream now, or `waiting`."""
+        return self._hold.total(name) if self._hold is not None else 0
 
     def drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
         began = time.monotonic()
         limit = self._notes.journal.drain_timeout_s
-        while left := self.active():
+        while left := self.total("active"):
             waited = time.monotonic() - began
             if waited >= limit:
                 late = f"{left} requests were still running after {limit:g} s"
@@ -226,7 +214,9 @@ class ProxyChange:
                     )
                 self._notes.warn(f"{late} and were cut off (--force)")
                 return
-            words = f"{left} requests running upstream, {self.waiting()} waiting, for {limit - waited:.0f} s at most"
+            words = (
+                f"{left} requests running upstream, {self.total('waiting')} waiting, for {limit - waited:.0f} s at most"
+            )
             self._steps.say(words, min(1.0, waited / limit) if limit else None)
             self._steps.wait(_POLL_S)
 

@@ -186,7 +186,7 @@ class Transaction:
             with self._step(ApplyStep.RESTART, touched=(Role.BACKEND,)):
                 engine.swap(engine.planned)
             with self.steps.step(ApplyStep.HEALTH):
-                engine.until_healthy(journal.health_timeout_s, proxies.waiting)
+                engine.until_healthy(journal.health_timeout_s, proxies)
                 self.notes.write(step=ApplyStep.HEALTH)
             with self._step(ApplyStep.SPECULATION):
                 engine.check_speculation()
@@ -314,9 +314,9 @@ class Transaction:
         if not self.proxies.holds:
             self.proxies.hold(engine.urls)
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
-            while self.proxies.active() and time.monotonic() < deadline:
+            while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-        problem = engine.back(self.proxies.waiting)
+        problem = engine.back(self.proxies)
         return [problem] if problem else []
 
     def _proxy_back(self, edit: Edit, *, wait: bool) -> list[str]:
