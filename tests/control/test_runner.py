@@ -351,3 +351,45 @@ def test_what_a_client_writes_while_the_backend_comes_up_is_in_force(rig: Rig) -
     assert apply.run().outcome is ApplyOutcome.APPLIED
     until(lambda: (engine := rig.engine()) is not None and engine.env_digest == rig.digest(), 30)
     assert rig.values()["LLAMA_DRAFT_MAX"] == "6"
+
+
+def test_an_edit_between_write_and_restart_is_kept_and_holds_nobody(rig: Rig) -> None:
+    command = started_apply(rig, "restart:before", "LLAMA_DRAFT_MAX=7")
+    planned, theirs = rig.digest(), rig.file().read_bytes() + b"# an editor was here\n"
+    rig.file().write_bytes(theirs)
+    rig.points.go_on()
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == ExitCode.OK, said
+    assert rig.file().read_bytes() == theirs
+    assert rig.status()["env_digest"] == planned
+    assert rig.proxy("/admin/state")["held"] is False
+    assert rig.ask()
+
+
+def test_what_the_two_commands_of_the_readme_run_can_be_changed(rig: Rig) -> None:
+    for role in Role:
+        rig.order("stop", role)
+    words = [[str(role), "run", "--env-file", str(rig.file(role))] for role in Role]
+    running = [rig.start_command(*command) for command in words]
+    try:
+        rig.wait_ready()
+        done = rig.command("apply", "--yes", *CHANGE, "PROXY_MAX_CONNECTIONS=31")
+        assert done.returncode == ExitCode.OK, done.stderr
+        rig.assert_settled()
+    finally:
+        for process in running:
+            process.terminate()
+            process.communicate(timeout=60)
+        for role in Role:
+            rig.order("start", role)
+    rig.wait_ready()
+
+
+def test_a_key_that_no_one_reads_is_refused_once_and_swaps_no_engine(rig: Rig) -> None:
+    engine = rig.engine()
+    done = rig.command("apply", "--yes", "LLAMA_NO_SUCH_KEY=1")
+    assert done.returncode == ExitCode.REFUSED
+    said = [line for line in (done.stdout + done.stderr).splitlines() if line.startswith("error")]
+    assert len(said) == 1
+    assert said[0].count("LLAMA_NO_SUCH_KEY") == 1
+    assert rig.engine() == engine
