@@ -68,22 +68,6 @@ def test_an_edit_before_the_write_is_a_conflict_that_touches_nothing(rig: Rig, p
     assert not journal_file(rig.env).path.exists()
 
 
-@pytest.mark.parametrize(
-    "point", ["lock:before", "backup:before", "drain:before", "write:after", "health:before", "settle:before"]
-)
-def test_a_client_that_is_killed_changes_nothing_about_the_change(rig: Rig, point: str) -> None:
-    known = len(rig.records())
-    command = started_apply(rig, point, *CHANGE)
-    command.kill()
-    command.communicate(timeout=10)
-    rig.points.go_on()
-    until(lambda: len(rig.records()) > known, 60)
-    assert rig.records()[-1].outcome is ApplyOutcome.APPLIED, rig.records()[-1].reason
-    assert rig.values()["LLAMA_DRAFT_MAX"] == "7"
-    until(lambda: rig.status()["change"] is None)
-    rig.assert_settled()
-
-
 def test_a_change_of_a_killed_client_that_fails_is_rolled_back(rig: Rig) -> None:
     known = len(rig.records())
     command = started_apply(rig, "health:before", *misbehaving(rig.home, "exits"))

@@ -16,12 +16,12 @@ from specdash.core.records import Drafting
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from specdash.backend.journal import Edit, Notes
+    from specdash.backend.journal import Edit
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.proxies import ProxyChange
     from specdash.backend.session import BackendSession
     from specdash.backend.start_check import ServerPromise
-    from specdash.backend.steps import Steps
+    from specdash.backend.transaction import Transaction
     from specdash.core.readings import Health
     from specdash.core.records import StartCheck
 
@@ -51,12 +51,12 @@ _DEAF_S = 20.0
 class EngineChange:
     """The engine of one change. `child` is the process that runs, or ran last."""
 
-    def __init__(self, runner: BackendSession, edit: Edit, notes: Notes, steps: Steps) -> None:
+    def __init__(self, change: Transaction, runner: BackendSession, edit: Edit) -> None:
         """Raises `SpecdashError` where the new version of the env file would not run."""
+        self._change = change
+        self._steps = change.steps
         self._runner = runner
         self._edit = edit
-        self._notes = notes
-        self._steps = steps
         self.child = runner.engine
         self.last_good = runner.engine.plan
         self.planned = runner.planned(edit.new)
@@ -79,14 +79,14 @@ class EngineChange:
     def place(self) -> tuple[str, ServerPromise]:
         """Where the engine that runs answers, and what its settings promise."""
         settings = self.child.plan.settings
-        return settings.url, promise_of(settings, self._notes.env)
+        return settings.url, promise_of(settings, self._change.env)
 
     def look(self) -> None:
         """See how the engine is before anything is touched; a warning where its env file was edited since its start."""
         if self.child.ended is not None:
             return
         if self.last_good.env_digest not in (None, self._edit.old_digest):
-            self._notes.warn(
+            self._change.warn(
                 f"{self._edit.env_file} was edited since the engine was started: those edits come into force too"
             )
         check = self.child.check
@@ -100,7 +100,7 @@ class EngineChange:
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
         while left := busy(*self.place) or 0:
             if time.monotonic() >= deadline:
-                self._notes.warn(f"{left} requests that did not come through a held proxy were cut off")
+                self._change.warn(f"{left} requests that did not come through a held proxy were cut off")
                 return
             self._steps.say(f"{left} requests sent straight to the backend")
             self._steps.wait(_POLL_S)
@@ -155,7 +155,7 @@ class EngineChange:
         if self.place[1].speculates is False and found.drafting is not Drafting.OFF:
             raise self._failed(found.because)
         if found.drafting is Drafting.UNKNOWN:
-            self._notes.warn(f"not known whether it speculates: {found.because}")
+            self._change.warn(f"not known whether it speculates: {found.because}")
         self._steps.say(f"{found.slots_drafting} slots draft" if found.slots_drafting else found.because)
 
     def _drafting(self) -> StartCheck:
@@ -165,7 +165,7 @@ class EngineChange:
 
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
-        journal = self._notes.journal
+        journal = self._change.journal
         try:
             limit = min(_PROBE_S, journal.health_timeout_s)
             words, now = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
@@ -181,7 +181,7 @@ class EngineChange:
         before = self._probe_before_s
         if now is not None and before and now > MUCH_SLOWER * before:
             self.slower = True
-            self._notes.warn(
+            self._change.warn(
                 f"a first completion takes {now / before:.0f} times as long as before the change "
                 f"({1000 * before:.1f} -> {1000 * now:.1f} ms a token); `specdash rollback {journal.number}` "
                 "goes back"
@@ -217,7 +217,7 @@ class EngineChange:
 
     def back(self, proxies: ProxyChange) -> str:
         """The last good plan runs again, and is verified; what is wrong in words, "" where nothing is."""
-        limit = max(self._notes.journal.health_timeout_s, _PATIENCE_S)
+        limit = max(self._change.journal.health_timeout_s, _PATIENCE_S)
         limit = limit if self._healthy_before else min(limit, _SICK_BEFORE_S)
         try:
             # The second time where a port was not free yet, or memory that the driver had not given back.
@@ -231,7 +231,7 @@ class EngineChange:
                         raise
         except SpecdashError as error:
             if not self._healthy_before:
-                self._notes.warn(f"the backend was not healthy before, and is not now: {error}")
+                self._change.warn(f"the backend was not healthy before, and is not now: {error}")
                 return ""
             return (
                 f"the old settings are back in {self._edit.env_file}, but the backend does not come back with them: "

@@ -12,14 +12,14 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from specdash.backend.env_store import read_env, replace_env
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, is_secret
+from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role, is_secret
 from specdash.core.envfile import decode, parse
-from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
+from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import apply_journal_file, apply_lock_file
 from specdash.core.records import JsonRecord, read
 from specdash.system import files
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Note = TypeVar("Note")
 _SHORTEST_SECRET = 4
+_LONGEST_NOTE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,31 +157,6 @@ class Journal(JsonRecord):
         """The edit of one service."""
         return next((edit for edit in self.edits if edit.role is role), None)
 
-    def record(self, outcome: ApplyOutcome) -> ApplyRecord:
-        """Its record, ending now, with the digests that the env files have; of a refusal, without what it would have
-        touched."""
-        digests = {}
-        for edit in self.edits:
-            with contextlib.suppress(SpecdashError):
-                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
-        refused = outcome is ApplyOutcome.REFUSED
-        return ApplyRecord(
-            number=self.number,
-            at=self.at,
-            ended_at=time.time(),
-            kind=self.kind,
-            outcome=outcome,
-            changes=tuple(change.masked for change in self.changes),
-            profile=self.profile,
-            failed_step=self.failed_step,
-            reason=self.reason,
-            log_lines=self.log_lines,
-            warnings=self.warnings,
-            backups={} if refused else {str(edit.role): edit.backup for edit in self.edits},
-            digests={} if refused else digests,
-            url=None if refused else self.url,
-        )
-
     def scrub(self, text: str) -> str:
         """The text without a secret of any version of the env files."""
         found = {
@@ -232,32 +208,6 @@ class JournalFile:
             files.sync_directory(self.path.parent)
 
 
-class Notes:
-    """The journal of a change under way, on the disk before anything of it is done."""
-
-    def __init__(self, journal: Journal, env: Mapping[str, str]) -> None:
-        self.journal = journal
-        self.env = env
-        self.file = journal_file(env)
-
-    def write(self, **changes: Any) -> None:
-        """Write down what is about to be done. Raises `NotWrittenError`."""
-        self.journal = replace(self.journal, **changes)
-        self.file.write(self.journal)
-
-    def write_if_possible(self, **changes: Any) -> None:
-        """The same; a warning where it cannot be written."""
-        try:
-            self.write(**changes)
-        except NotWrittenError as error:
-            self.warn(str(error))
-
-    def warn(self, text: str) -> None:
-        """Add a warning to the record, once."""
-        known = self.journal.warnings
-        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys((*known, self.journal.scrub(text)))))
-
-
 def read_note(path: Path, kind: type[Note], what: str) -> Note | None:
     """The content of a note file, None where there is none. Raises `InputError` for one that cannot be read; `what` is
     the name of its kind."""
@@ -294,7 +244,7 @@ class ApplyLock:
     def __init__(self, what: str, env: Mapping[str, str] = os.environ) -> None:
         self._what = what
         self._path = apply_lock_file(env)
-        self._descriptor: int | None = None
+        self._descriptor = -1
 
     def acquire(self) -> Self:
         """Take it. Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made."""
@@ -306,8 +256,12 @@ class ApplyLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = ""
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                noted = json.loads(os.pread(descriptor, _LONGEST_NOTE, 0))
+                holder = f" (pid {int(noted['pid'])}, since {clock(float(noted['since']))}: {noted['what']})"
             os.close(descriptor)
-            raise ConflictError(f"another apply is running{_holder(self._path)}; wait for its end") from None
+            raise ConflictError(f"another apply is running{holder}; wait for its end") from None
         self._descriptor = descriptor
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -317,27 +271,16 @@ class ApplyLock:
         return self
 
     def release(self) -> None:
-        """Give it back; may be called again."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+        """Give it back."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
 
     def __enter__(self) -> Self:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _holder(path: Path) -> str:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        since = clock(float(data["since"]))
-        return f" (pid {int(data['pid'])}, since {since}: {data['what']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 # The file of finished applies: read what is readable, append one line that is on the disk when we return.

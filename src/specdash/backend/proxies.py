@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from specdash.backend.engine_change import EngineChange
-    from specdash.backend.journal import Edit, Notes
-    from specdash.backend.steps import Steps
+    from specdash.backend.journal import Edit
+    from specdash.backend.transaction import Transaction
     from specdash.core.records import ProxyRecord
 
 LEASE_S = 10.0
@@ -169,11 +169,11 @@ def _resume(front: ProxyFront) -> str:
 class ProxyChange:
     """The proxies of one change."""
 
-    def __init__(self, notes: Notes, steps: Steps) -> None:
+    def __init__(self, change: Transaction) -> None:
         self.longest_stall_s: float | None = None
         """The longest that a held client has waited."""
-        self._notes = notes
-        self._steps = steps
+        self._change = change
+        self._steps = change.steps
         self._hold: ProxyHold | None = None
 
     # Those in front of the engine.
@@ -181,14 +181,14 @@ class ProxyChange:
     def hold(self, urls: Collection[str]) -> int:
         """Hold every proxy in front of these addresses, and note their names first; how many are held."""
         if self._hold is None:
-            journal = self._notes.journal
-            found = fronts(urls, self._notes.env)
+            journal = self._change.journal
+            found = fronts(urls, self._change.env)
             held = (*journal.held, *(front.held for front in found))
-            self._notes.write_if_possible(held=tuple(dict.fromkeys(held)))
+            self._change.note_if_possible(held=tuple(dict.fromkeys(held)))
             longest = journal.health_timeout_s + journal.drain_timeout_s
             self._hold = ProxyHold(found, f"specdash {journal.kind} {journal.number}", longest)
             for warning in self._hold.warnings:
-                self._notes.warn(warning)
+                self._change.warn(warning)
         return self._hold.count
 
     @property
@@ -203,16 +203,16 @@ class ProxyChange:
     def drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
         began = time.monotonic()
-        limit = self._notes.journal.drain_timeout_s
+        limit = self._change.journal.drain_timeout_s
         while left := self.total("active"):
             waited = time.monotonic() - began
             if waited >= limit:
                 late = f"{left} requests were still running after {limit:g} s"
-                if not self._notes.journal.force:
+                if not self._change.journal.force:
                     raise StepFailedError(
                         f"{late}; give them more time with --drain-timeout, or cut them off with --force"
                     )
-                self._notes.warn(f"{late} and were cut off (--force)")
+                self._change.warn(f"{late} and were cut off (--force)")
                 return
             words = (
                 f"{left} requests running upstream, {self.total('waiting')} waiting, for {limit - waited:.0f} s at most"
@@ -229,15 +229,15 @@ class ProxyChange:
         if stall is not None:
             self.longest_stall_s = max(stall, self.longest_stall_s or 0.0)
         for warning in hold.resume():
-            self._notes.warn(warning)
+            self._change.warn(warning)
 
     # The one whose own settings change.
 
     @property
     def record(self) -> ProxyRecord | None:
         """The most recently started live proxy whose run record names the env file that changes."""
-        edit = self._notes.journal.edit(Role.PROXY)
-        return started_last(live_proxies(self._notes.env), edit.env_file) if edit is not None else None
+        edit = self._change.journal.edit(Role.PROXY)
+        return started_last(live_proxies(self._change.env), edit.env_file) if edit is not None else None
 
     def take_over(self, edit: Edit, digest: str, *, wait: bool = True) -> str:
         """Make the proxy run this version; what was done, in words. Raises `StepFailedError` when it does not."""
@@ -255,7 +255,7 @@ class ProxyChange:
         self._steps.say("restarting the proxy" if restarts else "reloading the proxy")
         with contextlib.suppress(ProcessLookupError):
             os.kill(record.pid, RESTART_SIGNAL if restarts else signal.SIGHUP)
-        limit = min(_PROXY_RESTART_S if restarts else _RELOAD_S, self._notes.journal.health_timeout_s)
+        limit = min(_PROXY_RESTART_S if restarts else _RELOAD_S, self._change.journal.health_timeout_s)
         deadline = time.monotonic() + limit
         while wait and not self._answers(digest):
             now = self.record
@@ -285,11 +285,11 @@ class ProxyChange:
 
     def to_ask(self, engine: EngineChange | None) -> ProxyRecord | str:
         """The proxy to ask, or in words why none is asked."""
-        if self._notes.journal.trial:
+        if self._change.journal.trial:
             return "it is on trial, and measured next"
         record = self.record
         if record is None and engine is not None:
-            record = next((front.record for front in fronts([engine.place[0]], self._notes.env)), None)
+            record = next((front.record for front in fronts([engine.place[0]], self._change.env)), None)
         if record is None:
             return "there is no proxy"
         root = record.upstream.rstrip("/").removesuffix("/v1")
@@ -302,11 +302,11 @@ class ProxyChange:
 
     def request(self, proxy: ProxyRecord, engine: EngineChange | None) -> None:
         """One short turn through the proxy as a client would ask it. Raises `StepFailedError` when it fails."""
-        key, through = recorded_key(proxy, self._notes.env), f"through the proxy at {proxy.url}"
+        key, through = recorded_key(proxy, self._change.env), f"through the proxy at {proxy.url}"
         if proxy.api_key_env is not None and key is None:
-            self._notes.warn(f"no request was sent {through}: its key is not known here")
+            self._change.warn(f"no request was sent {through}: its key is not known here")
             return
-        limit = min(_REQUEST_S, self._notes.journal.health_timeout_s)
+        limit = min(_REQUEST_S, self._change.journal.health_timeout_s)
         messages = [{"role": "user", "content": "Answer with one word: ready?"}]
         # "any" means the model in memory to a router, and the one it has to any other server.
         body = {"model": "any", "max_tokens": 8, "messages": messages}
@@ -321,7 +321,7 @@ class ProxyChange:
                 # The clients that had waited come first: a queue says nothing about the settings.
                 if engine is None or not busy(*engine.place):
                     raise StepFailedError(words) from None
-                self._notes.warn(f"{words}, while the backend worked for others")
+                self._change.warn(f"{words}, while the backend worked for others")
                 return
             except OSError as error:
                 raise StepFailedError(f"a request {through} broke off ({error})") from None
@@ -331,7 +331,7 @@ class ProxyChange:
         message = error_message(reply.body)
         complaint = f"HTTP {reply.status}{f': {message}' if message else ''}"
         if reply.status == 400 and engine is None:
-            self._notes.warn(f"the proxy at {proxy.url} answers, and its upstream wants a model named: {complaint}")
+            self._change.warn(f"the proxy at {proxy.url} answers, and its upstream wants a model named: {complaint}")
         elif reply.status != 200 or not isinstance(reply.json, dict) or reply.json.get("type") != "message":
             raise StepFailedError(f"a request {through} failed: {complaint}")
         else:

@@ -18,7 +18,6 @@ from specdash.backend.engine_change import EngineChange
 from specdash.backend.env_store import Backups, check_writable, read_env
 from specdash.backend.journal import (
     ApplyLock,
-    Notes,
     append_record,
     journal_file,
     next_number,
@@ -71,18 +70,14 @@ class Transaction:
     ) -> None:
         """`wanted` holds the edits and the options; `lock` is the one that the caller holds for a whole trial."""
         self.steps = steps
-        self.notes = Notes(replace(wanted, pid=os.getpid(), pid_started=own_start()), env)
-        self.proxies = ProxyChange(self.notes, steps)
+        self.journal = replace(wanted, pid=os.getpid(), pid_started=own_start())
+        """What is noted of the change, on the disk before anything of it is done."""
+        self.env = env
+        self.proxies = ProxyChange(self)
         self.engine: EngineChange | None = None
         """None where the backend is not changed, or does not run."""
         self._runner = runner
-        self._env = env
         self._lock = lock
-
-    @property
-    def journal(self) -> Journal:
-        """What is noted of the change."""
-        return self.notes.journal
 
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
@@ -94,7 +89,7 @@ class Transaction:
             try:
                 with self.steps.step(ApplyStep.LOCK):
                     if self._lock is None:
-                        locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self._env))
+                        locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self.env))
                         self._finish_dead()
             except CancelledApplyError as error:
                 return self.refused(error)
@@ -104,7 +99,7 @@ class Transaction:
                 with self.steps.step(ApplyStep.BACKUP):
                     self._backup()
             except SpecdashError as error:
-                self.notes.file.remove()
+                journal_file(self.env).remove()
                 return self.refused(error)
             try:
                 self._forward()
@@ -123,10 +118,10 @@ class Transaction:
     def _finish_dead(self) -> None:
         """Undo the change of a dead process first: its journal is the only one. Raises `NotWrittenError` where that
         cannot be done, `InputError` for a journal that cannot be read."""
-        left = unfinished(self._env)
-        for line in undo_dead(left, self._env) if left is not None else ():
-            self.notes.warn(line)
-        if unfinished(self._env) is not None:
+        left = unfinished(self.env)
+        for line in undo_dead(left, self.env) if left is not None else ():
+            self.warn(line)
+        if unfinished(self.env) is not None:
             raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
 
     def _preflight(self) -> None:
@@ -138,22 +133,22 @@ class Transaction:
             check_writable(now)
         backend = self.journal.edit(Role.BACKEND)
         if self._runner is not None and backend is not None:
-            self.engine = EngineChange(self._runner, backend, self.notes, self.steps)
+            self.engine = EngineChange(self, self._runner, backend)
         count = len(self.journal.warnings)
         self.steps.say(counted(count, "warning") if count else "no problems found")
 
     def _backup(self) -> None:
         """Keep the old bytes, then note on the disk what is going to be done."""
-        backups = Backups(backups_dir(self._env))
+        backups = Backups(backups_dir(self.env))
         edits = tuple(
             replace(edit, backup=backups.save(edit.role, read_env(Path(edit.env_file))).number)
             for edit in self.journal.edits
         )
         if self.engine is not None:
             self.engine.look()
-        self.notes.write(
+        self.note(
             step=ApplyStep.BACKUP,
-            number=next_number(read_records(applies_file(self._env))),
+            number=next_number(read_records(applies_file(self.env))),
             edits=edits,
             url=self.engine.planned.settings.url if self.engine is not None else None,
         )
@@ -187,7 +182,7 @@ class Transaction:
                 engine.swap(engine.planned)
             with self.steps.step(ApplyStep.HEALTH):
                 engine.until_healthy(journal.health_timeout_s, proxies)
-                self.notes.write(step=ApplyStep.HEALTH)
+                self.note(step=ApplyStep.HEALTH)
             with self._step(ApplyStep.SPECULATION):
                 engine.check_speculation()
             with self._step(ApplyStep.PROBE):
@@ -220,7 +215,7 @@ class Transaction:
                 written.append(edit.role)
         except SpecdashError:
             # Only what was written has to go back: an edit that others made stays.
-            self.notes.write_if_possible(written=tuple(written))
+            self.note_if_possible(written=tuple(written))
             raise
 
     def _resume(self, proxy: Edit | None) -> None:
@@ -269,7 +264,7 @@ class Transaction:
         lines = tuple(self.journal.scrub(line) for line in getattr(error, "log_lines", ()))
         failed, self.steps.undoing = self.steps.current, True
         changed, unwritten = bool(self.journal.touched), False
-        self.notes.write_if_possible(failed_step=failed, reason=reason, log_lines=lines)
+        self.note_if_possible(failed_step=failed, reason=reason, log_lines=lines)
         problems: list[str] = []
         with self.steps.step(ApplyStep.ROLLBACK, "putting the old settings back"):
             back = []
@@ -283,7 +278,7 @@ class Transaction:
                 except ConflictError as conflict:
                     changed = True
                     runs = "" if at_start else "; what runs is the one from before"
-                    self.notes.warn(f"{conflict}{runs}")
+                    self.warn(f"{conflict}{runs}")
                 except SpecdashError as wrong:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
@@ -300,7 +295,7 @@ class Transaction:
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
             reason = self.journal.scrub(" ".join((f"{reason}; and it could not be undone:", *problems)))
-            self.notes.journal = replace(self.journal, reason=reason)
+            self.journal = replace(self.journal, reason=reason)
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
@@ -332,11 +327,28 @@ class Transaction:
 
     # Notes and the record.
 
+    def note(self, **changes: Any) -> None:
+        """Write down what is about to be done. Raises `NotWrittenError`."""
+        self.journal = replace(self.journal, **changes)
+        journal_file(self.env).write(self.journal)
+
+    def note_if_possible(self, **changes: Any) -> None:
+        """The same; a warning where it cannot be written."""
+        try:
+            self.note(**changes)
+        except NotWrittenError as error:
+            self.warn(str(error))
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the record, once."""
+        known = self.journal.warnings
+        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys((*known, self.journal.scrub(text)))))
+
     @contextlib.contextmanager
     def _step(self, step: ApplyStep, detail: str = "", **changes: Any) -> Iterator[None]:
         """One step, written down before anything of it is done."""
         with self.steps.step(step, detail):
-            self.notes.write(step=step, **changes)
+            self.note(step=step, **changes)
             yield
 
     def _skip(self, why: str, *steps: ApplyStep) -> None:
@@ -348,22 +360,22 @@ class Transaction:
         edit = self.journal.edit(Role.BACKEND)
         if self.engine is not None and edit is not None and not self.journal.trial:
             try:
-                Backups(backups_dir(self._env)).keep_good(edit.role, Path(edit.env_file), edit.new)
+                Backups(backups_dir(self.env)).keep_good(edit.role, Path(edit.env_file), edit.new)
             except NotWrittenError as error:
-                self.notes.warn(str(error))
+                self.warn(str(error))
 
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
-        self.notes.journal = replace(
+        self.journal = replace(
             self.journal,
-            number=next_number(read_records(applies_file(self._env))),
+            number=next_number(read_records(applies_file(self.env))),
             failed_step=self.steps.current,
             reason=self.journal.scrub(str(error)),
         )
         record = self._record(ApplyOutcome.REFUSED)
         # Where the disk is what stands in the way, `error` says so already.
         with contextlib.suppress(NotWrittenError):
-            append_record(applies_file(self._env), record)
+            append_record(applies_file(self.env), record)
         return Outcome(record, error)
 
     def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
@@ -372,26 +384,45 @@ class Transaction:
         self.proxies.resume()
         record = self._record(outcome)
         try:
-            append_record(applies_file(self._env), record)
+            append_record(applies_file(self.env), record)
         except NotWrittenError as error:
-            self.notes.warn(str(error))
+            self.warn(str(error))
             record = replace(record, warnings=self.journal.warnings)
         if keep_journal:
             # This process does not work on it any more, although it lives on.
-            self.notes.write_if_possible(pid=0, pid_started=0.0)
+            self.note_if_possible(pid=0, pid_started=0.0)
         else:
             with contextlib.suppress(OSError):
-                self.notes.file.remove()
+                journal_file(self.env).remove()
         return record
 
     def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
+        """It ends now, with the digests that the env files have; a refusal is without what it would have touched."""
+        journal, digests = self.journal, {}
+        edits = journal.edits if outcome is not ApplyOutcome.REFUSED else ()
+        for edit in edits:
+            with contextlib.suppress(SpecdashError):
+                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
         down_s = self.engine.down_s if self.engine is not None else None
         stall_s = self.proxies.longest_stall_s
-        return replace(
-            self.journal.record(outcome),
+        return ApplyRecord(
+            number=journal.number,
+            at=journal.at,
+            ended_at=time.time(),
+            kind=journal.kind,
+            outcome=outcome,
+            changes=tuple(change.masked for change in journal.changes),
+            profile=journal.profile,
+            failed_step=journal.failed_step,
+            reason=journal.reason,
+            log_lines=journal.log_lines,
+            warnings=journal.warnings,
             downtime_s=None if down_s is None else round(down_s, 4),
             longest_stall_s=None if stall_s is None else round(stall_s, 3),
             step_seconds=dict(self.steps.seconds),
+            backups={str(edit.role): edit.backup for edit in edits},
+            digests=digests,
+            url=journal.url if edits else None,
         )
 
 
