@@ -215,8 +215,8 @@ class EngineChange:
         """Whether the engine from before the change runs."""
         return self.child.plan is self.last_good and self.child.ended is None
 
-    def back(self, proxies: ProxyChange) -> str:
-        """The last good plan runs again, and is verified; what is wrong in words, "" where nothing is."""
+    def back(self, proxies: ProxyChange) -> None:
+        """The last good plan runs again. Raises `StepFailedError` where it does not as before."""
         limit = max(self._change.journal.health_timeout_s, _PATIENCE_S)
         limit = limit if self._healthy_before else min(limit, _SICK_BEFORE_S)
         try:
@@ -232,18 +232,17 @@ class EngineChange:
         except SpecdashError as error:
             if not self._healthy_before:
                 self._change.warn(f"the backend was not healthy before, and is not now: {error}")
-                return ""
-            return (
+                return
+            raise StepFailedError(
                 f"the old settings are back in {self._edit.env_file}, but the backend does not come back with them: "
                 f"{error}; see its log, and mend the cause"
+            ) from None
+        before, now = (None if found is None else found.slots_drafting for found in (self._before, self._drafting()))
+        if None not in (before, now) and before != now:
+            raise StepFailedError(
+                f"the old settings are back and the backend is healthy, but {now} of its slots draft, and {before} did "
+                "before; see its log"
             )
-        seen = [None if found is None else found.slots_drafting for found in (self._before, self._drafting())]
-        if None in seen or seen[0] == seen[1]:
-            return ""
-        return (
-            f"the old settings are back and the backend is healthy, but {seen[1]} of its slots draft, and {seen[0]} "
-            "did before; see its log"
-        )
 
 
 def _may_own_port(pid: int, port: int) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,8 +260,7 @@ class Transaction:
 
         `at_start` is for the change of a dead process: no engine runs, and the start of the next waits for nothing.
         """
-        stopping = self._runner is not None and self._runner.stopping
-        reason = self.journal.scrub("the runner was stopped" if stopping else str(error) or type(error).__name__)
+        reason = self.journal.scrub("the runner was stopped" if self._stopping else str(error) or type(error).__name__)
         lines = tuple(self.journal.scrub(line) for line in getattr(error, "log_lines", ()))
         failed, self.steps.undoing = self.steps.current, True
         changed, unwritten = bool(self.journal.touched), False
@@ -283,15 +283,16 @@ class Transaction:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
             proxy = self.journal.edit(Role.PROXY) if Role.PROXY in back and Role.PROXY in self.journal.touched else None
-            proxy_first = proxy is not None and (at_start or proxy.needs_restart)
-            try:
-                for engine_now in (not proxy_first, proxy_first):
-                    if engine_now and not stopping:
-                        problems += self._engine_back()
-                    elif not engine_now and proxy is not None:
-                        problems += self._proxy_back(proxy, wait=not at_start)
-            finally:
-                self.proxies.resume()
+            ways = [self._engine_back]
+            if proxy is not None:
+                first = 0 if at_start or proxy.needs_restart else 1
+                ways.insert(first, partial(self._proxy_back, proxy, wait=not at_start))
+            for way in ways:
+                try:
+                    way()
+                except SpecdashError as wrong:
+                    problems.append(str(wrong))
+            self.proxies.resume()
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
             reason = self.journal.scrub(" ".join((f"{reason}; and it could not be undone:", *problems)))
@@ -301,29 +302,32 @@ class Transaction:
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
         return Outcome(record, known, changed)
 
-    def _engine_back(self) -> list[str]:
-        """The last good plan runs, and is verified; what is wrong."""
+    def _engine_back(self) -> None:
+        """The last good plan runs, and is verified. Raises `SpecdashError`."""
         engine = self.engine
-        if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good:
-            return []
+        if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good or self._stopping:
+            return
         if not self.proxies.holds:
             self.proxies.hold(engine.urls)
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
             while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-        problem = engine.back(self.proxies)
-        return [problem] if problem else []
+        engine.back(self.proxies)
 
-    def _proxy_back(self, edit: Edit, *, wait: bool) -> list[str]:
-        """The proxy runs the old version again; what is wrong."""
+    def _proxy_back(self, edit: Edit, *, wait: bool) -> None:
+        """The proxy runs the old version again. Raises `SpecdashError`."""
         if edit.needs_restart:
             # Requests that wait in a proxy must be let through before it ends.
             self.proxies.resume()
         try:
             self.proxies.take_over(edit, edit.old_digest, wait=wait)
         except SpecdashError as error:
-            return [f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"]
-        return []
+            why = f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"
+            raise StepFailedError(why) from None
+
+    @property
+    def _stopping(self) -> bool:
+        return self._runner is not None and self._runner.stopping
 
     # Notes and the record.
 
