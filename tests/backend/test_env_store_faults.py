@@ -202,7 +202,7 @@ class TestAsAnotherUser:
         open_directory.chmod(0o777)
         with as_nobody(), pytest.raises(NotWrittenError) as caught:
             act(read_env(file))
-        assert "it belongs to root, whom user nobody cannot keep as owner; run the command as root" in str(caught.value)
+        assert "belongs to root:root, which user nobody cannot keep; run the command as its owner" in str(caught.value)
         assert f"or take it over with `sudo chown nobody: {file}`" in str(caught.value)
         assert file.read_bytes() == b"A=1\n"
         assert [path.name for path in open_directory.iterdir()] == ["a.env"]
@@ -212,7 +212,7 @@ class TestAsAnotherUser:
         file.write_bytes(b"A=1\n")
         open_directory.chmod(0o777)
         os.chown(file, NOBODY, 0)
-        with as_nobody(), pytest.raises(NotWrittenError, match="it belongs to group root, in which user nobody is not"):
+        with as_nobody(), pytest.raises(NotWrittenError, match="belongs to nobody:root, which user nobody cannot"):
             act(read_env(file))
 
     def test_a_directory_of_somebody_else_is_said(self, act: Callable[[object], object], open_directory: Path) -> None:

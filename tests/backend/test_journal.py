@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from specdash.backend.journal import Edit, HeldProxy, Journal, JournalFile, ServiceBefore, describe
+from specdash.backend.journal import Edit, HeldProxy, Journal, JournalFile, describe
 from specdash.core.changes import ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
+from specdash.core.records import read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,12 +33,6 @@ EDITS = st.builds(
     backup=st.integers(1, 99),
     changes=st.just(()),
     needs_restart=st.booleans(),
-    before=st.builds(
-        ServiceBefore,
-        running=st.booleans(),
-        healthy=st.booleans(),
-        speculative=st.none() | st.booleans(),
-    ),
 ).map(lambda edit: replace(edit, changes=differences(edit.role, edit.values(new=False), edit.values(new=True))))
 JOURNALS = st.builds(
     Journal,
@@ -64,7 +59,6 @@ JOURNALS = st.builds(
 
 
 def a_journal() -> Journal:
-    before = ServiceBefore(running=True, healthy=True)
     change = Change(Role.BACKEND, "LLAMA_DRAFT_MAX", "4", "8")
     edit = Edit(
         Role.BACKEND,
@@ -75,17 +69,16 @@ def a_journal() -> Journal:
         (change,),
         True,
         3,
-        before,
     )
     return Journal(4, ApplyKind.APPLY, 0.0, os.getpid(), 1.0, ApplyStep.WRITE, (edit,))
 
 
 @given(JOURNALS)
 def test_every_journal_is_read_back_as_it_was_written(journal: Journal) -> None:
-    assert Journal.from_json(journal.to_json()) == journal
+    assert read(Journal, json.loads(journal.to_json())) == journal
 
 
-def test_what_an_earlier_version_left_is_read_with_the_values_of_its_bytes() -> None:
+def test_what_an_earlier_version_left_is_read() -> None:
     change = {"role": "backend", "key": "LLAMA_API_KEY", "before": "***", "after": "***"}
     edit = {
         "role": "backend", "service": "b", "manager": "systemd", "env_file": "/e", "existed": True, "backup": 3,
@@ -102,10 +95,10 @@ def test_what_an_earlier_version_left_is_read_with_the_values_of_its_bytes() -> 
         },
         sort_keys=True,
     )  # fmt: skip
-    journal = Journal.from_json(text)
-    assert journal.edits[0].changes == (Change(Role.BACKEND, "LLAMA_API_KEY", "a", "b"),)
+    journal = read(Journal, json.loads(text))
+    assert (journal.edits[0].old, journal.edits[0].new) == (b"LLAMA_API_KEY=a\n", b"LLAMA_API_KEY=b\n")
     assert journal.what == "LLAMA_API_KEY *** -> ***"
-    assert Journal.from_json(journal.to_json()) == journal
+    assert read(Journal, json.loads(journal.to_json())) == journal
 
 
 def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
@@ -126,8 +119,7 @@ def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
 @given(st.integers(0, 400))
 def test_a_journal_that_was_cut_off_is_never_half_believed(cut: int) -> None:
     text = a_journal().to_json()
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        Journal.from_json(text[: min(cut, len(text) - 1)])
+    assert Journal.from_json(text[: min(cut, len(text) - 1)]) is None
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"number": 1}', "\x00"])

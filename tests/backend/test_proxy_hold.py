@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend import proxy_hold
+from specdash.backend import proxies
 from specdash.backend.journal import HeldProxy
-from specdash.backend.proxy_hold import ProxyFront, ProxyHold, fronts, held_fronts
+from specdash.backend.proxies import ProxyFront, ProxyHold, fronts, held_fronts
 from specdash.core.records import ProxyRecord
 from support.fault_server import FaultServer, says
 from support.proxy_process import ProxyProcess, running_proxy
@@ -47,10 +47,10 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
     assert not {"hush", proxy.admin_token} & set(repr(found).replace("'", " ").split())
     assert proxy.admin_token not in repr(found)
     hold = ProxyHold(found, "specdash apply 1", 30)
-    assert hold.hold() == []
-    assert (hold.count, hold.active()) == (1, 0)
+    assert hold.warnings == []
+    assert (hold.count, hold.total("active")) == (1, 0)
     assert (state(proxy)["held"], state(proxy)["reason"]) == (True, "specdash apply 1")
-    assert state(proxy)["limit_s"] == proxy_hold.LEASE_S
+    assert state(proxy)["limit_s"] == proxies.LEASE_S
     assert hold.resume() == []
     assert state(proxy)["held"] is False
     assert hold.resume() == []
@@ -59,10 +59,9 @@ def test_a_proxy_in_front_of_the_backend_is_found_with_its_key_held_and_resumed(
 def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
     proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_hold, "RENEW_S", 0.05)
-    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.4)
+    monkeypatch.setattr(proxies, "RENEW_S", 0.05)
+    monkeypatch.setattr(proxies, "LEASE_S", 0.4)
     hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "renewed", 30)
-    hold.hold()
     threading.Event().wait(1.0)
     assert state(proxy)["held"] is True
     hold.resume()
@@ -71,9 +70,8 @@ def test_a_hold_is_renewed_as_long_as_it_is_wanted_and_never_after(
 
 
 def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_hold, "LEASE_S", 0.2)
+    monkeypatch.setattr(proxies, "LEASE_S", 0.2)
     hold = ProxyHold(fronts([UPSTREAM], env_of(proxy)), "forgotten", 30)
-    hold.hold()
     until(lambda: state(proxy)["held"] is False)
     hold.resume()
 
@@ -81,10 +79,9 @@ def test_a_hold_that_nobody_renews_ends_by_itself(proxy: ProxyProcess, monkeypat
 def test_the_proxies_of_a_journal_are_resumed_and_those_that_are_gone_are_no_trouble(proxy: ProxyProcess) -> None:
     found = fronts([UPSTREAM], env_of(proxy))
     killed = ProxyHold(found, "of a runner that was killed", 30)
-    killed.hold()
     gone = HeldProxy(2**22 + 1, 0.0, UPSTREAM)
     again = ProxyHold(held_fronts([gone, found[0].held], env_of(proxy)), "of its next start", 30)
-    assert again.hold() == []
+    assert again.warnings == []
     assert again.count == 1
     killed.resume()
     assert again.resume() == []
@@ -104,7 +101,7 @@ def test_a_proxy_of_0_1_is_held_with_the_client_key() -> None:
     with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(200, "{}")}) as server:
         record = front(server.url).record
         hold = ProxyHold([ProxyFront(record, "hush")], "why", 30)
-        assert hold.hold() == []
+        assert hold.warnings == []
         assert hold.resume() == []
         (call,) = server.asked("/admin/hold")
     assert "x-api-key: hush" in call.head.lower()
@@ -114,15 +111,14 @@ def test_a_proxy_of_0_1_is_held_with_the_client_key() -> None:
 def test_a_proxy_that_cannot_be_held_is_a_warning_and_is_not_resumed() -> None:
     with FaultServer() as server:
         hold = ProxyHold([front(server.url)], "why", 30)
-        assert hold.hold() == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
-        assert (hold.count, hold.active(), hold.resume()) == (0, 0, [])
+        assert hold.warnings == [f"the proxy at {server.url} could not be held (HTTP 404); its clients may see errors"]
+        assert (hold.count, hold.total("active"), hold.resume()) == (0, 0, [])
         assert server.count("/admin/resume") == 0
 
 
 def test_a_proxy_that_does_not_take_the_resume_is_said_with_the_way_out() -> None:
     with FaultServer({"/admin/hold": says(200, "{}"), "/admin/resume": says(500, "{}")}) as server:
         hold = ProxyHold([front(server.url)], "why", 30)
-        hold.hold()
         (warning,) = hold.resume()
     assert "could not be resumed (HTTP 500)" in warning
     assert f"specdash proxy resume --url {server.url}" in warning

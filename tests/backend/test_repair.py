@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from specdash.backend import journal, trial
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
-from specdash.backend.repair import repair
+from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
 from specdash.core.errors import NotWrittenError
 from specdash.core.paths import applies_file, apply_journal_file, trial_file
@@ -116,7 +116,6 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
     home.leave()
     with monkeypatch.context() as patch:
         patch.setattr(journal, "replace_env", full)
-        patch.setattr(journal, "_TRIES_APART_S", 0.0)
         assert "no space left" in home.repair()
     assert (home.pending, home.file.read_bytes()) == (True, NEW)
     home.repair()

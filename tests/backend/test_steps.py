@@ -46,44 +46,9 @@ def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> 
     assert start_check.health(f"http://127.0.0.1:{free_port()}") is None
 
 
-@pytest.mark.parametrize(
-    ("told", "wanted", "says_what"),
-    [
-        ((True, True), True, "2 slots draft"),
-        ((False, False), False, "no slot drafts, as asked"),
-    ],
-)
-def test_slots_that_do_as_asked_pass(told: tuple[bool, ...], wanted: bool, says_what: str) -> None:
-    with FaultServer({"/slots": slots(*told)}) as server:
-        verdict = steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
-    assert (verdict.detail, verdict.warning) == (says_what, None)
-
-
-@pytest.mark.parametrize(
-    ("told", "wanted", "reason"),
-    [
-        ((True, False), True, "1 of 2 slots do not draft"),
-        ((False,), True, "healthy but does not speculate"),
-        ((True, False), False, "it speculates although the settings ask for none"),
-    ],
-)
-def test_slots_that_do_something_else_fail(told: tuple[bool, ...], wanted: bool, reason: str) -> None:
-    with FaultServer({"/slots": slots(*told)}) as server, pytest.raises(StepFailedError, match=reason):
-        steps.check_speculation(server.url, ServerPromise(server.url, speculates=wanted))
-
-
-@pytest.mark.parametrize("route", [says(501, "{}"), says(404, "{}"), says(200, "no json"), slots(None), slots()])
-def test_a_server_that_does_not_tell_is_a_warning(route: Any) -> None:
-    with FaultServer({"/slots": route}) as server:
-        verdict = steps.check_speculation(server.url, ServerPromise(server.url, speculates=True))
-        assert steps.speculative(server.url, ServerPromise(server.url)) is None
-    assert verdict.warning is not None
-    assert "could not be checked" in verdict.warning
-
-
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
-        assert steps.speculative(server.url, ServerPromise(server.url)) is None
+        assert start_check.check_start(ServerPromise(server.url), list, parameters={}).drafting is Drafting.UNKNOWN
         assert start_check.busy(server.url, ServerPromise(server.url)) is None
         assert server.count("/slots") == 0
 
@@ -98,8 +63,8 @@ def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> Non
 
 def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        verdict = steps.probe(server.url, ServerPromise(server.url, speculates=True, key="k"), 10)
-        assert verdict.detail.startswith("16 tokens")
+        words, _ = steps.probe(server.url, ServerPromise(server.url, speculates=True, key="k"), 10)
+        assert words.startswith("16 tokens")
         assert server.count("/completion") == 1
         assert "authorization: bearer k" in server.asked("/completion")[0].head.lower()
 
@@ -143,8 +108,8 @@ def test_a_server_that_is_not_healthy_after_the_probe_fails() -> None:
     ],
 )
 def test_a_server_that_generates_nothing_is_not_asked_to(values: dict[str, str], why: str) -> None:
-    verdict = steps.probe("http://127.0.0.1:1", promise(values, {}), 1)
-    assert why in verdict.detail
+    words, _ = steps.probe("http://127.0.0.1:1", promise(values, {}), 1)
+    assert why in words
 
 
 def test_what_an_env_promises() -> None:
@@ -180,8 +145,8 @@ SEEN = StartCheck(Drafting.YES, 1.0, probe_tokens=16, probe_drafted=8, probe_acc
 def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
     with FaultServer({"/completion": completion(), "/health": OK}) as server:
         promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
-        verdict = steps.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
-        assert verdict.detail == "16 tokens"
+        words, _ = steps.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
+        assert words == "16 tokens"
         assert server.count("/completion") == 0
 
 

@@ -12,8 +12,8 @@ from specdash.backend import demo, journal, transaction
 from specdash.backend.env_store import Backups, read_env, replace_env
 from specdash.backend.journal import Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.launch import free_port
-from specdash.backend.proxy_change import ProxyChange
-from specdash.backend.repair import repair
+from specdash.backend.proxies import ProxyChange
+from specdash.backend.trial import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
@@ -179,7 +179,6 @@ def test_old_bytes_that_cannot_be_put_back_leave_the_journal_for_the_next_start(
 
     with monkeypatch.context() as patch:
         patch.setattr(journal, "replace_env", full)
-        patch.setattr(journal, "_TRIES_APART_S", 0.0)
         patch.setattr(ProxyChange, "to_ask", fails)
         _, record = setting.apply("LLAMA_DRAFT_MAX=8")
     assert record.outcome is ApplyOutcome.ROLLBACK_FAILED
@@ -238,7 +237,6 @@ def test_a_change_that_was_cut_short_and_cannot_be_undone_keeps_its_journal(
     left_by_a_dead_process(setting, setting.home / "other.env")
     with monkeypatch.context() as patch:
         patch.setattr(journal, "replace_env", full)
-        patch.setattr(journal, "_TRIES_APART_S", 0.0)
         with pytest.raises(NotWrittenError, match=r"no space left.*; nothing was changed"):
             setting.apply("LLAMA_DRAFT_MAX=8")
     assert setting.service.env_file.read_bytes() == before

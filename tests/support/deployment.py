@@ -261,7 +261,8 @@ class Rig(Struct):
         assert engine is not None
         assert engine.env_digest == self.digest()
         assert healthy(self.backend_url)
-        assert self.proxy("/admin/state")["held"] is False
+        # A runner that has repaired something holds them until its engine answers.
+        until(lambda: self.proxy("/admin/state")["held"] is False, DRAFT_S)
         assert [live_proxy.env_digest for live_proxy in live_proxies(self.env)] == [self.digest(Role.PROXY)]
         assert self.ask()
 

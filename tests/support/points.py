@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from specdash.backend import journal, repair, transaction
+from specdash.backend import journal, transaction, trial
 from specdash.backend.env_store import Backups
 from specdash.backend.journal import JournalFile
 from specdash.backend.session import BackendSession
@@ -143,7 +143,7 @@ def _watch_repair(module: Any) -> None:
 def arm() -> None:
     """Put the points into this process."""
     _watch_steps()
-    _watch_repair(repair)
+    _watch_repair(trial)
     sys.addaudithook(_at_rename)
     _after(Backups, "save", lambda: "backup:saved")
     _after(JournalFile, "write", lambda: "backup:journal")

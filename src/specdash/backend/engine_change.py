@@ -7,33 +7,23 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from specdash.backend.journal import ServiceBefore
 from specdash.backend.launch import check_port
-from specdash.backend.start_check import busy, health, healthy, promise_of
-from specdash.backend.steps import (
-    StepFailedError,
-    about_speculation,
-    check_speculation,
-    explained,
-    failure,
-    last_line,
-    probe,
-    speculative,
-)
-from specdash.core.changes import Role
+from specdash.backend.start_check import busy, check_start, health, healthy, promise_of
+from specdash.backend.steps import StepFailedError, explained, probe, shown
 from specdash.core.errors import PortInUseError, SpecdashError
 from specdash.core.readings import HealthStatus
+from specdash.core.records import Drafting
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from specdash.backend.journal import Edit, Notes
+    from specdash.backend.journal import Edit
     from specdash.backend.launch import LaunchPlan
+    from specdash.backend.proxies import ProxyChange
     from specdash.backend.session import BackendSession
     from specdash.backend.start_check import ServerPromise
-    from specdash.backend.steps import Steps
+    from specdash.backend.transaction import Transaction
     from specdash.core.readings import Health
+    from specdash.core.records import StartCheck
 
 LOOK_S = 0.012
 """Time between two looks at a starting engine: what passes between its health and our seeing it is downtime."""
@@ -53,30 +43,32 @@ _PATIENCE_S = 120.0
 _SICK_BEFORE_S = 20.0
 """How long an engine is waited for that was not healthy before the change either."""
 _LAST_WORDS_S = 0.3
+_DRAFTING_LOOK_S = 2.0
+_DEAF_S = 20.0
+"""How long a process that lives may leave /health unanswered: a starved machine is no dead server."""
 
 
 class EngineChange:
     """The engine of one change. `child` is the process that runs, or ran last."""
 
-    def __init__(self, runner: BackendSession, notes: Notes, steps: Steps) -> None:
+    def __init__(self, change: Transaction, runner: BackendSession, edit: Edit) -> None:
         """Raises `SpecdashError` where the new version of the env file would not run."""
+        self._change = change
+        self._steps = change.steps
         self._runner = runner
-        self._notes = notes
-        self._steps = steps
+        self._edit = edit
         self.child = runner.engine
         self.last_good = runner.engine.plan
-        self.planned = runner.planned(self.edit.new)
+        self.planned = runner.planned(edit.new)
         self.down_s: float | None = None
         """Seconds without a healthy engine, in all; None as long as there were none."""
         self.slower = False
         """Whether a first completion became much slower (`MUCH_SLOWER`)."""
         self._down_since: float | None = None
         self._probe_before_s: float | None = None
-
-    @property
-    def edit(self) -> Edit:
-        """Of its env file, as it is noted."""
-        return next(edit for edit in self._notes.journal.edits if edit.role is Role.BACKEND)
+        self._healthy_before = False
+        self._before: StartCheck | None = None
+        self._well_at = self._next_look = 0.0
 
     @property
     def urls(self) -> set[str]:
@@ -87,35 +79,31 @@ class EngineChange:
     def place(self) -> tuple[str, ServerPromise]:
         """Where the engine that runs answers, and what its settings promise."""
         settings = self.child.plan.settings
-        return settings.url, promise_of(settings, self._notes.env)
+        return settings.url, promise_of(settings, self._change.env)
 
-    def before(self) -> ServiceBefore:
-        """How the engine is before anything is touched; a warning where its env file was edited since its start."""
+    def look(self) -> None:
+        """See how the engine is before anything is touched; a warning where its env file was edited since its start."""
         if self.child.ended is not None:
-            return ServiceBefore()
-        check = self.child.check
-        if self.last_good.env_digest not in (None, self.edit.old_digest):
-            self._notes.warn(
-                f"{self.edit.env_file} was edited since the engine was started: those edits come into force too"
+            return
+        if self.last_good.env_digest not in (None, self._edit.old_digest):
+            self._change.warn(
+                f"{self._edit.env_file} was edited since the engine was started: those edits come into force too"
             )
+        check = self.child.check
         if check is not None and check.probe_tokens and check.probe_s is not None:
             self._probe_before_s = check.probe_s / check.probe_tokens
-        well = any(healthy(self.place[0]) for _ in range(_ASKED))
-        return ServiceBefore(running=True, healthy=well, speculative=speculative(*self.place) if well else None)
+        self._healthy_before = any(healthy(self.place[0]) for _ in range(_ASKED))
+        self._before = self._drafting() if self._healthy_before else None
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
         while left := busy(*self.place) or 0:
             if time.monotonic() >= deadline:
-                self._notes.warn(f"{left} requests that did not come through a held proxy were cut off")
+                self._change.warn(f"{left} requests that did not come through a held proxy were cut off")
                 return
             self._steps.say(f"{left} requests sent straight to the backend")
             self._steps.wait(_POLL_S)
-
-    def quiet(self) -> None:
-        """End the runner's own look at the engine: its requests would delay the change."""
-        self._runner.quiet()
 
     def swap(self, plan: LaunchPlan) -> None:
         """Stop the engine and start that of `plan`."""
@@ -125,7 +113,7 @@ class EngineChange:
         if ran and self._down_since is None:
             self._down_since = stopped_at
 
-    def until_healthy(self, limit_s: float, waiting: Callable[[], int]) -> None:
+    def until_healthy(self, limit_s: float, proxies: ProxyChange) -> None:
         """Wait for the first healthy answer. Raises `StepFailedError` as soon as it cannot come."""
         settings = self.child.plan.settings
         deadline = time.monotonic() + limit_s
@@ -134,22 +122,23 @@ class EngineChange:
             found = health(settings.url)
             now = time.monotonic()
             if self.child.ended is not None:
-                lines = explained(self.child.lines())
                 try:
                     check_port(settings)
                 except PortInUseError as error:
-                    raise StepFailedError(str(error), lines) from None
-                raise failure(f"the engine ended with {self.child.ended}", lines)
+                    raise self._failed(str(error)) from None
+                lines = explained(self.child.lines())
+                what = f"the engine ended with {self.child.ended}"
+                raise StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
             answers = found is not None and found.status is HealthStatus.OK
-            if answers and _owns_port(self.child.pid, settings.port) is not False:
+            if answers and _may_own_port(self.child.pid, settings.port):
                 break
             state = "answered by another process" if answers else _state_words(found)
             if now > deadline:
-                raise StepFailedError(f"not healthy within {limit_s:g} s ({state})", explained(self.child.lines()))
+                raise self._failed(f"not healthy within {limit_s:g} s ({state})")
             if now >= next_say:
                 next_say = now + _SAY_S
-                held = f"{count} clients wait" if (count := waiting()) else ""
-                words = [state, held, last_line(self.child.lines())]
+                held = f"{count} clients wait" if (count := proxies.total("waiting")) else ""
+                words = [state, held, *(line[:120] for line in shown(self.child.lines(), 1))]
                 self._steps.say(": ".join(filter(None, words)), found.progress if found is not None else None)
             self._steps.wait(LOOK_S)
         if self._down_since is not None:
@@ -159,101 +148,105 @@ class EngineChange:
         self._steps.say(f"healthy, process {self.child.pid}")
 
     def check_speculation(self) -> None:
-        """Raises `StepFailedError` where a slot does not draft as the settings ask."""
-        try:
-            verdict = check_speculation(*self.place)
-        except StepFailedError as error:
-            lines = self.child.lines()
-            raise StepFailedError(str(error), about_speculation(lines) or explained(lines)) from None
-        if verdict.warning is not None:
-            self._notes.warn(verdict.warning)
-        self._steps.say(verdict.detail)
+        """Raises `StepFailedError` where it does not draft, or not, as the settings ask."""
+        found = self._drafting()
+        if found.drafting is Drafting.FAILED:
+            raise self._failed(f"it is healthy and does not speculate: {found.because}; {found.fix}")
+        if self.place[1].speculates is False and found.drafting is not Drafting.OFF:
+            raise self._failed(found.because)
+        if found.drafting is Drafting.UNKNOWN:
+            self._change.warn(f"not known whether it speculates: {found.because}")
+        self._steps.say(f"{found.slots_drafting} slots draft" if found.slots_drafting else found.because)
+
+    def _drafting(self) -> StartCheck:
+        """What its slots show, and its log says, of drafting."""
+        promise, parameters = self.place[1], dict(self.child.plan.speculation)
+        return check_start(promise, self.child.lines, parameters=parameters, probe=False)
 
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
-        journal = self._notes.journal
+        journal = self._change.journal
         try:
             limit = min(_PROBE_S, journal.health_timeout_s)
-            found = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
+            words, now = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
         except StepFailedError as error:
-            raise StepFailedError(str(error), self._last_words()) from None
+            # Its runner needs a moment to read the end of the output of an engine that has just died.
+            deadline = time.monotonic() + _LAST_WORDS_S
+            while self.child.ended is None and time.monotonic() < deadline:
+                time.sleep(LOOK_S)
+            raise self._failed(str(error)) from None
         if self.child.ended is not None:
-            raise StepFailedError("it generated, and then its process ended", self._last_words())
-        self._steps.say(found.detail)
-        before, now = self._probe_before_s, found.seconds_per_token
+            raise self._failed("it generated, and then its process ended")
+        self._steps.say(words)
+        before = self._probe_before_s
         if now is not None and before and now > MUCH_SLOWER * before:
             self.slower = True
-            self._notes.warn(
+            self._change.warn(
                 f"a first completion takes {now / before:.0f} times as long as before the change "
                 f"({1000 * before:.1f} -> {1000 * now:.1f} ms a token); `specdash rollback {journal.number}` "
                 "goes back"
             )
 
-    def _last_words(self) -> tuple[str, ...]:
-        """Why an engine that may just have died died: its runner needs a moment to read the end of its output."""
-        deadline = time.monotonic() + _LAST_WORDS_S
-        while self.child.ended is None and time.monotonic() < deadline:
-            time.sleep(LOOK_S)
-        return explained(self.child.lines())
-
-    def check_drafting(self) -> None:
-        """Raises `StepFailedError` where it does not draft any more although its settings ask for it."""
+    def stands(self, *, at_last: bool) -> bool:
+        """Whether it answers, now that it was verified. Raises `StepFailedError` where it ended, has not answered for
+        long, or drafts no more although its settings ask for it, which is seen `at_last` and now and then before."""
         url, promise = self.place
-        if promise.speculates and speculative(url, promise) is False:
-            raise StepFailedError("it does not speculate any more", explained(self.child.lines()))
+        if self.child.ended is not None:
+            self._down_since = time.monotonic()
+            raise self._failed(f"the engine ended with {self.child.ended} after everything had been verified")
+        well, now = healthy(url), time.monotonic()
+        if not self._well_at:
+            self._well_at, self._next_look = now, now + _DRAFTING_LOOK_S
+        if not well and now - self._well_at > _DEAF_S:
+            raise self._failed(f"it runs, and did not answer /health for {_DEAF_S:g} s")
+        if well and (at_last or now >= self._next_look):
+            found = self._drafting() if promise.speculates else None
+            if found is not None and found.slots_drafting is not None and found.drafting is Drafting.FAILED:
+                raise self._failed("it does not speculate any more")
+            self._next_look = now + _DRAFTING_LOOK_S
+        self._well_at = now if well else self._well_at
+        return well
 
-    def answers(self) -> bool:
-        """Whether it answers now that it is healthy."""
-        return healthy(self.child.plan.settings.url)
-
-    def gone(self) -> StepFailedError:
-        """That it ended after it had been verified."""
-        self._down_since = time.monotonic()
-        lines = explained(self.child.lines())
-        return StepFailedError(f"the engine ended with {self.child.ended} after everything had been verified", lines)
-
-    def deaf(self, seconds: float) -> StepFailedError:
-        """That its process lives and has not answered for so long."""
-        words = f"it runs, and did not answer /health for {seconds:g} s"
-        return StepFailedError(words, explained(self.child.lines()))
+    def _failed(self, reason: str) -> StepFailedError:
+        return StepFailedError(reason, explained(self.child.lines()))
 
     @property
     def is_last_good(self) -> bool:
         """Whether the engine from before the change runs."""
         return self.child.plan is self.last_good and self.child.ended is None
 
-    def back(self, waiting: Callable[[], int]) -> str:
-        """The last good plan runs again, and is verified; what is wrong in words, "" where nothing is."""
-        before = self.edit.before
-        limit = max(self._notes.journal.health_timeout_s, _PATIENCE_S)
-        limit = limit if before.healthy else min(limit, _SICK_BEFORE_S)
+    def back(self, proxies: ProxyChange) -> None:
+        """The last good plan runs again. Raises `StepFailedError` where it does not as before."""
+        limit = max(self._change.journal.health_timeout_s, _PATIENCE_S)
+        limit = limit if self._healthy_before else min(limit, _SICK_BEFORE_S)
         try:
-            self.swap(self.last_good)
-            try:
-                self.until_healthy(limit, waiting)
-            except StepFailedError:
-                if not before.healthy:
-                    raise
-                # A port that was not free yet, or memory that the driver had not given back: one more whole start.
-                self.swap(self.last_good)
-                self.until_healthy(limit, waiting)
+            # The second time where a port was not free yet, or memory that the driver had not given back.
+            for last in (not self._healthy_before, True):
+                try:
+                    self.swap(self.last_good)
+                    self.until_healthy(limit, proxies)
+                    break
+                except StepFailedError:
+                    if last:
+                        raise
         except SpecdashError as error:
-            if not before.healthy:
-                self._notes.warn(f"the backend was not healthy before, and is not now: {error}")
-                return ""
-            return (
-                f"the old settings are back in {self.edit.env_file}, but the backend does not come back with them: "
+            if not self._healthy_before:
+                self._change.warn(f"the backend was not healthy before, and is not now: {error}")
+                return
+            raise StepFailedError(
+                f"the old settings are back in {self._edit.env_file}, but the backend does not come back with them: "
                 f"{error}; see its log, and mend the cause"
+            ) from None
+        before, now = (None if found is None else found.slots_drafting for found in (self._before, self._drafting()))
+        if None not in (before, now) and before != now:
+            raise StepFailedError(
+                f"the old settings are back and the backend is healthy, but {now} of its slots draft, and {before} did "
+                "before; see its log"
             )
-        now = speculative(*self.place) if before.speculative is not None else None
-        if now is None or now is before.speculative:
-            return ""
-        does = "does not speculate" if before.speculative else "speculates"
-        return f"the old settings are back and the backend is healthy, but it {does}, other than before; see its log"
 
 
-def _owns_port(pid: int, port: int) -> bool | None:
-    """Whether this process or one that it started listens on the port; None where the system does not say."""
+def _may_own_port(pid: int, port: int) -> bool:
+    """Whether this process or one that it started listens on the port, as far as the system says."""
     hidden = False
     for process in family(pid):
         try:
@@ -265,7 +258,7 @@ def _owns_port(pid: int, port: int) -> bool | None:
             continue
         if any(found.status == psutil.CONN_LISTEN and found.laddr.port == port for found in connections):
             return True
-    return None if hidden else False
+    return hidden
 
 
 def _state_words(found: Health | None) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.core.envfile import EnvFile, decode, parse, read_values
 from specdash.core.errors import ConflictError, InputError, NotWrittenError
@@ -22,6 +23,8 @@ from specdash.system import files
 from specdash.system.files import FileAttributes, group_name, user_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from specdash.core.changes import Role
 
 _LARGEST = 4 * 1024 * 1024
@@ -62,24 +65,27 @@ def read_env(path: Path) -> EnvSnapshot:
     """The file as it is now; one that is missing is empty and does not exist. Raises `InputError`."""
     target = Path(os.path.realpath(path))
     try:
-        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        facts = target.stat()
+        data = files.read_bounded(target, _LARGEST) if stat.S_ISREG(facts.st_mode) else None
     except FileNotFoundError:
         return EnvSnapshot(path, target, b"", False, 0o600, os.geteuid(), os.getegid())
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise InputError(f"env file {path}: is not a regular file")
-        if facts.st_size > _LARGEST:
-            raise InputError(f"env file {path}: has {facts.st_size} bytes, which is too much for an env file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            data = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise InputError(f"env file {path}: {error.strerror or error}") from None
-    finally:
-        os.close(descriptor)
+    if data is None:
+        raise InputError(f"env file {path}: is not a regular file")
     return EnvSnapshot(path, target, data, True, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)
+
+
+@contextlib.contextmanager
+def _writing(path: Path, failed: str = "{} was not written, and is as it was") -> Iterator[None]:
+    """Errors of the disk in words: `ConflictError` where others write there for long, else `NotWrittenError`."""
+    try:
+        yield
+    except files.BusyError as error:
+        raise ConflictError(str(error)) from None
+    except OSError as error:
+        why, fix = files.reason(path, error)
+        raise NotWrittenError(f"{failed.format(path)}: {why}", fix) from None
 
 
 def check_writable(snapshot: EnvSnapshot) -> None:
@@ -88,14 +94,11 @@ def check_writable(snapshot: EnvSnapshot) -> None:
     directory = snapshot.target.parent
     while not directory.exists():
         directory = directory.parent
-    try:
+    with _writing(snapshot.path):
         _check_owner(snapshot)
         files.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
-    except OSError as error:
-        why, fix = files.reason(snapshot.path, error)
-        raise NotWrittenError(f"{snapshot.path} was not written, and is as it was: {why}", fix) from None
 
 
 def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
@@ -105,9 +108,8 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
     `ConflictError` when the file is not as the snapshot has it, and `NotWrittenError`.
     """
     directory = snapshot.target.parent
-    made: list[Path] = []
-    try:
-        made = files.make_directories(directory)
+    with _writing(snapshot.path):
+        files.make_directories(directory)
         with files.locked(directory):
             now = _unchanged(snapshot)
             _check_owner(now)
@@ -115,32 +117,22 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
             with files.gone_on_failure(draft):
                 _unchanged(snapshot)
                 files.put(draft, snapshot.target)
-    except BaseException as error:
-        files.remove_directories(made)
-        if isinstance(error, files.BusyError):
-            raise ConflictError(str(error)) from None
-        if isinstance(error, OSError):
-            raise NotWrittenError(files.not_written(snapshot.path, error)) from None
-        raise
     try:
         files.sync_directory(directory)
     except OSError as error:
         raise NotWrittenError(
             f"{snapshot.path} has its new content, but the disk did not confirm it ({error.strerror}); check the disk"
         ) from None
-    return EnvSnapshot(now.path, now.target, data, True, now.mode, now.uid, now.gid)
+    return replace(now, data=data, exists=True)
 
 
 def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
     try:
         now = read_env(snapshot.path)
     except InputError as error:
-        raise ConflictError(f"{error}: it changed since it was read; run the command again") from None
-    if now.target != snapshot.target:
-        raise ConflictError(f"{snapshot.path} now leads to {now.target}; run the command again to change that file")
-    if (now.exists, now.data) != (snapshot.exists, snapshot.data):
-        gone = "was removed" if snapshot.exists and not now.exists else "was edited"
-        raise ConflictError(f"{snapshot.path} {gone} since it was read; run the command again to see how it is now")
+        raise ConflictError(f"{error}: it was changed since it was read; run the command again") from None
+    if (now.target, now.exists, now.data) != (snapshot.target, snapshot.exists, snapshot.data):
+        raise ConflictError(f"{snapshot.path} was changed since it was read; run the command again")
     return now
 
 
@@ -149,20 +141,13 @@ def _like(snapshot: EnvSnapshot) -> FileAttributes | None:
 
 
 def _check_owner(snapshot: EnvSnapshot) -> None:
-    me = os.geteuid()
-    if not snapshot.exists or me == 0:
-        return
-    mine = user_name(me)
-    if snapshot.uid != me:
-        owner = user_name(snapshot.uid)
-        why = f"it belongs to {owner}, whom user {mine} cannot keep as owner; run the command as {owner}, or take it"
-    elif snapshot.gid not in (os.getegid(), *os.getgroups()):
-        why = f"it belongs to group {group_name(snapshot.gid)}, in which user {mine} is not; take it"
-    else:
-        return
-    raise NotWrittenError(
-        f"{snapshot.path} was not written, and is as it was: {why} over with `sudo chown {mine}: {snapshot.target}`"
-    )
+    me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
+    if snapshot.exists and me and (snapshot.uid != me or snapshot.gid not in groups):
+        mine, owner = user_name(me), f"{user_name(snapshot.uid)}:{group_name(snapshot.gid)}"
+        raise NotWrittenError(
+            f"{snapshot.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
+            f"run the command as its owner, or take it over with `sudo chown {mine}: {snapshot.target}`"
+        )
 
 
 class Backup(Struct, frozen=True):
@@ -192,31 +177,21 @@ class Backups:
     def save(self, role: Role, snapshot: EnvSnapshot) -> Backup:
         """Keep the snapshot; on the disk when we return. Raises `NotWrittenError`."""
         folder = self._directory / role
-        at = time.time()
         about = {
             "file": os.fsdecode(snapshot.path.absolute()),
             "existed": snapshot.exists,
             "mode": snapshot.mode,
-            "at": at,
+            "at": time.time(),
             "digest": snapshot.digest,
         }
-        try:
+        with _writing(folder / "backup", f"no backup of {snapshot.path} could be kept in {folder}"):
             files.make_directories(folder)
             with files.locked(folder):
-                number, note = _take_number(folder, json.dumps(about).encode())
-                path = note.with_suffix(".env")
-                try:
-                    _keep(path, snapshot.data, at)
-                except BaseException:
-                    with contextlib.suppress(OSError):
-                        note.unlink()
-                    raise
+                number = max((int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()), default=0) + 1
+                path = self._path(role, number)
+                files.create(path.with_suffix(".json"), json.dumps(about).encode())
+                files.replace(path, snapshot.data)
             files.sync_directory(folder)
-        except files.BusyError as error:
-            raise ConflictError(str(error)) from None
-        except OSError as error:
-            why, fix = files.reason(folder / "backup", error)
-            raise NotWrittenError(f"no backup of {snapshot.path} could be kept in {folder}: {why}", fix) from None
         return _backup(number, path)
 
     def list(self, role: Role) -> tuple[Backup, ...]:
@@ -227,7 +202,7 @@ class Backups:
 
     def read(self, role: Role, number: int) -> bytes:
         """The bytes of one version. Raises `InputError` when there is none, or it is not as it was saved."""
-        path = self._directory / role / f"{number:04d}.env"
+        path = self._path(role, number)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -240,10 +215,9 @@ class Backups:
 
     def keep_good(self, role: Role, file: Path, data: bytes) -> None:
         """Keep the version of this env file that serves, in place of the one before. Raises `NotWrittenError`."""
-        path = self._good(role, file)
         if self.good(role, file) != data:
-            with files.writing(path, NotWrittenError):
-                files.save(path, data)
+            with _writing(self._good(role, file)):
+                files.save(self._good(role, file), data)
 
     def good(self, role: Role, file: Path) -> bytes | None:
         """The version of this env file that served last; None where none is kept."""
@@ -255,40 +229,16 @@ class Backups:
         name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
         return self._directory / role / f"good-{name}"
 
-
-def _keep(path: Path, data: bytes, at: float) -> None:
-    draft = files.temporary(path, data)
-    with files.gone_on_failure(draft):
-        os.utime(draft, (at, at))
-        files.put(draft, path)
-
-
-def _take_number(folder: Path, note: bytes) -> tuple[int, Path]:
-    """The first free number, and the note that takes it."""
-    taken = [int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()]
-    number = max(taken, default=0) + 1
-    while True:
-        path = folder / f"{number:04d}.json"
-        try:
-            files.create(path, note)
-        except FileExistsError:
-            number += 1
-        else:
-            return number, path
+    def _path(self, role: Role, number: int) -> Path:
+        return self._directory / role / f"{number:04d}.env"
 
 
 def _backup(number: int, path: Path) -> Backup:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         about: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
-        return Backup(
-            number, float(about["at"]), str(about["digest"]), path, Path(about["file"]), bool(about["existed"])
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return _backup_without_note(number, path)
-
-
-def _backup_without_note(number: int, path: Path) -> Backup:
-    try:
+        digest, original, existed = str(about["digest"]), Path(about["file"]), bool(about["existed"])
+        return Backup(number, float(about["at"]), digest, path, original, existed)
+    try:  # its note is lost
         return Backup(number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
     except OSError as error:
         raise InputError(f"backup {path}: {error.strerror or error}") from None

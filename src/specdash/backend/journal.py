@@ -13,15 +13,14 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from specdash.backend.env_store import read_env, replace_env
-from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, changes_to, is_secret
+from specdash.core.changes import ApplyKind, ApplyRecord, ApplyStep, Change, Role, is_secret
 from specdash.core.envfile import decode, parse
-from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
+from specdash.core.errors import ConflictError, InputError, NotWrittenError
 from specdash.core.paths import apply_journal_file, apply_lock_file
 from specdash.core.records import JsonRecord, read
 from specdash.core.structs import Masked
@@ -30,24 +29,16 @@ from specdash.system.processes import same_process
 from specdash.system.text import clock, timestamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 Note = TypeVar("Note")
-_WRITE_TRIES, _TRIES_APART_S = 5, 0.3
 _SHORTEST_SECRET = 4
-
-
-class ServiceBefore(Struct, frozen=True):
-    """A service as it was before the apply. `speculative` is None where that is unknown."""
-
-    running: bool = False
-    healthy: bool = False
-    speculative: bool | None = None
+_LONGEST_NOTE = 64 * 1024
 
 
 class Edit(Masked, Struct, frozen=True):
     """One env file: whose it is, what it held, and what it shall hold. Planned, then noted in the journal with the
-    number of the `backup` and how the service was `before`. Holds secrets."""
+    number of the `backup`. Holds secrets."""
 
     hidden = ("old", "new")
 
@@ -57,10 +48,10 @@ class Edit(Masked, Struct, frozen=True):
     new: bytes
     existed: bool
     changes: tuple[Change, ...]
+    """Masked where it was noted by 0.1."""
     needs_restart: bool
     """Whether the process has to end for the change: always for the engine, for some keys of the proxy."""
     backup: int = 0
-    before: ServiceBefore = ServiceBefore()
 
     @property
     def old_digest(self) -> str:
@@ -76,17 +67,6 @@ class Edit(Masked, Struct, frozen=True):
         """Key to value of one of the versions."""
         return parse(decode(self.new if new else self.old)).values
 
-    @property
-    def masked(self) -> Edit:
-        """The edit without secrets but for its bytes."""
-        return replace(self, changes=tuple(change.masked for change in self.changes))
-
-    @property
-    def unmasked(self) -> Edit:
-        """What was masked, with the values that its bytes have."""
-        wanted = {change.key: self.values(new=True).get(change.key) for change in self.changes}
-        return replace(self, changes=changes_to(self.role, self.values(new=False), wanted))
-
     def write(self) -> None:
         """Put the new version in the place of the old; nothing where it is there already.
 
@@ -95,24 +75,16 @@ class Edit(Masked, Struct, frozen=True):
         self._put(self.new, self.old, there=True)
 
     def put_back(self) -> bool:
-        """The old version back, tried several times; False when it was there. Raises as `write`."""
-        directory = read_env(Path(self.env_file)).target.parent
-        if directory.is_dir():
-            with contextlib.suppress(OSError), files.locked(directory):
-                # The draft that a killed write left goes with the lock.
-                pass
-        for attempt in range(_WRITE_TRIES):
-            try:
-                return self._put(self.old, self.new, there=self.existed)
-            except ConflictError as error:
-                raise ConflictError(
-                    f"{error}, and the one from before is backup {self.backup} of `specdash env history`"
-                ) from None
-            except SpecdashError:
-                if attempt == _WRITE_TRIES - 1:
-                    raise
-                time.sleep(_TRIES_APART_S)
-        return False
+        """The old version back; False when it was there. Raises as `write`."""
+        with contextlib.suppress(OSError), files.locked(Path(os.path.realpath(self.env_file)).parent):
+            # The draft that a killed write left goes with the lock.
+            pass
+        try:
+            return self._put(self.old, self.new, there=self.existed)
+        except ConflictError as error:
+            raise ConflictError(
+                f"{error}, and the one from before is backup {self.backup} of `specdash env history`"
+            ) from None
 
     def _put(self, data: bytes, other: bytes, *, there: bool) -> bool:
         now = read_env(Path(self.env_file))
@@ -172,46 +144,31 @@ class Journal(JsonRecord, Struct, frozen=True):
         return f"{self.kind} {self.number} of {when} ({self.what}) was cut short {where or f'at step {self.step}'}"
 
     @property
+    def changes(self) -> tuple[Change, ...]:
+        """Those of all edits."""
+        return tuple(change for edit in self.edits for change in edit.changes)
+
+    @property
     def what(self) -> str:
         """The changes in a line, secrets masked."""
-        return describe(tuple(change for edit in self.edits for change in edit.changes))
+        return describe(self.changes)
 
     def edit(self, role: Role) -> Edit | None:
         """The edit of one service."""
         return next((edit for edit in self.edits if edit.role is role), None)
 
-    def record(self, outcome: ApplyOutcome) -> ApplyRecord:
-        """Its record, ending now, with the digests that the env files have."""
-        digests = {}
-        for edit in self.edits:
-            with contextlib.suppress(SpecdashError):
-                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
-        return ApplyRecord(
-            number=self.number,
-            at=self.at,
-            ended_at=time.time(),
-            kind=self.kind,
-            outcome=outcome,
-            changes=tuple(change.masked for edit in self.edits for change in edit.changes),
-            profile=self.profile,
-            failed_step=self.failed_step,
-            reason=self.reason,
-            log_lines=self.log_lines,
-            warnings=self.warnings,
-            backups={str(edit.role): edit.backup for edit in self.edits},
-            digests=digests,
-            url=self.url,
-        )
-
-    def to_json(self) -> str:
-        """One JSON object; changes are masked in it."""
-        return JsonRecord.to_json(replace(self, edits=tuple(edit.masked for edit in self.edits)))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        """The journal. Raises ValueError or TypeError when the text is none."""
-        journal = read(cls, json.loads(text))
-        return replace(journal, edits=tuple(edit.unmasked for edit in journal.edits))
+    def scrub(self, text: str) -> str:
+        """The text without a secret of any version of the env files."""
+        found = {
+            value
+            for edit in self.edits
+            for new in (True, False)
+            for key, value in edit.values(new=new).items()
+            if is_secret(key) and len(value) >= _SHORTEST_SECRET
+        }
+        for secret in sorted(found, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
 
 
 def describe(changes: tuple[Change, ...], most: int = 4) -> str:
@@ -234,7 +191,7 @@ class JournalFile:
 
     def read(self) -> Journal | None:
         """The journal that is there. Raises `InputError` for one that cannot be read."""
-        return read_note(self.path, Journal.from_json, "journal")
+        return read_note(self.path, Journal, "journal")
 
     def write(self, journal: Journal) -> None:
         """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
@@ -251,52 +208,11 @@ class JournalFile:
             files.sync_directory(self.path.parent)
 
 
-class Notes:
-    """The journal of a change under way, on the disk before anything of it is done, and its warnings."""
-
-    def __init__(self, journal: Journal, env: Mapping[str, str]) -> None:
-        self.journal = journal
-        self.env = env
-        self.file = journal_file(env)
-        self.warnings = list(journal.warnings)
-
-    def write(self, **changes: Any) -> None:
-        """Write down what is about to be done. Raises `NotWrittenError`."""
-        self.journal = replace(self.journal, **changes, warnings=tuple(self.warnings))
-        self.file.write(self.journal)
-
-    def write_if_possible(self, **changes: Any) -> None:
-        """The same; a warning where it cannot be written."""
-        try:
-            self.write(**changes)
-        except NotWrittenError as error:
-            self.warn(str(error))
-
-    def warn(self, text: str) -> None:
-        """Add a warning to the record, once."""
-        clean = self.scrub(text)
-        if clean not in self.warnings:
-            self.warnings.append(clean)
-
-    def scrub(self, text: str) -> str:
-        """The text without a secret of any version of the env files."""
-        found = {
-            value
-            for edit in self.journal.edits
-            for new in (True, False)
-            for key, value in edit.values(new=new).items()
-            if is_secret(key) and len(value) >= _SHORTEST_SECRET
-        }
-        for secret in sorted(found, key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
-
-
-def read_note(path: Path, read: Callable[[str], Note], what: str) -> Note | None:
+def read_note(path: Path, kind: type[Note], what: str) -> Note | None:
     """The content of a note file, None where there is none. Raises `InputError` for one that cannot be read; `what` is
     the name of its kind."""
     try:
-        return read(path.read_text(encoding="utf-8"))
+        return read(kind, json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -316,9 +232,7 @@ def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:
 def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
     """The apply that was cut short; None when there is none, or the one there is still runs. Raises `InputError`."""
     journal = journal_file(env).read()
-    if journal is None or same_process(journal.pid, journal.pid_started):
-        return None
-    return journal
+    return None if journal is None or same_process(journal.pid, journal.pid_started) else journal
 
 
 # One apply at a time, across processes: a lock that the kernel gives back, however its holder ends.
@@ -330,7 +244,7 @@ class ApplyLock:
     def __init__(self, what: str, env: Mapping[str, str] = os.environ) -> None:
         self._what = what
         self._path = apply_lock_file(env)
-        self._descriptor: int | None = None
+        self._descriptor = -1
 
     def acquire(self) -> Self:
         """Take it. Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made."""
@@ -342,37 +256,31 @@ class ApplyLock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            holder = ""
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                noted = json.loads(os.pread(descriptor, _LONGEST_NOTE, 0))
+                holder = f" (pid {int(noted['pid'])}, since {clock(float(noted['since']))}: {noted['what']})"
             os.close(descriptor)
-            raise ConflictError(f"another apply is running{_holder(self._path)}; wait for its end") from None
+            raise ConflictError(f"another apply is running{holder}; wait for its end") from None
         self._descriptor = descriptor
-        note = json.dumps({"pid": os.getpid(), "what": self._what, "since": time.time()})
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, note.encode(), 0)
+            os.pwrite(
+                descriptor, json.dumps({"pid": os.getpid(), "what": self._what, "since": time.time()}).encode(), 0
+            )
         return self
 
     def release(self) -> None:
-        """Give it back; may be called again."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(descriptor, 0)
-            os.close(descriptor)
+        """Give it back."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
 
     def __enter__(self) -> Self:
         return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-def _holder(path: Path) -> str:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        since = clock(float(data["since"]))
-        return f" (pid {int(data['pid'])}, since {since}: {data['what']})"
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 # The file of finished applies: read what is readable, append one line that is on the disk when we return.
@@ -386,8 +294,7 @@ def read_records(path: Path) -> tuple[ApplyRecord, ...]:
         return ()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; the list of applies cannot be read") from None
-    found = (ApplyRecord.from_json(line.decode("utf-8", "replace")) for line in lines if line.strip())
-    return tuple(apply_record for apply_record in found if apply_record is not None)
+    return tuple(record for line in lines if (record := ApplyRecord.from_json(line.decode("utf-8", "replace"))))
 
 
 def next_number(records: tuple[ApplyRecord, ...]) -> int:

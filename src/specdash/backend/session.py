@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.repair import Repaired
     from specdash.backend.start_check import StartWatch
+    from specdash.backend.trial import Repaired
     from specdash.core.records import StartCheck
 
 SWAP_SIGNAL = signal.SIGUSR1

@@ -8,10 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from specdash.backend import start_check
-from specdash.backend.start_check import healthy
 from specdash.core.changes import ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.flag import Flag
@@ -19,7 +16,7 @@ from specdash.core.masking import without_secrets
 from specdash.system.text import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from specdash.backend.start_check import ServerPromise
     from specdash.core.records import StartCheck
@@ -96,87 +93,44 @@ class Steps:
     @contextmanager
     def step(self, step: ApplyStep, detail: str = "") -> Iterator[None]:
         """Do one step: reported when it begins and when it ends, however it does."""
-        self.current = step
-        self._began = began = time.monotonic()
-        self._detail = detail
-        self._report(step, StepState.RUNNING, detail)
+        self.current, self._began, self._detail = step, time.monotonic(), detail
+        self._report(step, StepState.RUNNING)
+        ended = StepState.FAILED
         try:
             self.check()
             yield
             self.check()
+            ended = StepState.DONE
         except BaseException as error:
-            self._took(step, began)
-            self._report(step, StepState.FAILED, str(error) or type(error).__name__)
+            self._detail = str(error) or type(error).__name__
             raise
-        self._took(step, began)
-        self._report(step, StepState.DONE, self._detail)
+        finally:
+            took = self.seconds.get(str(step), 0.0) + time.monotonic() - self._began
+            self.seconds[str(step)] = round(took, 4)
+            self._report(step, ended)
 
     def say(self, detail: str, fraction: float | None = None) -> None:
         """Tell how the current step stands."""
         self._detail = detail
         if self.current is not None:
-            self._report(self.current, StepState.RUNNING, detail, fraction)
+            self._report(self.current, StepState.RUNNING, fraction)
 
     def skip(self, step: ApplyStep, why: str) -> None:
         """Tell that a step is not needed."""
         self.check()
-        self._report(step, StepState.SKIPPED, why)
+        self._began, self._detail = time.monotonic(), why
+        self._report(step, StepState.SKIPPED)
 
-    def _took(self, step: ApplyStep, began: float) -> None:
-        self.seconds[str(step)] = round(self.seconds.get(str(step), 0.0) + time.monotonic() - began, 4)
-
-    def _report(self, step: ApplyStep, state: StepState, detail: str, fraction: float | None = None) -> None:
+    def _report(self, step: ApplyStep, state: StepState, fraction: float | None = None) -> None:
         seconds = 0.0 if state is StepState.SKIPPED else time.monotonic() - self._began
         # A listener must not harm what is under way: a closed terminal does not stop a change.
         with contextlib.suppress(Exception):
-            self._on_progress(ApplyProgress(step, state, detail, fraction, seconds))
+            self._on_progress(ApplyProgress(step, state, self._detail, fraction, seconds))
 
 
 _POLL_S = 0.02
 _RUNNER_S = 12.0
 """The longest wait for the runner's own probe, which bounds itself."""
-
-
-class CheckResult(Struct, frozen=True):
-    """How a check went. `warning` is for the operator; `detail` is what the step shows."""
-
-    detail: str
-    warning: str | None = None
-    seconds_per_token: float | None = None
-    """Of a first completion."""
-
-
-def speculative(url: str, promise: ServerPromise) -> bool | None:
-    """Whether every slot drafts; None where that cannot be seen, or looking would wake a sleeping server."""
-    if promise.router or start_check.sleeps(url, promise):
-        return None
-    slots = start_check.slots_of(url, promise)
-    drafting = slots.drafting if not isinstance(slots, str) else None
-    return all(drafting) if drafting is not None else None
-
-
-def check_speculation(url: str, promise: ServerPromise) -> CheckResult:
-    """Raises `StepFailedError` when a slot does not do what the settings ask."""
-    wanted = promise.speculates
-    if promise.router:
-        return CheckResult("a router: each of its models has settings of its own")
-    slots = start_check.slots_of(url, promise)
-    if isinstance(slots, str):
-        return CheckResult(slots, f"whether it speculates could not be checked: {slots}")
-    drafting = slots.drafting
-    if wanted is None or drafting is None:
-        why = "the settings do not say" if wanted is None else "this build's /slots does not say"
-        return CheckResult(why, f"whether it speculates could not be checked: {why}")
-    wrong = [slot.id for slot in slots.slots if slot.speculative is not wanted]
-    if not wrong:
-        return CheckResult(f"{len(drafting)} slots draft" if wanted else "no slot drafts, as asked")
-    if wanted:
-        raise StepFailedError(
-            f"it is healthy but does not speculate ({len(wrong)} of {len(drafting)} slots do not draft)"
-        )
-    raise StepFailedError(
-        f"it speculates although the settings ask for none ({len(wrong)} of {len(drafting)} slots draft)"
-    )
 
 
 def probe(
@@ -185,40 +139,30 @@ def probe(
     timeout: float,
     runner: Callable[[], StartCheck | None] = lambda: None,
     wait: Callable[[float], None] = time.sleep,
-) -> CheckResult:
-    """Generate a few tokens, and a few more where that has not shown everything yet (`server_check.probe`).
+) -> tuple[str, float | None]:
+    """Generate a few tokens: what came of it, in words, and the seconds a token.
 
-    `runner` gives the check that the server's runner made of this start, as far as it is: what its probe has shown
-    already is not asked again. Raises `StepFailedError` when there is no proper answer.
+    `runner` gives the check that the runner made of this start, as far as it is: what its probe has shown already is
+    not asked again. Raises `StepFailedError` when there is no proper answer.
     """
     if promise.no_probe is not None:
-        return CheckResult(f"skipped: {promise.no_probe}")
-    known = _by_runner(runner, timeout, wait)
-    if known is not None and known.probe_tokens:
-        tokens, seconds = known.probe_tokens, known.probe_s
-    else:
+        return f"skipped: {promise.no_probe}", None
+    deadline = time.monotonic() + min(timeout, _RUNNER_S)
+    while (known := runner()) is not None and known.pending and time.monotonic() < deadline:
+        wait(_POLL_S)
+    tokens, seconds = 0, None
+    if known is not None and not known.pending and not known.probe_problem:
+        tokens, seconds = known.probe_tokens or 0, known.probe_s
+    if not tokens:
         found = start_check.first_completion(url, promise, timeout)
         if found.problem:
             raise StepFailedError(found.problem)
         tokens, seconds = found.tokens, found.seconds
-    if not healthy(url):
+    if not start_check.healthy(url):
         raise StepFailedError("it generated, and is not healthy any more")
-    took = f" in {seconds:.1f} s" if seconds is not None else ""
-    return CheckResult(f"{tokens} tokens{took}", seconds_per_token=seconds / tokens if seconds is not None else None)
-
-
-def _by_runner(
-    runner: Callable[[], StartCheck | None], timeout: float, wait: Callable[[float], None]
-) -> StartCheck | None:
-    """The runner's check once its probe is through; None when there is no runner, or its probe shows nothing."""
-    deadline = time.monotonic() + min(timeout, _RUNNER_S)
-    known = runner()
-    while known is not None and known.pending and time.monotonic() < deadline:
-        wait(_POLL_S)
-        known = runner()
-    if known is None or known.pending or known.probe_problem:
-        return None
-    return known
+    if seconds is None:
+        return f"{tokens} tokens", None
+    return f"{tokens} tokens in {seconds:.1f} s", seconds / tokens
 
 
 _TELLING = re.compile(
@@ -227,8 +171,6 @@ _TELLING = re.compile(
     re.IGNORECASE,
 )
 _CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s|\[(?:INFO|DEBUG)\]")
-_SPECULATION = re.compile(r"draft|spec|vocab|ngram", re.IGNORECASE)
-_WEIGHTY = re.compile(r"^\s*[\d.]+\s+[EW]\s|error|failed|warn|incompatible|mismatch", re.IGNORECASE)
 _LONGEST = 400
 _MOST_LINES = 8
 
@@ -236,24 +178,9 @@ _MOST_LINES = 8
 def explained(lines: list[str]) -> tuple[str, ...]:
     """The lines that look like the cause, in their order, each once, else the last ones; without secrets."""
     kept = [line for line in dict.fromkeys(lines) if _TELLING.search(line) and not _CALM.match(line)]
-    return _shown((kept or lines)[-_MOST_LINES:])
+    return shown(kept or lines)
 
 
-def failure(what: str, lines: tuple[str, ...]) -> StepFailedError:
-    """The failure, with the last of its lines as the cause."""
-    return StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
-
-
-def about_speculation(lines: Iterable[str]) -> tuple[str, ...]:
-    """The errors and warnings that concern drafting."""
-    kept = list(dict.fromkeys(lines))
-    return _shown([line for line in kept if _SPECULATION.search(line) and _WEIGHTY.search(line)][-_MOST_LINES:])
-
-
-def last_line(lines: Sequence[str]) -> str:
-    """The last of them, short."""
-    return _shown(lines[-1:])[0][:120] if lines else ""
-
-
-def _shown(lines: Iterable[str]) -> tuple[str, ...]:
-    return tuple(without_secrets(shortened(line, _LONGEST)) for line in lines)
+def shown(lines: list[str], most: int = _MOST_LINES) -> tuple[str, ...]:
+    """The last of them, none long, without secrets."""
+    return tuple(without_secrets(shortened(line, _LONGEST)) for line in lines[-most:])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,13 @@ from specdash.backend.engine_change import EngineChange
 from specdash.backend.env_store import Backups, check_writable, read_env
 from specdash.backend.journal import (
     ApplyLock,
-    Notes,
-    ServiceBefore,
     append_record,
-    describe,
     journal_file,
     next_number,
     read_records,
     unfinished,
 )
-from specdash.backend.proxy_change import ProxyChange
+from specdash.backend.proxies import ProxyChange
 from specdash.backend.steps import CancelledApplyError, StepFailedError, Steps
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Role
 from specdash.core.errors import ConflictError, NotWrittenError, SpecdashError
@@ -40,15 +38,11 @@ from specdash.system.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.backend.env_store import EnvSnapshot
     from specdash.backend.journal import Edit, Journal
     from specdash.backend.session import BackendSession
 
 _POLL_S = 0.05
 _SETTLE_LOOK_S = 0.25
-_DRAFTING_LOOK_S = 2.0
-_DEAF_S = 20.0
-"""How long a process that lives may leave /health unanswered: a starved machine is no dead server."""
 _ROOM_S = 15.0
 """How long requests may go on upstream before the engine is swapped back."""
 
@@ -77,18 +71,14 @@ class Transaction:
     ) -> None:
         """`wanted` holds the edits and the options; `lock` is the one that the caller holds for a whole trial."""
         self.steps = steps
-        self.notes = Notes(replace(wanted, pid=os.getpid(), pid_started=own_start()), env)
-        self.proxies = ProxyChange(self.notes, steps)
+        self.journal = replace(wanted, pid=os.getpid(), pid_started=own_start())
+        """What is noted of the change, on the disk before anything of it is done."""
+        self.env = env
+        self.proxies = ProxyChange(self)
         self.engine: EngineChange | None = None
         """None where the backend is not changed, or does not run."""
         self._runner = runner
-        self._env = env
         self._lock = lock
-
-    @property
-    def journal(self) -> Journal:
-        """What is noted of the change."""
-        return self.notes.journal
 
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
@@ -96,23 +86,21 @@ class Transaction:
         Raises `ConflictError` when another change runs and `NotWrittenError` when the lock cannot be made: nothing was
         touched then, and nothing is recorded.
         """
-        changes = tuple(change for edit in self.journal.edits for change in edit.changes)
-        own = None if self._lock is not None else ApplyLock(f"{self.journal.kind} {describe(changes)}", self._env)
-        try:
+        with contextlib.ExitStack() as locked:
             try:
                 with self.steps.step(ApplyStep.LOCK):
-                    if own is not None:
-                        own.acquire()
+                    if self._lock is None:
+                        locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self.env))
                         self._finish_dead()
             except CancelledApplyError as error:
                 return self.refused(error)
             try:
                 with self.steps.step(ApplyStep.PREFLIGHT):
-                    snapshots = self._preflight()
+                    self._preflight()
                 with self.steps.step(ApplyStep.BACKUP):
-                    self._backup(snapshots)
+                    self._backup()
             except SpecdashError as error:
-                self.notes.file.remove()
+                journal_file(self.env).remove()
                 return self.refused(error)
             try:
                 self._forward()
@@ -125,51 +113,44 @@ class Transaction:
                 return self.undo(error)
             finally:
                 self.proxies.resume()
-        finally:
-            if own is not None:
-                own.release()
 
     # Before anything is touched.
 
     def _finish_dead(self) -> None:
         """Undo the change of a dead process first: its journal is the only one. Raises `NotWrittenError` where that
         cannot be done, `InputError` for a journal that cannot be read."""
-        left = unfinished(self._env)
-        for line in undo_dead(left, self._env) if left is not None else ():
-            self.notes.warn(line)
-        if unfinished(self._env) is not None:
-            raise NotWrittenError(f"{self.notes.warnings[-1]}; nothing was changed")
+        left = unfinished(self.env)
+        for line in undo_dead(left, self.env) if left is not None else ():
+            self.warn(line)
+        if unfinished(self.env) is not None:
+            raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
 
-    def _preflight(self) -> dict[Role, EnvSnapshot]:
-        """The env files as they are; what the runner would run. Raises what stands against the change."""
-        snapshots = {}
+    def _preflight(self) -> None:
+        """Raises what stands against the change: of the env files as they are, and of what the runner would run."""
         for edit in self.journal.edits:
-            snapshots[edit.role] = snapshot = read_env(Path(edit.env_file))
-            if snapshot.data != edit.old or snapshot.exists is not edit.existed:
+            now = read_env(Path(edit.env_file))
+            if now.data != edit.old or now.exists is not edit.existed:
                 raise ConflictError(f"{edit.env_file} was changed since it was read; run the command again")
-            check_writable(snapshot)
-        if self._runner is not None and self.journal.edit(Role.BACKEND) is not None:
-            self.engine = EngineChange(self._runner, self.notes, self.steps)
-        count = len(self.notes.warnings)
+            check_writable(now)
+        backend = self.journal.edit(Role.BACKEND)
+        if self._runner is not None and backend is not None:
+            self.engine = EngineChange(self, self._runner, backend)
+        count = len(self.journal.warnings)
         self.steps.say(counted(count, "warning") if count else "no problems found")
-        return snapshots
 
-    def _backup(self, snapshots: dict[Role, EnvSnapshot]) -> None:
+    def _backup(self) -> None:
         """Keep the old bytes, then note on the disk what is going to be done."""
-        backups = Backups(backups_dir(self._env))
-        edits = []
-        for edit in self.journal.edits:
-            number = backups.save(edit.role, snapshots[edit.role]).number
-            if edit.role is Role.PROXY:
-                runs = self.proxies.record is not None
-                before = ServiceBefore(runs, runs)
-            else:
-                before = self.engine.before() if self.engine is not None else ServiceBefore()
-            edits.append(replace(edit, backup=number, before=before))
-        self.notes.write(
+        backups = Backups(backups_dir(self.env))
+        edits = tuple(
+            replace(edit, backup=backups.save(edit.role, read_env(Path(edit.env_file))).number)
+            for edit in self.journal.edits
+        )
+        if self.engine is not None:
+            self.engine.look()
+        self.note(
             step=ApplyStep.BACKUP,
-            number=next_number(read_records(applies_file(self._env))),
-            edits=tuple(edits),
+            number=next_number(read_records(applies_file(self.env))),
+            edits=edits,
             url=self.engine.planned.settings.url if self.engine is not None else None,
         )
         self.steps.say(", ".join(f"{edit.role} backup {edit.backup}" for edit in edits))
@@ -181,19 +162,19 @@ class Transaction:
         engine, proxies, journal = self.engine, self.proxies, self.journal
         proxy = journal.edit(Role.PROXY)
         unheld = "the backend goes on" if journal.edit(Role.BACKEND) is None else "the backend does not run"
-        if engine is not None:
+        if engine is not None and self._runner is not None:
             with self._step(ApplyStep.HOLD):
                 count = proxies.hold(engine.urls)
                 self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
             with self._step(ApplyStep.DRAIN):
-                engine.quiet()
+                # The runner's own look at the engine would delay the change with its requests.
+                self._runner.quiet()
                 began = time.monotonic()
                 proxies.drain()
                 engine.drain_direct(journal.drain_timeout_s)
                 self.steps.say(f"after {time.monotonic() - began:.1f} s")
         else:
-            self.steps.skip(ApplyStep.HOLD, unheld)
-            self.steps.skip(ApplyStep.DRAIN, unheld)
+            self._skip(unheld, ApplyStep.HOLD, ApplyStep.DRAIN)
         with self._step(ApplyStep.WRITE, written=tuple(edit.role for edit in journal.edits)):
             self._write_all()
             self.steps.say(", ".join(Path(edit.env_file).name for edit in journal.edits))
@@ -201,28 +182,30 @@ class Transaction:
             with self._step(ApplyStep.RESTART, touched=(Role.BACKEND,)):
                 engine.swap(engine.planned)
             with self.steps.step(ApplyStep.HEALTH):
-                engine.until_healthy(journal.health_timeout_s, proxies.waiting)
-                self.notes.write(step=ApplyStep.HEALTH)
+                engine.until_healthy(journal.health_timeout_s, proxies)
+                self.note(step=ApplyStep.HEALTH)
             with self._step(ApplyStep.SPECULATION):
                 engine.check_speculation()
             with self._step(ApplyStep.PROBE):
                 engine.probe()
+        elif proxy is not None:
+            with self._step(ApplyStep.RESTART, touched=(Role.PROXY,)):
+                self.steps.say(f"the proxy {proxies.take_over(proxy, proxy.new_digest)}")
         else:
-            if proxy is not None:
-                with self._step(ApplyStep.RESTART, touched=(Role.PROXY,)):
-                    self.steps.say(f"the proxy {proxies.take_over(proxy, proxy.new_digest)}")
-            else:
-                self.steps.skip(ApplyStep.RESTART, f"{unheld}: it counts at the next start")
-            for step in (ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE):
-                self.steps.skip(step, unheld)
+            self._skip(f"{unheld}: it counts at the next start", ApplyStep.RESTART)
+        if engine is None:
+            self._skip(unheld, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE)
         self._resume(proxy if engine is not None else None)
         asked = proxies.to_ask(engine)
         if isinstance(asked, str):
-            self.steps.skip(ApplyStep.REQUEST, asked)
+            self._skip(asked, ApplyStep.REQUEST)
         else:
             with self._step(ApplyStep.REQUEST, asked.url):
                 proxies.request(asked, engine)
-        self._settle()
+        if journal.trial:
+            self._skip("it is on trial, and measured next", ApplyStep.SETTLE)
+        else:
+            self._settle(journal.settle_s if self.journal.touched else 0.0)
 
     def _write_all(self) -> None:
         """Both files, or neither. Raises `ConflictError` for a file that was edited meanwhile, `NotWrittenError`."""
@@ -233,7 +216,7 @@ class Transaction:
                 written.append(edit.role)
         except SpecdashError:
             # Only what was written has to go back: an edit that others made stays.
-            self.notes.write_if_possible(written=tuple(written))
+            self.note_if_possible(written=tuple(written))
             raise
 
     def _resume(self, proxy: Edit | None) -> None:
@@ -248,37 +231,25 @@ class Transaction:
                 self.proxies.take_over(proxy, proxy.new_digest)
             self.steps.say("everything passes again" if self.engine is not None else "nothing was held")
 
-    def _settle(self) -> None:
+    def _settle(self, period: float) -> None:
         """Wait for the settle period. Raises `StepFailedError` as soon as what was changed does not go on."""
-        if self.journal.trial:
-            self.steps.skip(ApplyStep.SETTLE, "it is on trial, and measured next")
-            return
-        period = self.journal.settle_s if self.journal.touched else 0.0
         engine, proxy = self.engine, self.proxies.record
         with self._step(ApplyStep.SETTLE, f"settling {period:g} s, clients are served"):
-            began = well_at = time.monotonic()
-            next_look = began + min(_DRAFTING_LOOK_S, period)
+            began = time.monotonic()
             while True:
-                now = time.monotonic()
-                left = began + period - now
-                well = True
-                self.proxies.check_alive(proxy)
-                if engine is not None:
-                    if engine.child.ended is not None:
-                        # At once, and not after the log was read: who asks now finds nothing behind the proxy.
+                left = began + period - time.monotonic()
+                try:
+                    self.proxies.check_alive(proxy)
+                    well = engine is None or engine.stands(at_last=left <= 0)
+                except StepFailedError:
+                    if engine is not None and engine.child.ended is not None:
+                        # At once: who asks now finds nothing behind the proxy.
                         self.proxies.hold(engine.urls)
-                        raise engine.gone()
-                    well = engine.answers()
-                    well_at = now if well else well_at
-                    if now - well_at > _DEAF_S:
-                        raise engine.deaf(_DEAF_S)
-                    if well and (now >= next_look or left <= 0):
-                        engine.check_drafting()
-                        next_look = now + _DRAFTING_LOOK_S
+                    raise
                 if left <= 0 and well:
                     break
-                words = f"settling {max(0.0, left):.0f} s, clients are served"
-                self.steps.say(words, min(1.0, (now - began) / period) if period else None)
+                share = min(1.0, 1 - left / period) if period else None
+                self.steps.say(f"settling {max(0.0, left):.0f} s, clients are served", share)
                 self.steps.wait(min(_SETTLE_LOOK_S, max(0.01, left)))
             self.steps.say(f"stood for {period:g} s")
 
@@ -289,14 +260,12 @@ class Transaction:
 
         `at_start` is for the change of a dead process: no engine runs, and the start of the next waits for nothing.
         """
-        stopping = self._runner is not None and self._runner.stopping
-        reason = "the runner was stopped" if stopping else str(error) or type(error).__name__
-        lines = tuple(self.notes.scrub(line) for line in getattr(error, "log_lines", ()))
+        reason = self.journal.scrub("the runner was stopped" if self._stopping else str(error) or type(error).__name__)
+        lines = tuple(self.journal.scrub(line) for line in getattr(error, "log_lines", ()))
         failed, self.steps.undoing = self.steps.current, True
-        changed = bool(self.journal.touched)
-        self.notes.write_if_possible(failed_step=failed, reason=self.notes.scrub(reason), log_lines=lines)
+        changed, unwritten = bool(self.journal.touched), False
+        self.note_if_possible(failed_step=failed, reason=reason, log_lines=lines)
         problems: list[str] = []
-        unwritten = False
         with self.steps.step(ApplyStep.ROLLBACK, "putting the old settings back"):
             back = []
             for edit in self.journal.edits:
@@ -309,91 +278,108 @@ class Transaction:
                 except ConflictError as conflict:
                     changed = True
                     runs = "" if at_start else "; what runs is the one from before"
-                    self.notes.warn(f"{conflict}{runs}")
+                    self.warn(f"{conflict}{runs}")
                 except SpecdashError as wrong:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
-            proxy = self.journal.edit(Role.PROXY)
-            if Role.PROXY not in back or Role.PROXY not in self.journal.touched:
-                proxy = None
-            try:
-                if proxy is not None and (at_start or proxy.needs_restart):
-                    problems += self._proxy_back(proxy, wait=not at_start)
-                if not stopping:
-                    problems += self._engine_back()
-                if proxy is not None and not (at_start or proxy.needs_restart):
-                    problems += self._proxy_back(proxy)
-            finally:
-                self.proxies.resume()
+            proxy = self.journal.edit(Role.PROXY) if Role.PROXY in back and Role.PROXY in self.journal.touched else None
+            ways = [self._engine_back]
+            if proxy is not None:
+                first = 0 if at_start or proxy.needs_restart else 1
+                ways.insert(first, partial(self._proxy_back, proxy, wait=not at_start))
+            for way in ways:
+                try:
+                    way()
+                except SpecdashError as wrong:
+                    problems.append(str(wrong))
+            self.proxies.resume()
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
-            reason = " ".join((f"{reason}; and it could not be undone:", *problems))
-            self.notes.journal = replace(self.journal, reason=self.notes.scrub(reason))
+            reason = self.journal.scrub(" ".join((f"{reason}; and it could not be undone:", *problems)))
+            self.journal = replace(self.journal, reason=reason)
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
         return Outcome(record, known, changed)
 
-    def _engine_back(self) -> list[str]:
-        """The last good plan runs, and is verified; what is wrong."""
+    def _engine_back(self) -> None:
+        """The last good plan runs, and is verified. Raises `SpecdashError`."""
         engine = self.engine
-        if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good:
-            return []
+        if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good or self._stopping:
+            return
         if not self.proxies.holds:
             self.proxies.hold(engine.urls)
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
-            while self.proxies.active() and time.monotonic() < deadline:
+            while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
-        problem = engine.back(self.proxies.waiting)
-        return [problem] if problem else []
+        engine.back(self.proxies)
 
-    def _proxy_back(self, edit: Edit, *, wait: bool = True) -> list[str]:
-        """The proxy runs the old version again; what is wrong."""
-        if not edit.before.running:
-            return []
+    def _proxy_back(self, edit: Edit, *, wait: bool) -> None:
+        """The proxy runs the old version again. Raises `SpecdashError`."""
         if edit.needs_restart:
             # Requests that wait in a proxy must be let through before it ends.
             self.proxies.resume()
         try:
-            if wait:
-                self.proxies.take_over(edit, edit.old_digest)
-            else:
-                self.proxies.ask_to_take_over(edit, edit.old_digest)
+            self.proxies.take_over(edit, edit.old_digest, wait=wait)
         except SpecdashError as error:
-            return [f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"]
-        return []
+            why = f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"
+            raise StepFailedError(why) from None
+
+    @property
+    def _stopping(self) -> bool:
+        return self._runner is not None and self._runner.stopping
 
     # Notes and the record.
+
+    def note(self, **changes: Any) -> None:
+        """Write down what is about to be done. Raises `NotWrittenError`."""
+        self.journal = replace(self.journal, **changes)
+        journal_file(self.env).write(self.journal)
+
+    def note_if_possible(self, **changes: Any) -> None:
+        """The same; a warning where it cannot be written."""
+        try:
+            self.note(**changes)
+        except NotWrittenError as error:
+            self.warn(str(error))
+
+    def warn(self, text: str) -> None:
+        """Add a warning to the record, once."""
+        known = self.journal.warnings
+        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys((*known, self.journal.scrub(text)))))
 
     @contextlib.contextmanager
     def _step(self, step: ApplyStep, detail: str = "", **changes: Any) -> Iterator[None]:
         """One step, written down before anything of it is done."""
         with self.steps.step(step, detail):
-            self.notes.write(step=step, **changes)
+            self.note(step=step, **changes)
             yield
+
+    def _skip(self, why: str, *steps: ApplyStep) -> None:
+        for step in steps:
+            self.steps.skip(step, why)
 
     def _keep_good(self) -> None:
         """What was verified is what the next start of the runner falls back to."""
-        if self.engine is None or self.journal.trial:
-            return
-        edit = self.engine.edit
-        try:
-            Backups(backups_dir(self._env)).keep_good(edit.role, Path(edit.env_file), edit.new)
-        except NotWrittenError as error:
-            self.notes.warn(str(error))
+        edit = self.journal.edit(Role.BACKEND)
+        if self.engine is not None and edit is not None and not self.journal.trial:
+            try:
+                Backups(backups_dir(self.env)).keep_good(edit.role, Path(edit.env_file), edit.new)
+            except NotWrittenError as error:
+                self.warn(str(error))
 
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
-        self.notes.journal = replace(
+        self.journal = replace(
             self.journal,
-            number=next_number(read_records(applies_file(self._env))),
+            number=next_number(read_records(applies_file(self.env))),
             failed_step=self.steps.current,
-            reason=self.notes.scrub(str(error)),
+            reason=self.journal.scrub(str(error)),
         )
-        record = replace(self._record(ApplyOutcome.REFUSED), backups={}, digests={}, url=None)
+        record = self._record(ApplyOutcome.REFUSED)
         # Where the disk is what stands in the way, `error` says so already.
         with contextlib.suppress(NotWrittenError):
-            append_record(applies_file(self._env), record)
+            append_record(applies_file(self.env), record)
         return Outcome(record, error)
 
     def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
@@ -402,27 +388,45 @@ class Transaction:
         self.proxies.resume()
         record = self._record(outcome)
         try:
-            append_record(applies_file(self._env), record)
+            append_record(applies_file(self.env), record)
         except NotWrittenError as error:
-            self.notes.warn(str(error))
-            record = replace(record, warnings=tuple(self.notes.warnings))
+            self.warn(str(error))
+            record = replace(record, warnings=self.journal.warnings)
         if keep_journal:
             # This process does not work on it any more, although it lives on.
-            self.notes.write_if_possible(pid=0, pid_started=0.0)
+            self.note_if_possible(pid=0, pid_started=0.0)
         else:
             with contextlib.suppress(OSError):
-                self.notes.file.remove()
+                journal_file(self.env).remove()
         return record
 
     def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
+        """It ends now, with the digests that the env files have; a refusal is without what it would have touched."""
+        journal, digests = self.journal, {}
+        edits = journal.edits if outcome is not ApplyOutcome.REFUSED else ()
+        for edit in edits:
+            with contextlib.suppress(SpecdashError):
+                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
         down_s = self.engine.down_s if self.engine is not None else None
         stall_s = self.proxies.longest_stall_s
-        return replace(
-            self.journal.record(outcome),
-            warnings=tuple(self.notes.warnings),
+        return ApplyRecord(
+            number=journal.number,
+            at=journal.at,
+            ended_at=time.time(),
+            kind=journal.kind,
+            outcome=outcome,
+            changes=tuple(change.masked for change in journal.changes),
+            profile=journal.profile,
+            failed_step=journal.failed_step,
+            reason=journal.reason,
+            log_lines=journal.log_lines,
+            warnings=journal.warnings,
             downtime_s=None if down_s is None else round(down_s, 4),
             longest_stall_s=None if stall_s is None else round(stall_s, 3),
             step_seconds=dict(self.steps.seconds),
+            backups={str(edit.role): edit.backup for edit in edits},
+            digests=digests,
+            url=journal.url if edits else None,
         )
 
 

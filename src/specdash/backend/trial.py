@@ -1,4 +1,5 @@
-"""Settings on trial: what a service ran before configurations were tried on it, on the disk before anything is changed.
+"""Settings on trial: what a service ran before configurations were tried on it, on the disk before anything is changed;
+and what a runner repairs at its start.
 
 A trial is a connection to the runner: when the client goes away, the original goes back at once. The note is for the
 case that the runner itself dies meanwhile, and for dashboards; it is one JSON file, mode 0600, and holds the bytes.
@@ -6,24 +7,25 @@ case that the runner itself dies meanwhile, and for dashboards; it is one JSON f
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.journal import Edit, Journal, read_note
+from specdash.backend.journal import ApplyLock, Edit, Journal, read_note, unfinished
+from specdash.backend.proxies import ProxyHold, held_fronts
+from specdash.backend.start_check import healthy
+from specdash.backend.transaction import undo_dead
 from specdash.core.changes import ApplyKind, ApplyStep, Role, differences
 from specdash.core.envfile import decode, parse
-from specdash.core.errors import ConflictError, InputError, NotWrittenError
+from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
 from specdash.core.paths import backups_dir, trial_file
-from specdash.core.records import JsonRecord, read
+from specdash.core.records import JsonRecord
 from specdash.core.structs import Masked
 from specdash.system import files
 from specdash.system.processes import own_start, same_process
@@ -31,6 +33,7 @@ from specdash.system.processes import own_start, same_process
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from specdash.backend.journal import HeldProxy
     from specdash.backend.launch import LaunchPlan
 
 
@@ -60,19 +63,45 @@ class TrialJournal(Masked, JsonRecord, Struct, frozen=True):
     planned: int | None = None
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the original."""
-        return sha256(self.original).hexdigest()
-
-    @property
     def alive(self) -> bool:
         """Whether its runner still works on it."""
         return same_process(self.pid, self.pid_started)
 
+    def write(self, env: Mapping[str, str]) -> TrialJournal:
+        """Note it on the disk. Raises `NotWrittenError`."""
+        with files.writing(trial_file(env), NotWrittenError):
+            files.save(trial_file(env), self.to_json().encode())
+        return self
+
+    def trying(self, data: bytes, boot: int | None, planned: int | None) -> TrialJournal:
+        """With a version that is about to be written, and which boot of how many it is."""
+        return replace(self, tried=(*self.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
+
+    def abandoned(self) -> TrialJournal:
+        """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
+        return replace(self, pid=0, pid_started=0.0)
+
+    def way_back(self, running_digest: str | None) -> Journal | None:
+        """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file
+        was edited meanwhile: that version stays."""
+        snapshot, digest = read_env(Path(self.env_file)), sha256(self.original).hexdigest()
+        if snapshot.digest not in (digest, *self.tried):
+            raise ConflictError(
+                f"{self.env_file} was edited while settings were tried; that version was left as it "
+                f"is, and the one from before is backup {self.backup} of `specdash env history`"
+            )
+        if snapshot.data == self.original and running_digest in (None, digest):
+            return None
+        before, after = (parse(decode(data)).values for data in (snapshot.data, self.original))
+        changes = differences(Role.BACKEND, before, after)
+        edit = Edit(Role.BACKEND, self.env_file, snapshot.data, self.original, snapshot.exists, changes, True)
+        kind, now, me = ApplyKind.ROLLBACK, time.time(), os.getpid()
+        return Journal(0, kind, now, me, own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True)
+
 
 def read_trial(env: Mapping[str, str] = os.environ) -> TrialJournal | None:
     """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
-    return read_note(trial_file(env), lambda text: read(TrialJournal, json.loads(text)), "note")
+    return read_note(trial_file(env), TrialJournal, "note")
 
 
 def begin(
@@ -97,7 +126,7 @@ def begin(
             f"{env_file} was edited since the backend was started, so what runs now could not be put back; bring the "
             "edits into force first, with `specdash services restart backend`"
         )
-    trial = TrialJournal(
+    return TrialJournal(
         pid=os.getpid(),
         pid_started=own_start(),
         at=time.time(),
@@ -107,51 +136,7 @@ def begin(
         backup=Backups(backups_dir(env)).save(Role.BACKEND, snapshot).number,
         client_pid=client_pid,
         url=plan.settings.url,
-    )
-    _write(trial, env)
-    return trial
-
-
-def note_version(
-    trial: TrialJournal, data: bytes, step: tuple[int | None, int | None], env: Mapping[str, str] = os.environ
-) -> TrialJournal:
-    """Note a version that is about to be written, and which boot of how many it is. Raises `NotWrittenError`."""
-    boot, planned = step
-    noted = replace(trial, tried=(*trial.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
-    _write(noted, env)
-    return noted
-
-
-def way_back(trial: TrialJournal, running_digest: str | None) -> Journal | None:
-    """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file was
-    edited meanwhile: that version stays."""
-    snapshot = read_env(Path(trial.env_file))
-    if snapshot.digest not in (trial.digest, *trial.tried):
-        raise ConflictError(
-            f"{trial.env_file} was edited while settings were tried; that version was left as it "
-            f"is, and the one from before is backup {trial.backup} of `specdash env history`"
-        )
-    if snapshot.data == trial.original and running_digest in (None, trial.digest):
-        return None
-    before, after = (parse(decode(data)).values for data in (snapshot.data, trial.original))
-    edit = Edit(
-        Role.BACKEND,
-        trial.env_file,
-        snapshot.data,
-        trial.original,
-        snapshot.exists,
-        differences(Role.BACKEND, before, after),
-        needs_restart=True,
-    )
-    return Journal(
-        0, ApplyKind.ROLLBACK, time.time(), os.getpid(), own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True
-    )
-
-
-def abandon(trial: TrialJournal, env: Mapping[str, str] = os.environ) -> None:
-    """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
-    with contextlib.suppress(NotWrittenError):
-        _write(replace(trial, pid=0, pid_started=0.0), env)
+    ).write(env)
 
 
 def end(env: Mapping[str, str] = os.environ) -> None:
@@ -161,7 +146,61 @@ def end(env: Mapping[str, str] = os.environ) -> None:
     files.sweep(path.parent)
 
 
-def _write(trial: TrialJournal, env: Mapping[str, str]) -> None:
-    path = trial_file(env)
-    with files.writing(path, NotWrittenError):
-        files.save(path, trial.to_json().encode())
+# What a runner finds at its start that the one before left half-done. A change (its journal) and a trial (its note)
+# hold both versions of the env files, so that nothing else is needed; those of 0.1 have the same form.
+
+_HOLD_S = 600.0
+_POLL_S = 0.05
+
+
+class Repaired(Masked, Struct, frozen=True):
+    """What was found and put back. `lines` are sentences for the log."""
+
+    hidden = ("env",)
+
+    lines: tuple[str, ...] = ()
+    held: tuple[HeldProxy, ...] = ()
+    """Proxies that the dead runner held."""
+    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def resume(self, url: str) -> None:
+        """Keep the proxies held until the backend at `url` answers, then let their clients through."""
+        hold = ProxyHold(held_fronts(self.held, self.env), "specdash puts the old settings back", _HOLD_S)
+        deadline = time.monotonic() + _HOLD_S
+        while hold.count and not healthy(url) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        hold.resume()
+
+
+def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
+    """Undo the change and the trial of a dead process on this env file, or on a proxy's alone.
+
+    Never raises: what cannot be undone is in the sentences, and its journal stays for the next start.
+    """
+    lines: list[str] = []
+    held: tuple[HeldProxy, ...] = ()
+    file = os.path.realpath(env_file)
+    try:
+        with ApplyLock("repair", env):
+            journal = unfinished(env)
+            backend = journal.edit(Role.BACKEND) if journal is not None else None
+            if journal is not None and (backend is None or os.path.realpath(backend.env_file) == file):
+                held = journal.held
+                lines += undo_dead(journal, env)
+            noted = read_trial(env)
+            if noted is not None and os.path.realpath(noted.env_file) == file and not noted.alive:
+                why = "the original is back"
+                try:
+                    change = noted.way_back(None)
+                    for edit in change.edits if change is not None else ():
+                        edit.write()
+                except ConflictError as error:
+                    why = str(error)
+                end(env)
+                lines.append(f"`specdash {noted.what}` was cut short while it tried settings: {why}")
+    except ConflictError:
+        # Another process is at it, and will finish it.
+        return Repaired()
+    except SpecdashError as error:
+        lines.append(str(error))
+    return Repaired(tuple(lines), held, env)

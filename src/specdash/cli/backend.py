@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.repair import Repaired
+    from specdash.backend.trial import Repaired
 
 ENGINES = ("auto", "llama-server", "xllamacpp")
 
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _repaired(env_file: str | None) -> Repaired:
     """Put back what a runner that was killed left half-done, before the env file is read."""
-    from specdash.backend.repair import repair
+    from specdash.backend.trial import repair
     from specdash.core.paths import backend_env_file
 
     found = repair(env_file or str(backend_env_file()))

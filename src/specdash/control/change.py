@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from hashlib import sha256
@@ -22,7 +23,7 @@ from specdash.backend.trial import read_trial
 from specdash.collect.run_records import live_backends
 from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runners
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
-from specdash.core.changes import ApplyProgress, ApplyRecord, ApplyStep, Role, differences
+from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyRecord, ApplyStep, Role, differences
 from specdash.core.env_edit import with_changes
 from specdash.core.envfile import decode, parse
 from specdash.core.errors import (
@@ -34,6 +35,7 @@ from specdash.core.errors import (
     errors,
 )
 from specdash.core.records import read
+from specdash.system.files import file_digest
 from specdash.system.processes import is_alive, own_start
 from specdash.system.text import counted
 
@@ -139,7 +141,10 @@ class Apply:
         if path is None:
             steps = Steps(self._report)
             self._cancel = steps.cancel
-            return self._take(Transaction(wanted, None, steps, self._env).run())
+            record = self._take(Transaction(wanted, None, steps, self._env).run())
+            if backend is not None and record.outcome is ApplyOutcome.APPLIED:
+                _read_again(backend.env_file, self._env)
+            return record
         own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
         with own as connection:
             self._cancel = lambda: _cancel(path)
@@ -164,6 +169,14 @@ class Apply:
         # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
         with contextlib.suppress(OSError):
             self._on_progress(progress)
+
+
+def _read_again(env_file: Path, env: Mapping[str, str]) -> None:
+    """Ask a runner that came up while its env file was written."""
+    for _, status in runners(env):
+        ours = status["env_file"] is not None and os.path.realpath(status["env_file"]) == os.path.realpath(env_file)
+        if ours and status["env_digest"] != file_digest(str(env_file)):
+            os.kill(status["runner_pid"], signal.SIGUSR1)
 
 
 def _cancel(path: str) -> None:

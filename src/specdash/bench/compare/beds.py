@@ -19,6 +19,7 @@ from specdash.control.deployment import start_command
 from specdash.control.plan import ApplyOptions, promise, service_of
 from specdash.core.changes import ApplyOutcome, ApplyStep, Role
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError, errors
+from specdash.core.records import Drafting
 from specdash.llama.start_failures import out_of_memory
 
 if TYPE_CHECKING:
@@ -215,8 +216,7 @@ class OwnBed:
     @contextmanager
     def boot(self, configuration: Mapping[str, str]) -> Iterator[EngineAddress]:
         """See `samples.Bed`. The engine ends with the context; one that crashes meanwhile is a `BootFailedError`."""
-        from specdash.backend.steps import StepFailedError, check_speculation
-        from specdash.bench.engines import last_words, own_engine
+        from specdash.bench.engines import own_engine
 
         self._boots += 1
         plan = self._planned(configuration)
@@ -224,10 +224,7 @@ class OwnBed:
         is_up = False
         try:
             with own_engine(plan, start_s=_START_S, name="the engine") as place:
-                try:
-                    check_speculation(place.url, self._promise(plan))
-                except StepFailedError as error:
-                    raise SpecdashError(f"{error}: {last_words(plan.log)}") from None
+                self._check_drafting(plan)
                 is_up = True
                 try:
                     yield place
@@ -242,6 +239,14 @@ class OwnBed:
         finally:
             if is_up:
                 log.unlink(missing_ok=True)
+
+    def _check_drafting(self, plan: LaunchPlan) -> None:
+        from specdash.backend.start_check import check_start
+        from specdash.bench.engines import last_words
+
+        found = check_start(self._promise(plan), list, parameters=dict(plan.speculation), probe=False)
+        if found.drafting is Drafting.FAILED:
+            raise SpecdashError(f"{found.because}: {last_words(plan.log)}")
 
     def announce(self, number: int | None, planned: int | None = None) -> None:
         """No one watches an engine of our own."""

@@ -13,7 +13,7 @@ import psutil
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.backend.proxy_hold import fronts
+from specdash.backend.proxies import fronts
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure

@@ -1,0 +1,226 @@
+"""What clients feel of applies, and of deaths in the middle of one.
+
+`LLAMA_BIN=… python benchmarks/deaths.py [applies|deaths|tune …]` prints JSON. `specdash up` runs the real llama-server
+with a tiny model and the proxy; three clients stream turns through the proxy all the time. `applies` changes a setting
+forty times. `deaths` ends the command with SIGKILL after each of its steps, then the runner, which `up` starts again:
+a client is served again with its first piece after that. `tune` ends a tune on the service in the middle of its starts.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+
+from specdash.backend.demo import env_text, proxy_env_text  # noqa: E402
+from specdash.backend.journal import read_records  # noqa: E402
+from specdash.backend.launch import free_port  # noqa: E402
+from specdash.control.connection import runners  # noqa: E402
+from specdash.core.paths import applies_file, apply_journal_file, trial_file  # noqa: E402
+from specdash.system.files import file_digest  # noqa: E402
+from support.asking import healthy  # noqa: E402
+from support.waiting import until  # noqa: E402
+
+APPLIES, TUNES, CLIENTS, LIMIT_S = 40, 5, 3, 90.0
+STEPS = (
+    *("lock", "preflight", "backup", "hold", "drain", "write", "restart", "health", "speculation", "probe", "resume"),
+    "request",
+)
+HELD = STEPS[4:10]
+"""Steps after which clients wait in the proxy, with nothing upstream."""
+TURN = {"model": "m", "max_tokens": 60, "stream": True, "messages": [{"role": "user", "content": "count the lanterns"}]}
+
+
+class Client(threading.Thread):
+    """Streams turns; the moment of each piece and error is kept."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.port, self.turns, self.over = port, 0, False
+        self.pieces: list[float] = []
+        self.errors: list[tuple[float, str]] = []
+        self.start()
+
+    def run(self) -> None:
+        while not self.over:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+            ended, status = False, "no answer"
+            try:
+                connection.request("POST", "/v1/messages", json.dumps(TURN), {"content-type": "application/json"})
+                answer = connection.getresponse()
+                status = f"HTTP {answer.status}, cut off"
+                while answer.status == 200 and (line := answer.readline()):
+                    self.pieces.append(time.monotonic())
+                    ended = ended or b"message_stop" in line
+            except (OSError, http.client.HTTPException) as error:
+                status = repr(error)
+            connection.close()
+            self.turns += ended
+            if not ended:
+                self.errors.append((time.monotonic(), status))
+                time.sleep(0.2)
+
+    def longest_gap(self, since: float) -> float:
+        """Seconds between two pieces."""
+        kept = [since, *(moment for moment in self.pieces if moment > since)]
+        return max((late - early for early, late in pairwise(kept)), default=0.0)
+
+
+class House:
+    """The stack in a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("XDG_", "SPECDASH_", "LLAMA_", "PROXY_"))}
+        self.env = {**kept, "HOME": str(home), "SPECDASH_SETTLE_TIME": "1"}
+        backend, proxy = free_port("127.0.0.1"), free_port("127.0.0.1")
+        folder = home / ".config/specdash"
+        folder.mkdir(parents=True)
+        self.file = folder / "llama-server.env"
+        text = env_text(port=backend, log=home / "server.log", spec_types=("draft-simple",), engine="llama-server")
+        self.file.write_text(f"{text}LLAMA_BIN={os.environ['LLAMA_BIN']}\nLLAMA_START_BASELINE=0\n", encoding="utf-8")
+        upstream = f"http://127.0.0.1:{backend}"
+        (folder / "proxy.env").write_text(proxy_env_text(port=proxy, upstream=upstream, events=home / "events.jsonl"))
+        self.up = self.command("up", stderr=subprocess.DEVNULL)
+        until(lambda: self.status() and healthy(upstream) and healthy(f"http://127.0.0.1:{proxy}"), LIMIT_S)
+        self.clients = [Client(proxy) for _ in range(CLIENTS)]
+        until(lambda: all(client.turns for client in self.clients), LIMIT_S)
+
+    def command(self, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start `specdash WORDS`."""
+        command = [sys.executable, "-u", "-m", "specdash", *words]
+        return subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
+
+    def status(self) -> dict[str, Any]:
+        """Of the runner that answers."""
+        return next((status for _, status in runners(self.env)), {})
+
+    def at_rest(self) -> bool:
+        """Whether nothing is pending, and the engine runs what the file says."""
+        time.sleep(0.05)
+        now, left = self.status(), (apply_journal_file(self.env), trial_file(self.env))
+        is_quiet = now and now["change"] is None and now["trial"] is None and not any(file.exists() for file in left)
+        return bool(is_quiet) and now["env_digest"] == file_digest(str(self.file))
+
+    def served(self, since: float) -> float:
+        """Seconds until every client has got a piece, once they have."""
+        firsts = [next((at for at in list(client.pieces) if at > since), 0.0) for client in self.clients]
+        return max(firsts) - since if all(firsts) else 0.0
+
+    def errors(self, since: float) -> list[str]:
+        """What clients saw."""
+        return [why for client in self.clients for at, why in client.errors if at > since]
+
+
+@contextmanager
+def built() -> Iterator[House]:
+    """A stack, gone afterwards."""
+    with tempfile.TemporaryDirectory() as home:
+        house = House(Path(home))
+        try:
+            yield house
+        finally:
+            for client in house.clients:
+                client.over = True
+            house.up.terminate()
+            house.up.wait(LIMIT_S)
+
+
+def spread(values: list[float]) -> list[float]:
+    """Median and worst."""
+    return [round(statistics.median(values), 2), round(max(values), 2)]
+
+
+def applies() -> dict[str, Any]:
+    """Good applies, one after the other."""
+    gaps: list[float] = []
+    with built() as house:
+        began, known = time.monotonic(), sum(client.turns for client in house.clients)
+        for number in range(APPLIES):
+            since = time.monotonic()
+            house.command("apply", "--yes", f"LLAMA_DRAFT_MAX={5 + number % 3}").communicate(timeout=LIMIT_S)
+            gaps += [client.longest_gap(since) for client in house.clients]
+        records = read_records(applies_file(house.env))[-APPLIES:]
+        return {
+            "applied": sum(record.outcome == "applied" for record in records),
+            "turns": sum(client.turns for client in house.clients) - known,
+            "errors": house.errors(began),
+            "downtime_s": spread([record.downtime_s or 0.0 for record in records]),
+            "held_s": spread([record.longest_stall_s or 0.0 for record in records]),
+            "gap_s": spread(gaps),
+        }
+
+
+def ended(house: House, step: str, change: int, runner: int | None) -> tuple[str, float, float, int]:
+    """The command or the runner ends after a step: seconds until all are served, and until rest; clients' errors."""
+    command = house.command("apply", "--yes", f"LLAMA_DRAFT_MAX={change}")
+    if step != "lock" and not any(line.startswith(f"  {step} ") for line in command.stderr or ()):
+        raise ValueError(f"{step} did not come")
+    since = time.monotonic()
+    os.kill(runner or command.pid, signal.SIGKILL)
+    until(lambda: house.served(since), LIMIT_S)
+    command.communicate(timeout=LIMIT_S)
+    until(house.at_rest, LIMIT_S)
+    row = step, house.served(since), time.monotonic() - since, len(house.errors(since))
+    print("runner" if runner else "client", *row, file=sys.stderr, flush=True)
+    return row
+
+
+def deaths() -> dict[str, Any]:
+    """One of the command and one of the runner after each step; `up` waits longer from death to death of a runner."""
+    rows: dict[str, list[tuple[str, float, float, int]]] = {"client": [], "runner": []}
+    with built() as house:
+        for number, step in enumerate(STEPS[1:]):
+            rows["client"].append(ended(house, step, 5 + number % 3, None))
+    for step in STEPS:
+        with built() as house:
+            rows["runner"].append(ended(house, step, 5, house.status()["runner_pid"]))
+    return {
+        victim: {
+            "deaths": len(found),
+            "served_s": spread([row[1] for row in found]),
+            "at_rest_s": spread([row[2] for row in found]),
+            "errors_while_held": sum(row[3] for row in found if row[0] in HELD),
+            "errors_else": sum(row[3] for row in found if row[0] not in HELD),
+        }
+        for victim, found in rows.items()
+    }
+
+
+def tune() -> dict[str, Any]:
+    """A tune on the service ends at its second start."""
+    back: list[float] = []
+    with built() as house:
+        original, began = house.file.read_bytes(), time.monotonic()
+        for _ in range(TUNES):
+            command = house.command("tune", "--yes", "--busy-ok", "--no-check", "--each", "2", "--tokens", "32")
+            until(lambda: b"# On trial (tune, 2," in house.file.read_bytes(), LIMIT_S)
+            since = time.monotonic()
+            command.kill()
+            until(lambda: house.file.read_bytes() == original and house.at_rest(), LIMIT_S)
+            until(lambda since=since: house.served(since), LIMIT_S)  # type: ignore[misc]
+            back.append(time.monotonic() - since)
+            command.communicate(timeout=LIMIT_S)
+        return {"back_s": spread(back), "errors": house.errors(began)}
+
+
+if __name__ == "__main__":
+    for part in (applies, deaths, tune):
+        if part.__name__ in sys.argv[1:] or not sys.argv[1:]:
+            print(json.dumps({part.__name__: part(), "load": os.getloadavg()[0]}), flush=True)
