@@ -20,7 +20,7 @@ from specdash.control.deployment import find_deployment
 from specdash.control.plan import ApplyOptions, plan_rollback, preview
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
-from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UsageError
+from specdash.core.errors import ConflictError, ExitCode, SpecdashError, UsageError
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
@@ -41,15 +41,14 @@ _NOTHING_CHANGED = (ExitCode.CONFLICT, ExitCode.SERVICE, ExitCode.NOT_WRITTEN)
 def plan_lines(plan: ApplyPlan, env: Mapping[str, str]) -> list[str]:
     """The plan as text."""
     lines: list[str] = []
-    for edit_preview in preview(plan, env):
-        lines += [f"{edit_preview.role}: {edit_preview.action}", *(f"  {line}" for line in edit_preview.diff)]
-        if edit_preview.arguments:
-            lines += ["  engine arguments", *(f"    {line}" for line in edit_preview.arguments)]
-        lines += [f"  {key}: {words}" for key, words in edit_preview.readers]
+    for edit in preview(plan, env):
+        lines += [f"{edit['role']}: {edit['action']}", *(f"  {line}" for line in edit["diff"])]
+        if edit["arguments"]:
+            lines += ["  engine arguments", *(f"    {line}" for line in edit["arguments"])]
+        lines += [f"  {key}: {words}" for key, words in edit["readers"].items()]
         lines.append("")
-    for finding in plan.findings:
-        lines.append(f"{finding.severity}: {finding.line}")
-    if any(finding.severity is Severity.ERROR for finding in plan.findings):
+    lines += [f"{finding.severity}: {finding.line}" for finding in plan.findings]
+    if plan.refused:
         lines.append("refused: nothing will be changed until the errors are fixed")
     return lines
 
@@ -59,7 +58,7 @@ def plan_json(plan: ApplyPlan, env: Mapping[str, str]) -> dict[str, Any]:
     return {
         "refused": plan.refused,
         "changes": [asdict(change.masked) for change in plan.changes],
-        "edits": [edit_preview.as_json() for edit_preview in preview(plan, env)],
+        "edits": list(preview(plan, env)),
         "findings": [finding.as_json() for finding in plan.findings],
     }
 

@@ -16,7 +16,6 @@ from specdash.cli.options import add_actions, add_settings, one_target, print_an
 from specdash.control.deployment import (
     BY_SYSTEMD,
     BY_UP,
-    Deployment,
     Service,
     ServiceState,
     ServiceStatus,
@@ -143,8 +142,6 @@ def _chosen(role: str | None) -> list[_Row]:
 
 def _act(action: str, rows: list[_Row]) -> int:
     """Start, stop or restart the services, one after the other."""
-    if action in ("start", "restart"):
-        _refuse_strangers(rows)
     code = ExitCode.OK
     for row in reversed(rows) if action == "stop" else rows:
         if row.manager != BY_SYSTEMD:
@@ -161,21 +158,6 @@ def _act(action: str, rows: list[_Row]) -> int:
         print(f"specdash: {row.name}: {failed.state}: {failed.detail}", file=sys.stderr, flush=True)
         print(_output_of(_log_command([row], 3)), end="", file=sys.stderr)
     return code
-
-
-def _refuse_strangers(rows: list[_Row]) -> None:
-    """Raise `RefusedError` where backend and proxy, both running or about to, would not find or not take each other."""
-    from specdash.control.plan import disagreements
-
-    both: dict[Role, Service] = {}
-    for role in Role:
-        row = next((row for row in rows if row.role is role), None) or _found(role)
-        if isinstance(row, str) or row.env_file is None or not (row in rows or row.status.alive):
-            return
-        both[role] = Service(role, row.env_file)
-    refusals = errors(disagreements(Deployment(both[Role.BACKEND], both[Role.PROXY]), os.environ))
-    if refusals:
-        raise RefusedError("; ".join(refusal.line for refusal in refusals))
 
 
 def _without_systemd(action: str, row: _Row) -> None:
