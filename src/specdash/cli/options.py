@@ -357,7 +357,6 @@ def _plain(number: float) -> str:
 
 FIRST_ANSWERS_S = 5.0
 """How long the first answers of all endpoints may take; what has not answered by then is reported as it is."""
-_POLL_S = 0.005
 
 
 def look(
@@ -457,11 +456,12 @@ def look_at_all(
         return [state.picture(time.monotonic(), time.time(), window_s) for state in states]
 
 
-def wait_until(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-    """Wait so long, or until that holds."""
+def wait_until(seconds: float, until: Callable[[], bool] = lambda: False, poll_s: float = 0.005) -> bool:
+    """Wait so long, or until that holds: whether it does."""
     ends = time.monotonic() + seconds
-    while not until() and (left := ends - time.monotonic()) > 0:
-        time.sleep(min(_POLL_S, left))
+    while not (holds := until()) and (left := ends - time.monotonic()) > 0:
+        time.sleep(min(poll_s, left))
+    return holds
 
 
 # A server of a backend env that a command starts for itself, beside what runs.
