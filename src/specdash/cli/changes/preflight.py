@@ -58,12 +58,12 @@ def _wanted(args: argparse.Namespace) -> tuple[list[Wanted], list[Wanted]]:
         # Lines of the env file that cannot be read become findings, not an error here.
         before, own = subject.snapshot.file.values, wanted.get(subject.role, {})
         changed = frozenset(change.key for change in changes_to(subject.role, before, own))
-        return Wanted(subject.role, subject.path, changed_values(before, own), changed, subject.service)
+        return Wanted(subject.role, subject.snapshot.path, changed_values(before, own), changed, subject.service)
 
     if args.env_file is not None:
         (subject,) = subjects(args)
         if not subject.snapshot.exists:
-            raise InputError(f"env file {subject.path}: no such file; name one with --env-file")
+            raise InputError(f"env file {subject.snapshot.path}: no such file; name one with --env-file")
         return [with_changes(subject)], []
     roles = [role] if role is not None else [role for role in Role if wanted.get(role)] or list(Role)
     every = {subject.role: subject for subject in subjects_of_services(args, list(Role))}
