@@ -61,16 +61,14 @@ if TYPE_CHECKING:
 
 # What the record and the screen know of the time that an incident bundle is about.
 
-Series = dict[Metric, tuple[tuple[float, float | None], ...]]
-"""(Unix time, value) of each metric; None is a gap."""
+Series = dict[Metric, tuple[tuple[float, float], ...]]
+"""(Unix time, value) of each metric."""
 MOST_READINGS_S = 7200.0
 """Of a longer span, the extract has every reading of its end only."""
 MOST_LOOKS = 4
 """Moments at which a source that is silent at the end is looked for."""
 POINTS = 430
-"""Columns of a plot: one for two pixels."""
-GAP_S = 6.0
-"""Values that are further apart than this, and than three columns, are not joined by a line."""
+"""Columns of a series, whose medians the summary has."""
 
 
 class RecordedSpan:
@@ -186,29 +184,14 @@ def cause(picture: Picture | None, alerts: Sequence[Alert], rules: Sequence[Rule
 
 
 def _series(columns: Callable[[Metric], list[float | None]], span: IncidentSpan) -> Series:
+    width = span.seconds / POINTS
     found: Series = {}
     for metric in Metric:
-        values = columns(metric)
-        if any(value is not None for value in values):
-            found[metric] = _joined(values, span)
+        values = enumerate(columns(metric))
+        known = tuple((span.since + (at + 0.5) * width, value) for at, value in values if value is not None)
+        if known:
+            found[metric] = known
     return found
-
-
-def _joined(values: Sequence[float | None], span: IncidentSpan) -> tuple[tuple[float, float | None], ...]:
-    """Columns as points; a few columns without a value, which a slow series has between two, are no gap."""
-    width = span.seconds / len(values)
-    longest = max(3, round(GAP_S / width))
-    points: list[tuple[float, float | None]] = []
-    empty = 0
-    for at, value in enumerate(values):
-        if value is None:
-            empty += 1
-            continue
-        if empty > longest:
-            points.append((span.since + (at - 0.5) * width, None))
-        points.append((span.since + (at + 0.5) * width, value))
-        empty = 0
-    return tuple(points)
 
 
 # Gathers the parts of an incident bundle from everywhere. What cannot be had becomes a remark, never an error.

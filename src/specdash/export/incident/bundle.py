@@ -28,10 +28,8 @@ from specdash.core import paths
 from specdash.core.errors import NotWrittenError
 from specdash.core.records import ProxyRecord, RunRecord
 from specdash.export import snapshot
-from specdash.export.charts_svg import Marker, Plot, draw
 from specdash.export.incident.redaction import TABLE, Names, diffs, redacted, shown, spellings
 from specdash.export.incident.summary import state_sentence, summary
-from specdash.insight.charts import CHARTS, Metric
 from specdash.system import files
 from specdash.system.data import dataclass
 from specdash.system.text import file_timestamp
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from specdash.core.records import Alert, TimelineEvent
     from specdash.export.incident.redaction import Redactor
     from specdash.export.incident.summary import Excerpt
+    from specdash.insight.charts import Metric
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import RuleSpec
 
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 #
 # Times are Unix times in seconds. Everything here is still as it was seen; the bundle redacts what it writes.
 
-PLOTTED = ("acceptance", "decode", "prefill", "requests", "warnings", "gpu_utilisation")
-"""The series that a bundle draws, by `insight.charts.Metric`."""
 DEFAULT_SPAN_S = 900.0
 LONGEST_SPAN_S = 86400.0
 """The longest span that one bundle may be about."""
@@ -120,7 +117,7 @@ class Parts:
     events: tuple[TimelineEvent, ...] = ()
     applies: tuple[ApplyRecord, ...] = ()
     rules: Mapping[str, RuleSpec] = field(default_factory=dict)
-    series: Mapping[Metric, tuple[tuple[float, float | None], ...]] = field(default_factory=dict)
+    series: Mapping[Metric, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     extract: Callable[[Path], int] | None = field(default=None, repr=False)
     """Writes the record of the span to a file, redacted; the number of its readings."""
     envs: tuple[EnvPart, ...] = ()
@@ -341,10 +338,7 @@ def assemble(parts: Parts, label: str = "") -> Bundle:
     members = [_checked(member, parts, missing) for member in _members(clean, parts, missing)]
     there = [member for member in members if member is not None]
     clean = dataclasses.replace(clean, missing=tuple(redacted(missing, parts.redactor)))
-    drawn = [
-        (CHARTS[metric].title, _plot_name(metric)) for metric in map(Metric, PLOTTED) if _has(there, _plot_name(metric))
-    ]
-    text = summary(clean, drawn, clean.missing)
+    text = summary(clean, clean.missing)
     there.insert(0, BundleFile("summary.md", "the incident in words, for a ticket", text.encode()))
     manifest = parts.redactor.data(_manifest(clean, there))
     # Digests are hexadecimal, which a redactor may take for something else.
@@ -375,7 +369,6 @@ def _redacted(parts: Parts) -> Parts:
 def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
     """`clean` is redacted, `parts` is not: what is taken from it is redacted here."""
     redactor = parts.redactor
-    yield from _plots(clean, missing)
     if clean.picture is not None:
         data = redactor.data(snapshot.to_json(clean.picture))
         yield BundleFile("snapshot.json", "the server as it was when this was written (docs/snapshot.md)", _json(data))
@@ -428,31 +421,6 @@ def _members(clean: Parts, parts: Parts, missing: list[Missing]) -> Iterator[Bun
         )
 
 
-def _plots(clean: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
-    markers = (
-        *(
-            Marker(alert.since, str(alert.severity), alert.title, alert.ended or clean.span.until)
-            for alert in clean.alerts
-        ),
-        *(Marker(apply.at, "apply", f"{apply.kind} {apply.number}") for apply in clean.applies),
-    )
-    if not clean.series:
-        missing.append(Missing("plots", "no series of this time is known: they are drawn from the record"))
-        return
-    for metric in map(Metric, PLOTTED):
-        spec = CHARTS[metric]
-        points = clean.series.get(metric, ())
-        plot = Plot(spec.title, spec.unit, points, clean.span.since, clean.span.until, markers, spec.low, spec.high)
-        if plot.is_empty:
-            missing.append(Missing(_plot_name(metric), "no value of it is known in this time"))
-        else:
-            yield BundleFile(_plot_name(metric), f"{spec.title} over the span", draw(plot).encode())
-
-
-def _plot_name(metric: Metric) -> str:
-    return f"plots/{'gpu' if metric is Metric.GPU_UTILISATION else metric}.svg"
-
-
 def _history(parts: Parts, missing: list[Missing]) -> Iterator[BundleFile]:
     if parts.extract is None:
         return
@@ -477,10 +445,6 @@ def _checked(member: BundleFile, parts: Parts, missing: list[Missing]) -> Bundle
             missing.append(Missing(member.name, "left out: a secret was found in it, which is a bug worth reporting"))
             return None
     return member
-
-
-def _has(members: Iterable[BundleFile], name: str) -> bool:
-    return any(member.name == name for member in members)
 
 
 def _manifest(clean: Parts, members: Iterable[BundleFile]) -> dict[str, Any]:

@@ -287,12 +287,12 @@ def figures(parts: Parts, at: Pivot | None) -> tuple[IncidentFigure, ...]:
     """Every series that has values. Without a pivot, all of them are `after`."""
     found: list[IncidentFigure] = []
     for metric in Metric:
-        known = [(when, value) for when, value in parts.series.get(metric, ()) if _is_number(value)]
+        known = [(when, value) for when, value in parts.series.get(metric, ()) if math.isfinite(value)]
         if not known:
             continue
-        values = [value for _, value in known if value is not None]
-        before = [value for when, value in known if at is not None and when < at.at and value is not None]
-        after = [value for when, value in known if (at is None or when >= at.at) and value is not None]
+        values = [value for _, value in known]
+        before = [value for when, value in known if at is not None and when < at.at]
+        after = [value for when, value in known if at is None or when >= at.at]
         spec = CHARTS[metric]
         found.append(
             IncidentFigure(
@@ -307,10 +307,6 @@ def figures(parts: Parts, at: Pivot | None) -> tuple[IncidentFigure, ...]:
     return tuple(found)
 
 
-def _is_number(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
 def _median(values: list[float], least: int = LEAST_SAMPLES) -> float | None:
     return median(values) if len(values) >= least else None
 
@@ -321,8 +317,8 @@ MOST_CHECKS = 6
 _SPECIAL = re.compile(r"([\\`*\[\]<>|]|(?<!\w)_|_(?!\w))")
 
 
-def summary(parts: Parts, plots: Sequence[tuple[str, str]], missing: Sequence[Missing]) -> str:
-    """The Markdown text of redacted parts. `plots` are (title, file name) of those that were drawn."""
+def summary(parts: Parts, missing: Sequence[Missing]) -> str:
+    """The Markdown text of redacted parts."""
     span = f"{timestamp(parts.span.since)} to {clock(parts.span.until)} ({about(parts.span.seconds)})"
     written = f"Written {timestamp(parts.made)} by specdash {__version__}."
     lines = [
@@ -338,7 +334,6 @@ def summary(parts: Parts, plots: Sequence[tuple[str, str]], missing: Sequence[Mi
         *_alerts(parts),
         *_timeline(parts),
         *_figures(parts),
-        *_plots(plots),
         *_applies(parts),
         *_log(parts),
         *_system(parts),
@@ -459,14 +454,6 @@ def _extremes(figure: IncidentFigure) -> str:
 
 def _change(figure: IncidentFigure) -> str:
     return change(figure.change, unit=" points" if figure.unit == "%" else " %")
-
-
-def _plots(plots: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if not plots:
-        return
-    yield from ("## Plots", "", "Lines and bands mark alerts and applies.", "")
-    for title, name in plots:
-        yield from (f"![{_md(title)}]({name})", "")
 
 
 def _applies(parts: Parts) -> Iterator[str]:
