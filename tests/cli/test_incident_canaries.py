@@ -77,9 +77,7 @@ def is_recorded(path: Path) -> bool:
         return any((span := store.span(name)) and span[1] - span[0] > 2 for name in store.targets())
 
 
-def test_no_member_of_a_plain_or_an_anonymised_bundle_holds_a_canary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_member_of_a_bundle_holds_a_canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target_model, draft_model = bundled_model(TARGET_MODEL), bundled_model(DRAFT_MODEL)
     monkeypatch.setenv("LLAMA_TRACE", "1")
     settings = {
@@ -124,17 +122,15 @@ def test_no_member_of_a_plain_or_an_anonymised_bundle_holds_a_canary(
         words = ["--url", backend.url, "--log", str(backend.log), "--backend-env-file", str(tmp_path / "b/backend.env")]
         words += ["--proxy-url", proxy.url, "--proxy-key-env", "PROXY_KEY", "--proxy-log", str(proxy.events_file)]
         words += ["--proxy-env-file", str(proxy.env_file)]
-        for name, more in (("plain", ""), ("anonymised", "--anonymise")):
-            output = tmp_path / f"{name}.tar.gz"
-            done = subprocess.run(
-                [sys.executable, "-m", "specdash", "incident", *words, "--output", str(output), *more.split()],
-                env=env, capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
-            assert_clean(output, done, tmp_path)
+        output = tmp_path / "bundle.tar.gz"
+        done = subprocess.run(
+            [sys.executable, "-m", "specdash", "incident", *words, "--output", str(output)],
+            env=env, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert_clean(output, done, tmp_path)
     log = backend.log.read_bytes()
     assert b"aardvark" in log, "the server printed no prompt: this test proves nothing"
     assert b"quokka" in log
-    assert str(tmp_path).encode() not in b"".join(data for _, data in texts(members(output), tmp_path))
 
 
 def assert_clean(output: Path, done: subprocess.CompletedProcess[str], tmp_path: Path) -> None:

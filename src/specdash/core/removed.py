@@ -23,6 +23,7 @@ _MANAGER = (
     "backend_env_file and proxy_env_file name one of several; containers and Deployments are only watched"
 )
 
+_ANONYMISE = "look through a bundle before it leaves: host names, paths and session ids are in it"
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
@@ -62,6 +63,7 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
     ("fleet", "--server"): _FLEET_HISTORY,
+    ("incident", "--anonymise"): _ANONYMISE,
     **{
         ("gguf", option): _MEMORY
         for option in (

@@ -34,9 +34,8 @@ from specdash.core.readings import (
 )
 from specdash.core.records import Alert, AlertSeverity
 from specdash.core.sources import decode, encode
-from specdash.export.incident.redaction import Names, Redactor, redacted
-from specdash.insight.picture import DraftingPicture, PrefixSession, RouterModelPicture, RouterPicture
-from specdash.insight.request import ServedRequest
+from specdash.export.incident.redaction import Redactor, redacted
+from specdash.insight.picture import DraftingPicture, RouterModelPicture, RouterPicture
 from support import any_value, drawn_readings
 
 PLAIN = Redactor()
@@ -100,14 +99,6 @@ def test_a_reading_loses_what_others_wrote_and_can_still_be_stored(reading: Read
 )
 def test_a_view_loses_what_others_wrote(view: object) -> None:
     assert CANARY not in str(redacted(view, PLAIN))
-
-
-def test_a_view_hides_whose_session_it_was_with_the_names() -> None:
-    hiding = Redactor((), Names())
-    views = (ServedRequest(session=f"{CANARY}-id", error=CANARY), PrefixSession(f"{CANARY}-id", 1, 2, 3))
-    request, session = redacted(views, hiding)
-    assert CANARY not in f"{request.session}{request.error}{session.id}"
-    assert request.session == session.id
 
 
 def test_the_figures_of_events_stay() -> None:

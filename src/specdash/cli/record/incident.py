@@ -245,7 +245,6 @@ class Gathering:
         span: IncidentSpan,
         env: Mapping[str, str],
         *,
-        anonymise: bool,
         is_elsewhere: bool = False,
     ) -> None:
         self.target = target
@@ -253,7 +252,6 @@ class Gathering:
         self.settings = settings
         self.span = span
         self.env = env
-        self.anonymise = anonymise
         self.missing: list[Missing] = []
         self.is_now = time.time() - span.until < _NOW_S
 
@@ -280,15 +278,14 @@ class Gathering:
         return self.attempt(part, get) if file is not None else self.of_its_machine(part, get)
 
     def parts(self, picture: Picture | None, columns: Columns | None) -> Parts:
-        from specdash.export.incident.bundle import machine, names, run_records, versions
+        from specdash.export.incident.bundle import machine, run_records, versions
         from specdash.export.incident.redaction import Redactor
 
         deployment = None if self._is_elsewhere else self.attempt("services", self._deployment)
         envs = tuple(part for role in Role if (part := self._env_part(role, deployment)) is not None)
-        own_names = names() if self.anonymise else None
         applies = self.of_its_machine("applies.json", self._applies) or ()
         secrets = self._secrets(envs, picture) | _hidden(applies)
-        redactor = Redactor(secrets, own_names)
+        redactor = Redactor(secrets)
         rules = self.attempt("runbooks", self.rules) or ()
         parts = Parts(
             made=time.time(),
@@ -304,7 +301,6 @@ class Gathering:
             versions=self.attempt("versions.json", partial(versions, picture)) or {},
             machine=self.of_its_machine("machine.json", machine) or {},
             run_records=self.of_its_machine("run-records.json", partial(run_records, self.env)) or (),
-            anonymised=self.anonymise,
         )
         parts = self._with_history(parts, rules, columns)
         self._note_absences(picture)
@@ -560,7 +556,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="MOMENT", help="from this moment: 02:00, -3h, 2026-03-01T02:00")
     parser.add_argument("--until", metavar="MOMENT", help="up to this moment (default: now)")
     parser.add_argument("--output", metavar="FILE", help="file to write, - for standard output (default: a new file)")
-    parser.add_argument("--anonymise", action="store_true", help="hide hosts, user names, directories and sessions too")
     parser.add_argument("--all", action="store_true", help="a bundle for each server found here or in config.toml")
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON (docs/incident.md)")
     add_settings(parser, (*TARGET_SETTINGS, *SERVICE_SETTINGS, *RULE_SETTINGS))
@@ -580,7 +575,7 @@ def run(args: argparse.Namespace) -> int:
         return _write_all(args, settings, span)
     if output is not None and output != "-":
         _refuse(Path(output))
-    parts = gather(target(settings, span.since), settings, span, anonymise=args.anonymise, up_to_now=args.until is None)
+    parts = gather(target(settings, span.since), settings, span, up_to_now=args.until is None)
     bundle = assemble(parts)
     if output == "-":
         sys.stdout.buffer.write(bundle.data)
@@ -606,19 +601,17 @@ def _write_all(args: argparse.Namespace, settings: Mapping[str, Resolved], span:
     pictures = look_at_all(targets, rules, window_s)
     written: list[dict[str, Any]] = []
     worst = ExitCode.OK
-    for number, (target, picture) in enumerate(zip(targets, pictures, strict=True), 1):
+    for target, picture in zip(targets, pictures, strict=True):
         own = settings_for(target, settings)
         parts = gather(
             target,
             own,
             span,
             picture=picture,
-            anonymise=args.anonymise,
             up_to_now=args.until is None,
             is_elsewhere=local_port(target.url) is None,
         )
-        # A server's name may be a host's.
-        bundle = assemble(parts, f"server-{number}" if args.anonymise else target.label)
+        bundle = assemble(parts, target.label)
         shown = {"name": target.label, "exit_code": int(ExitCode.OK), "problem": None, "bundle": None}
         written.append(shown)
         try:
@@ -715,7 +708,6 @@ def gather(
     *,
     picture: Picture | None = None,
     columns: Columns | None = None,
-    anonymise: bool = False,
     up_to_now: bool = False,
     is_elsewhere: bool = False,
     env: Mapping[str, str] = os.environ,
@@ -728,7 +720,7 @@ def gather(
     own where a screen waits.
     """
 
-    gathering = Gathering(target, settings, span, env, anonymise=anonymise, is_elsewhere=is_elsewhere)
+    gathering = Gathering(target, settings, span, env, is_elsewhere=is_elsewhere)
     if picture is None:
         window_s = WINDOWS_S["15m"]
         picture = gathering.attempt(

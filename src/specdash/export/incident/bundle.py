@@ -28,7 +28,7 @@ from specdash.core import paths
 from specdash.core.errors import NotWrittenError
 from specdash.core.records import ProxyRecord, RunRecord
 from specdash.export import snapshot
-from specdash.export.incident.redaction import TABLE, Names, diffs, redacted, shown, spellings
+from specdash.export.incident.redaction import TABLE, diffs, redacted, shown, spellings
 from specdash.export.incident.summary import state_sentence, summary
 from specdash.system import files
 from specdash.system.data import dataclass
@@ -128,7 +128,6 @@ class Parts:
     command: tuple[str, ...] | None = field(default=None, repr=False)
     run_records: tuple[Mapping[str, Any], ...] = ()
     missing: tuple[Missing, ...] = ()
-    anonymised: bool = False
 
 
 _PACKAGES = (
@@ -166,22 +165,6 @@ def machine() -> dict[str, Any]:
         "uptime_seconds": _uptime(),
         "python_executable": sys.executable,
     }
-
-
-def names() -> Names:
-    """This machine's names, its user and its home, for bundles that must not contain them."""
-    host = socket.gethostname()
-    users = {name for key in ("USER", "LOGNAME") if (name := os.environ.get(key, ""))}
-    with suppress(KeyError, ImportError):
-        import pwd
-
-        users.add(pwd.getpwuid(os.geteuid()).pw_name)
-    # Everybody has a root, and many words of a log are "user".
-    return Names(
-        hosts=tuple(sorted({host, host.partition(".")[0]} - {"localhost"})),
-        users=tuple(sorted(users - {"root", "user"})),
-        home=str(Path.home()),
-    )
 
 
 def run_records(env: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
@@ -466,7 +449,7 @@ def _manifest(clean: Parts, members: Iterable[BundleFile]) -> dict[str, Any]:
             {"name": member.name, "what": member.what, "bytes": len(member.data), "sha256": None} for member in members
         ],
         "missing": [{"part": missing.part, "why": missing.why} for missing in clean.missing],
-        "redaction": {"anonymised": clean.anonymised, "always": [row.name for row in TABLE]},
+        "redaction": {"always": [row.name for row in TABLE]},
     }
 
 

@@ -1,7 +1,7 @@
 """What must not leave the machine, in one table, and the one pass that takes it out of texts and data.
 
 Two things are taken out always: what looks like a secret wherever it stands (`TABLE`), and every secret that is known
-by its value (API keys, secret values of env files). Hosts, users and directories only on request: see `Names`.
+by its value (API keys, secret values of env files). Hosts, users and directories are not.
 What others wrote (prompts, answers, chat templates) never gets this far: `specdash.llama.log.safe` and
 `specdash.export.incident.redaction` let through only what specdash itself has words for.
 """
@@ -34,7 +34,6 @@ from specdash.core.records import Alert, TimelineEvent
 from specdash.insight.picture import (
     DraftingPicture,
     LogPicture,
-    PrefixSession,
     RouterModelPicture,
     RouterPicture,
     SpeculationPicture,
@@ -114,33 +113,14 @@ TABLE: tuple[SecretKind, ...] = (
 """Applied in this order, everywhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What `--anonymise` takes out besides: this machine's names, its user, its home, and where files are."""
-
-    hosts: tuple[str, ...] = ()
-    users: tuple[str, ...] = ()
-    home: str = ""
-
-
-_LOCAL = r"127\.\d|0\.0\.0\.0|localhost\b|\[::1?\]"
-_URL_HOST = re.compile(rf"(?<=://)(?!{_LOCAL}|\*\*\*)(?:\*\*\*@)?(\[[^\]]+\]|[\w.-]+)")
-_IP = re.compile(r"(?<![\w.])(?!127\.|0\.0\.0\.0|255\.)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
-_DIRECTORY = re.compile(r"(?<![\w.:/~])~?/(?:[\w.@+ -]{1,200}/)+(?=[\w.@+-])")
-
-
 class Redactor:
     """Takes out what must not leave the machine. Equal texts give equal texts; nothing is remembered but that."""
 
-    def __init__(self, secrets: Iterable[str] = (), names: Names | None = None) -> None:
-        """`secrets` are secret values themselves; `names` is given to hide hosts, users and directories too."""
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """`secrets` are secret values themselves."""
         self.secrets = frozenset(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
         spelled = {spelling for secret in self.secrets for spelling in spellings(secret)}
         self._known = _any_of(spelled)
-        self._names = names
-        self._hosts = _any_of(names.hosts, words=True) if names is not None else None
-        self._users = _any_of(names.users, words=True) if names is not None else None
-        self._aliases: dict[str, str] = {}
         self.text: Callable[[str], str] = lru_cache(maxsize=8192)(self._text)
 
     def _text(self, text: str) -> str:
@@ -149,7 +129,7 @@ class Redactor:
         text = without_secrets(text)
         for row in TABLE:
             text = row.pattern.sub(row.instead, text)
-        return self._anonymous(text) if self._names is not None else text
+        return text
 
     def data(self, value: Any, key: str = "") -> Any:
         """JSON-like data of any depth. A text under a key that is a secret's is masked whole."""
@@ -158,18 +138,12 @@ class Redactor:
         if isinstance(value, str):
             if value and key and is_secret(key.upper()):
                 return MASK
-            return self.identity(value) if key in _IDENTITIES else self.text(value)
+            return self.text(value)
         if isinstance(value, Mapping):
             return {self.text(name): self.data(item, name) for name, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.data(item, key) for item in value]
         return value
-
-    def identity(self, text: str) -> str:
-        """The id of a session: hidden with the names, since clients put who they are into it."""
-        if self._names is None or not text:
-            return self.text(text)
-        return self._alias("session", text)
 
     def setting(self, key: str, value: str) -> str:
         """The value of an env key as it may be shown. Of unknown keys only plain numbers are."""
@@ -227,21 +201,6 @@ class Redactor:
             return _left_out(value)
         return self.text(value)
 
-    def _anonymous(self, text: str) -> str:
-        assert self._names is not None  # noqa: S101 - for the type checker
-        text = _URL_HOST.sub(lambda found: self._alias("host", found[1]), text)
-        text = _IP.sub(lambda found: self._alias("host", found[0]), text)
-        if self._names.home not in ("", "/"):
-            text = re.sub(rf"{re.escape(self._names.home)}(?=/|\b)", "~", text)
-        text = _DIRECTORY.sub(".../", text)
-        if self._hosts is not None:
-            text = self._hosts.sub("this-host", text)
-        return self._users.sub("user", text) if self._users is not None else text
-
-    def _alias(self, kind: str, name: str) -> str:
-        count = sum(1 for alias in self._aliases.values() if alias.startswith(kind))
-        return self._aliases.setdefault(name, f"{kind}-{count + 1}")
-
 
 def spellings(secret: str) -> frozenset[str]:
     """How a secret value is written in a text, a URL and a JSON string."""
@@ -255,7 +214,6 @@ _PLAIN = re.compile(rf"[\w.,:@%+/=~\[\]*-]{{0,{PLAIN_LENGTH}}}")
 _PATH = re.compile(rf"[^\n\r\0]{{0,{PLAIN_LENGTH}}}")
 _PROGRAM = re.compile(r"[\w./+-]{0,200}?(?:python[\d.]*|llama-server[\w.-]*|specdash[\w.]*|-m|run|backend|proxy)")
 _READ_BY_OTHERS = ("LLAMA_ARG_", "GGML_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "OMP_", "SPECDASH_")
-_IDENTITIES = frozenset({"session", "session_id"})
 
 
 def _is_known(key: str) -> bool:
@@ -266,12 +224,9 @@ def _left_out(value: str) -> str:
     return f"(text of {len(value)} characters)"
 
 
-def _any_of(values: Iterable[str], *, words: bool = False) -> re.Pattern[str] | None:
+def _any_of(values: Iterable[str]) -> re.Pattern[str] | None:
     longest_first = sorted((value for value in set(values) if len(value) > 2), key=lambda name: (-len(name), name))
-    if not longest_first:
-        return None
-    text = "|".join(map(re.escape, longest_first))
-    return re.compile(rf"(?<![A-Za-z0-9])(?:{text})(?![A-Za-z0-9])" if words else text)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 # Env files as they may be shown: every setting that is known and no secret, and what changed in them, line by line.
@@ -433,9 +388,8 @@ def _without(value: Any, redactor: Redactor) -> Any:
     return replace(value, **changes) if changes else value
 
 
-def _request(event: RequestEvent | ActiveView, redactor: Redactor) -> dict[str, Any]:
+def _request(event: RequestEvent | ActiveView, _redactor: Redactor) -> dict[str, Any]:
     return {
-        "session": redactor.identity(event.session),
         "request_id": _id(event.request_id),
         "path": event.path.partition("?")[0],
         "model": _id_of_model(event.model),
@@ -452,14 +406,13 @@ def _finished_request(event: RequestEvent, redactor: Redactor) -> dict[str, Any]
     }
 
 
-def _served_request(request: ServedRequest, redactor: Redactor) -> dict[str, Any]:
-    session = {"session": redactor.identity(request.session)} if request.session else {}
-    return session | ({"error": safe_error(request.error)} if request.error is not None else {})
+def _served_request(request: ServedRequest, _redactor: Redactor) -> dict[str, Any]:
+    return {"error": safe_error(request.error)} if request.error is not None else {}
 
 
-def _guardrail(event: GuardrailEvent, redactor: Redactor) -> dict[str, Any]:
+def _guardrail(event: GuardrailEvent, _redactor: Redactor) -> dict[str, Any]:
     facts = {key: fact for key, fact in event.facts.items() if isinstance(fact, bool | int | float)}
-    return {"facts": facts, "session": redactor.identity(event.session), "request_id": _id(event.request_id)}
+    return {"facts": facts, "request_id": _id(event.request_id)}
 
 
 def _proxy_status(status: ProxyStatus, _redactor: Redactor) -> dict[str, Any]:
@@ -507,16 +460,13 @@ _FOREIGN: Mapping[type, Callable[[Any, Redactor], dict[str, Any]]] = {
     GuardrailEvent: _guardrail,
     RequestEvent: _finished_request,
     ActiveView: _request,
-    SessionView: lambda session, redactor: {
-        "id": redactor.identity(session.id), "model": _id_of_model(session.model),
-    },
+    SessionView: lambda session, _: {"model": _id_of_model(session.model)},
     ProxyStatus: _proxy_status,
     LogPicture: lambda log, _: {"reason": line_or_text(log.reason)},
     DraftingPicture: lambda drafting, _: {
         "because": line_or_text(drafting.because), "fix": line_or_text(drafting.fix),
     },
     ServedRequest: _served_request,
-    PrefixSession: lambda session, redactor: {"id": redactor.identity(session.id)},
     RouterModel: lambda model, _: {
         "id": _id_of_model(model.id),
         "aliases": tuple(map(_id_of_model, model.aliases)),
