@@ -40,6 +40,7 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
     "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
+    "keys": "`?` shows the keys of each screen, and docs/keys.md the ids by which config.toml changes them",
     "recover": "nothing is left to recover: the backend finishes or undoes what was cut short by itself, at its next "
     "start at the latest; `specdash applies` lists what became of it",
     "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/env-files.md)",
