@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
+from specdash.backend.launch import free_port
 from specdash.backend.rules import values as value_rules
 from specdash.cli.commands import COMMANDS, DEFAULT_COMMAND, MACHINE_OPTIONS
 from specdash.cli.main import HELP, CommandParser
@@ -24,14 +27,19 @@ from specdash.collect.run_records import live_backends, live_proxies
 from specdash.control.deployment import find_deployment
 from specdash.core.changes import Role
 from specdash.core.config import resolve
+from specdash.core.env_edit import with_changes
+from specdash.core.envfile import parse
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.parameter_catalogue import BY_KEY, PASSED_ON, REMOVED_KEYS
 from specdash.core.paths import backend_env_file, proxy_env_file
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.proxy_parameters import NO_TLS
 from specdash.core.removed import removed_command
-from support.asking import healthy
+from specdash.tui.action_table import ACTIONS, SHOWN
+from support.asking import ask, healthy
+from support.engines import llama_server_binary
 from support.place import START_S, Place, place
+from support.router import running_router
 from support.waiting import until
 
 __all__ = ["place"]
@@ -177,6 +185,48 @@ def test_every_page_that_a_message_names_is_there() -> None:
             assert (ROOT / page).is_file(), f"{where}: {page}"
 
 
+# Keys of the dashboard: code names an action by its id, so that a user's own key is shown; pages name the shipped keys.
+
+ACTION_IDS = frozenset(action.id for action in ACTIONS)
+SHOWN_KEYS = frozenset(SHOWN.get(key, key) for action in ACTIONS for key in action.keys)
+KEY = re.compile(r"`([A-Za-z]|[?/:,.\[\]<>!$]|space|enter|esc|tab|shift\+tab|pgup|pgdn|ctrl\+[a-z])`")
+NO_KEYS = {("docs/history.md", "Z"): "the letter of a time zone"}
+PRESSED = re.compile(r"\b[Pp]ress(?:es)? [`'\"]?([^\s`'\",;.]+)")
+
+
+def test_every_action_whose_key_a_message_names_exists() -> None:
+    named: set[str] = set()
+    for file in sorted((SOURCES / "tui").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Subscript) or not ast.unparse(node.value).endswith("keys"):
+                continue
+            parts = node.slice.values if isinstance(node.slice, ast.JoinedStr) else [node.slice]
+            texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            if all(isinstance(text, str) for text in texts):
+                named.add("".join(map(str, texts)))
+            elif len(texts) > 1:
+                pattern = "".join(".+" if text is None else re.escape(str(text)) for text in texts)
+                assert any(re.fullmatch(pattern, action) for action in ACTION_IDS), f"{file}: {ast.unparse(node)}"
+    named -= {"space", "enter"}  # a prompt's own, while it has the keyboard
+    assert len(named) > 20
+    assert named <= ACTION_IDS
+
+
+def test_every_key_that_a_text_names_is_one_of_the_dashboard() -> None:
+    found = [(where, key) for where, text in texts() for key in KEY.findall(text)]
+    assert len(found) > 60
+    for where, key in found:
+        assert key in SHOWN_KEYS or (where, key) in NO_KEYS, f"{where}: {key}"
+
+
+def test_no_message_says_to_press_a_key_that_a_user_may_have_changed() -> None:
+    pressed = {(where, key) for where, text in texts() for key in PRESSED.findall(text)}
+    assert {key for where, key in pressed if where.startswith("src/specdash/tui")} <= {FILLED, "the"}
+    for where, key in pressed:
+        if where.endswith(".md") and len(key) == 1:
+            assert key in SHOWN_KEYS, f"{where}: {key}"
+
+
 # What a message says to run is read where it is printed, and run as it is.
 
 
@@ -264,6 +314,90 @@ def test_what_a_message_says_to_run_does_what_it_promises(situation: Situation, 
         done = place.command(*words, *(["--yes"] if words[0] == "apply" else []))
         assert done.returncode == ExitCode.OK, done.stdout + done.stderr
     assert situation.promise(place) in (None, True)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_port_that_is_taken_is_left_by_the_setting_that_the_message_names(role: Role, place: Place) -> None:
+    file = backend_env_file(place.env) if role is Role.BACKEND else proxy_env_file(place.env)
+    url = place.backend_url if role is Role.BACKEND else place.proxy_url
+    with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
+        told = place.command("up", str(role))
+        assert told.returncode == ExitCode.PORT_IN_USE, told.stderr
+        (key,) = set(re.findall(r"is in use.*; stop .*, or set another (\w+)", told.stdout + told.stderr))
+        free = free_port("127.0.0.1")
+        values = {key: str(free)}
+        file.write_text(with_changes(parse(file.read_text(encoding="utf-8")), values), encoding="utf-8")
+        place.up(str(role))
+        live = live_backends if role is Role.BACKEND else live_proxies
+        until(lambda: any(record.url.endswith(f":{free}") for record in live(place.env)), START_S, lambda: place.said)
+
+
+@pytest.mark.engine
+def test_a_demo_without_a_terminal_is_the_command_that_it_names(place: Place) -> None:
+    told = place.command("demo")
+    assert told.returncode == ExitCode.USAGE
+    (advice,) = re.findall(r"use `specdash ([^`]+)` in scripts", told.stderr)
+    done = place.command(*advice.split(), "--seconds", "3")
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert "verdict" in done.stdout
+
+
+@pytest.mark.llama_server
+def test_what_is_said_of_a_router_leads_to_one_of_its_models_and_loads_none(place: Place, tmp_path: Path) -> None:
+    with running_router(tmp_path) as router:
+        asked = ("slots", "--url", router.url)
+        assert "none of its models is in memory" in place.command(*asked).stderr
+        assert "none of its models is in memory" in place.command(*asked, "--model", "beta").stderr
+        assert set(router.states().values()) == {"unloaded"}
+        router.use("alpha")
+        (model,) = re.findall(r"by --model: (\w+)", place.command(*asked).stderr)
+        assert place.command(*asked, "--model", model).returncode == ExitCode.OK
+        (option,) = re.findall(r"for another: (--model) NAME", place.command("doctor", "--url", router.url).stdout)
+        assert "is a router" not in place.command("doctor", "--url", router.url, option, model).stdout
+        told = place.command("baseline", "record", "--url", router.url)
+        (advice,) = re.findall(r"`specdash (\w+)` lists them", told.stderr)
+        own = [row.split()[0] for row in place.command(advice).stdout.splitlines() if f" {model} " in row]
+        words = ("--context", "256", "--concurrency", "1", "--requests", "2", "--limit", "5")
+        measured = place.command("baseline", "record", "--url", own[0], *words)
+        # The tiny model on a busy machine may be too uneven to be measured.
+        assert measured.returncode in (ExitCode.OK, ExitCode.BAD_INPUT)
+        assert "speculates: measured by completions" in measured.stderr
+        assert router.states() == {"alpha": "loaded", "beta": "unloaded", "broken": "unloaded"}
+
+
+@pytest.mark.llama_server
+def test_what_doctor_names_is_there_once_it_is_switched_on_and_a_sleeping_server_is_not_woken(
+    place: Place, tmp_path: Path
+) -> None:
+    model, draft = bundled_model(TARGET_MODEL), bundled_model(DRAFT_MODEL)
+    port, log = free_port("127.0.0.1"), tmp_path / "server.log"
+    plain = [llama_server_binary(), "-m", str(model), "-md", str(draft), "--spec-type", "draft-simple", "-c", "2048"]
+    plain += ["--port", str(port), "--sleep-idle-seconds", "2"]
+    url = f"http://127.0.0.1:{port}"
+
+    def asked(*more: str, trace: str = "0") -> str:
+        """What doctor says of a server with these arguments, after it has drafted and fallen asleep."""
+        env = {**os.environ, "LLAMA_TRACE": trace}
+        process = subprocess.Popen([*plain, *more], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            until(lambda: healthy(url), START_S)
+            ask(f"{url}/completion", {"prompt": "the speculative decoder", "n_predict": 32}, timeout=60)
+            until(lambda: ask(f"{url}/props")["is_sleeping"], START_S)
+            done = place.command("doctor", "--url", url, *(["--log", str(log)] if more else []))
+            assert done.returncode == ExitCode.OK
+            assert "asking would wake the server" in done.stdout
+            assert ask(f"{url}/props")["is_sleeping"]
+            return done.stdout
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    first = asked()
+    assert re.findall(r"start llama-server with (--\S+)", first) == ["--metrics", "--log-file"]
+    second = asked("--metrics", "--log-file", str(log))
+    assert re.findall(r"start llama-server with (\S+ ?\d?)", second) == ["LLAMA_TRACE=1 ", "-lv 4"]
+    third = asked("--metrics", "--log-file", str(log), "-lv", "4", trace="1")
+    assert "start llama-server" not in third
 
 
 def test_adopt_is_named_for_a_server_that_could_be_adopted_alone() -> None:

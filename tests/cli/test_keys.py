@@ -1,14 +1,15 @@
-"""`specdash keys`, and a dashboard on a real terminal with keys from config.toml."""
+"""Keys from config.toml, and a dashboard on a real terminal with them."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 
 import pytest
 
+from specdash.cli.options import resolved_settings
 from specdash.core import paths
-from support.outside import say
+from specdash.core.errors import InputError
+from specdash.tui.action_table import read_keys
 from support.pseudo_terminal import PseudoTerminal
 
 WATCH = [sys.executable, "-m", "specdash", "--url", "http://127.0.0.1:9"]
@@ -20,28 +21,17 @@ def configure(text: str) -> None:
     file.write_text(text)
 
 
-def ids(*words: str) -> dict[str, Sequence[str]]:
-    code, out, _ = say("keys", "--json", *words)
-    assert code == 0
-    return {row["id"]: row["keys"] for row in json.loads(out)["keys"]}
+def ids() -> dict[str, Sequence[str]]:
+    return {action.id: action.keys for action in read_keys(resolved_settings(None)["keys"]).actions}
 
 
-def test_it_lists_every_action_with_its_id_its_keys_and_what_it_does() -> None:
-    code, out, _ = say("keys")
-    assert code == 0
-    assert "pause" in out
-    assert any(line.split()[:3] == ["log.find", "/", "overview"] for line in out.splitlines())
-    assert ids()["palette"] == ["colon", "ctrl+p"]
-
-
-def test_it_shows_the_users_keys_and_keeps_those_that_lead_out() -> None:
+def test_the_users_keys_are_taken_and_those_that_lead_out_are_kept() -> None:
+    assert ids()["palette"] == ("colon", "ctrl+p")
     configure('[keys]\nquit = "Q"\nmove.down = "j,ctrl+n"\n"log.find" = "?, é"\nhelp = "f1"\n')
     keys = ids()
-    assert keys["quit"] == ["Q", "ctrl+q", "ctrl+c"]
-    assert keys["move.down"] == ["j", "ctrl+n"]
+    assert keys["quit"] == ("Q", "ctrl+q", "ctrl+c")
+    assert keys["move.down"] == ("j", "ctrl+n")
     assert keys["log.find"][0] == "question_mark"
-    _, out, _ = say("keys", "--json")
-    assert next(row for row in json.loads(out)["keys"] if row["id"] == "quit")["default_keys"][0] == "q"
 
 
 @pytest.mark.parametrize(
@@ -60,16 +50,15 @@ def test_it_shows_the_users_keys_and_keeps_those_that_lead_out() -> None:
 )
 def test_a_line_that_cannot_be_meant_ends_with_one_error_that_names_file_id_and_value(line: str, said: str) -> None:
     configure(f"[keys]\n{line}\n")
-    code, _, err = say("keys")
+    with pytest.raises(InputError) as raised:
+        ids()
     name, value = (part.strip(' "') for part in line.split("="))
-    assert code == 3
-    assert len(err.splitlines()) == 1
-    assert all(part in err for part in (str(paths.config_file()), name, value, said)), err
+    assert all(part in str(raised.value) for part in (str(paths.config_file()), name, value, said))
 
 
 def test_keys_of_screens_that_never_meet_may_be_the_same() -> None:
     configure('[keys]\n"tuner.start" = "f"\n')
-    assert ids()["tuner.start"] == ["f"] == list(ids()["log.filter"])
+    assert ids()["tuner.start"] == ("f",) == ids()["log.filter"]
 
 
 def test_a_dashboard_on_a_terminal_has_the_users_keys() -> None:

@@ -16,9 +16,9 @@ from specdash.backend.proxies import ProxyChange
 from specdash.backend.trial import repair
 from specdash.control.change import Apply
 from specdash.control.deployment import Deployment, Service
-from specdash.control.plan import ApplyOptions, disagreements, plan_apply, plan_rollback, preview
+from specdash.control.plan import ApplyOptions, plan_apply, plan_rollback, preview
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role, parse_assignments
-from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError
+from specdash.core.errors import ExitCode, InputError, NotWrittenError, ServiceError, errors
 from specdash.core.paths import applies_file, backups_dir
 
 if TYPE_CHECKING:
@@ -92,16 +92,15 @@ def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_n
 
 
 @pytest.mark.parametrize(("key", "found"), [("theirs", ["PROXY_UPSTREAM_API_KEY"]), ("sesame", [])])
-def test_services_that_would_not_take_each_other_are_told_of(setting: Setting, key: str, found: list[str]) -> None:
-    with setting.service.env_file.open("a", encoding="utf-8") as file:
-        file.write("LLAMA_API_KEY=sesame\n")
+def test_a_change_is_judged_beside_the_service_that_is_not_changed(
+    setting: Setting, key: str, found: list[str]
+) -> None:
     port = read_env(setting.service.env_file).values["LLAMA_PORT"]
     proxy_file = setting.home / "proxy.env"
     proxy_file.write_bytes(f"LLAMA_CPP_BASE=http://127.0.0.1:{port}/v1\nPROXY_UPSTREAM_API_KEY={key}\n".encode())
-    proxy = Service(Role.PROXY, proxy_file)
-    told = disagreements(Deployment(setting.service, proxy), setting.env)
-    assert [finding.key for finding in told] == found
-    assert disagreements(Deployment(setting.service), setting.env) == ()
+    both = Deployment(setting.service, Service(Role.PROXY, proxy_file))
+    plan = plan_apply(both, parse_assignments(["LLAMA_API_KEY=sesame"]), env=setting.env)
+    assert [finding.key for finding in errors(plan.findings)] == found
 
 
 @pytest.mark.parametrize("reason", ["no space left", "is on a read-only file system", "belongs to root"])
@@ -144,20 +143,23 @@ def test_the_preview_shows_the_diff_the_arguments_and_what_is_done(setting: Sett
     words = ["LLAMA_DRAFT_MAX=8", "LLAMA_API_KEY=hush-hush"]
     plan = plan_apply(Deployment(setting.service), parse_assignments(words), env=setting.env)
     (edit_preview,) = preview(plan, setting.env)
-    assert '-LLAMA_DRAFT_MAX="4"' in edit_preview.diff
-    assert "+LLAMA_DRAFT_MAX=8" in edit_preview.diff
-    assert "- speculative.draft.n_max = 4" in edit_preview.arguments
-    assert "+ speculative.draft.n_max = 8" in edit_preview.arguments
-    assert edit_preview.action == f"write {edit_preview.env_file}; no backend runs with it: it counts at its next start"
-    assert "draft-simple" in dict(edit_preview.readers)["LLAMA_DRAFT_MAX"]
-    assert "hush-hush" not in str(edit_preview.as_json())
+    assert '-LLAMA_DRAFT_MAX="4"' in edit_preview["diff"]
+    assert "+LLAMA_DRAFT_MAX=8" in edit_preview["diff"]
+    assert "- speculative.draft.n_max = 4" in edit_preview["arguments"]
+    assert "+ speculative.draft.n_max = 8" in edit_preview["arguments"]
+    assert (
+        edit_preview["action"]
+        == f"write {edit_preview['env_file']}; no backend runs with it: it counts at its next start"
+    )
+    assert "draft-simple" in edit_preview["readers"]["LLAMA_DRAFT_MAX"]
+    assert "hush-hush" not in str(edit_preview)
     assert "hush-hush" not in repr(plan)
 
 
 def test_a_preview_of_values_that_no_engine_can_run_says_why_instead_of_a_diff(setting: Setting) -> None:
     plan = plan_apply(Deployment(setting.service), parse_assignments(["LLAMA_ENGINE=nonsense"]), env=setting.env)
     (edit_preview,) = preview(plan, setting.env)
-    (why,) = edit_preview.arguments
+    (why,) = edit_preview["arguments"]
     assert why.startswith("! ")
     assert "LLAMA_ENGINE" in why
 

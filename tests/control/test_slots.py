@@ -69,10 +69,19 @@ class TestListing:
             (1, False, None),
         ]
 
-    def test_a_router_wants_a_model_named(self, server: FaultUpstream, target: Target) -> None:
+    def test_a_router_names_those_of_its_models_that_have_slots(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/props"] = props(role="router")
-        with pytest.raises(RefusedError, match="--model"):
+        with pytest.raises(RefusedError, match="none of its models is in memory: a request to one loads it"):
             slots.list_slots(target)
+        states = {"a": "loaded", "b": "unloaded", "c": "sleeping"}
+        server.routes["/models"] = says(
+            {"data": [{"id": name, "status": {"value": state}} for name, state in states.items()]}
+        )
+        with pytest.raises(RefusedError, match="in memory by --model: a, c"):
+            slots.list_slots(target)
+        server.routes["/props"] = error(400, "model is not loaded", "x")
+        with pytest.raises(RefusedError, match="model is not loaded; name one of its models in memory"):
+            slots.list_slots(Target(server.url, model="b"))
 
     @pytest.mark.parametrize(
         ("path", "answer", "kind", "words"),

@@ -400,11 +400,10 @@ def _under_systemd(home: Path, files: Mapping[Role, Path], proxy_port: int) -> I
             (user.units / name.replace("specdash-", f"{mark}-")).write_text(own, encoding="utf-8")
         (home / ".local/state/specdash/logs").mkdir(parents=True, exist_ok=True)
         user.systemctl("daemon-reload")
-        sockets = {Role.BACKEND: (), Role.PROXY: (f"{mark}-proxy.socket",)}
         does = {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}
 
         def order(action: str, role: Role) -> None:
-            does[action](f"{mark}-{role}.service", env, sockets=sockets[role])
+            does[action](f"{mark}-{role}.service", env)
 
         try:
             for role in Role:

@@ -26,8 +26,7 @@ pause = "space,f5"
 "move.down" = "j,down,ctrl+n"
 ```
 
-`specdash keys` prints every id with its keys; `--json`: `schema` 1; `keys`, each with `id`, `keys` and
-`default_keys` (Textual's names), `screens` (empty: all), `group`, `what`, `armed_only`. Keys are written as they are
+Keys are written as they are
 shown (`p`, `P`, `?`, `space`, `esc`, `pgup`) or by Textual's names (`question_mark`, `escape`, `comma`), with
 `ctrl+` or `alt+` before them. {", ".join(f"`{key}`" for key in ALWAYS)} cannot be changed, so there is always a way
 out. An unknown id, a key that no terminal sends, and a key that two actions of one screen would share are refused

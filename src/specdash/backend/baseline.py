@@ -124,6 +124,10 @@ class MeasuredServer:
         self.generated = 0
         """Tokens of all its answers."""
         self.props = self._client.props()
+        if self.props.role == "router":
+            raise RefusedError(
+                f"{url} is a router; name one of its models' own servers (`specdash targets` lists them)"
+            )
         self.engine = engine or self.props.build_info or ""
         self._others = OthersMeter(url)
         self.slots = self.look()

@@ -89,7 +89,9 @@ class VerifyServer:
         self._client = BlockingClient(self.url, self.key, cancel=self._cancel)
         props = self._client.props()
         if props.role == "router":
-            raise RefusedError(f"{self.url} is a router; name one of its models' own servers")
+            raise RefusedError(
+                f"{self.url} is a router; name one of its models' own servers (`specdash targets` lists them)"
+            )
         self.slots = self._client.slots()
         self.model = props.model_path or props.model_alias or ""
         self.build = props.build_info or ""

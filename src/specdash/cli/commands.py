@@ -58,7 +58,6 @@ COMMANDS: tuple[Command, ...] = (
     Command("autotune", "autotune", "UAP's formula for three knobs: a heuristic, not a measurement"),
     Command("simulate", "simulate", "UAP's simulation of that formula: a circular model"),
     Command("tune", "bench.tune", "find the fastest way to speculate by measuring, on the real service"),
-    Command("keys", "keys", "list the keys of the dashboard, and the ids that change them"),
     Command("config", "config", "show the configuration and where each value comes from"),
 )
 DEFAULT_COMMAND = "watch"

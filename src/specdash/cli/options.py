@@ -357,7 +357,6 @@ def _plain(number: float) -> str:
 
 FIRST_ANSWERS_S = 5.0
 """How long the first answers of all endpoints may take; what has not answered by then is reported as it is."""
-_POLL_S = 0.005
 
 
 def look(
@@ -400,32 +399,21 @@ def settings_for(target: Target, settings: Mapping[str, Resolved]) -> Mapping[st
     return of_target(settings, target.name) if target.name else settings
 
 
-def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S) -> None:
-    """Wait until every source of all of them has answered once, at most for `limit_s`."""
+def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S, *, light: bool = False) -> None:
+    """Wait until every source of all of them has answered once, at most for `limit_s`; of `light` ones, which a
+    `FleetHub` watches, every source that it asks, unless their health cannot be had."""
     from specdash.core.readings import Source
 
-    asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS, Source.HOST, Source.GPU}
-    asked |= {Source.APPLIES, Source.TRIAL}
+    asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS}
+    asked |= set() if light else {Source.HOST, Source.GPU, Source.APPLIES, Source.TRIAL}
 
     def has_answered(state: TargetState) -> bool:
-        target = state.target
-        where = {Source.LOG: target.log, Source.PROXY: target.proxy_url, Source.PROXY_EVENTS: target.proxy_log}
+        target, health = state.target, state.latest.get(Source.HEALTH)
+        where = {Source.LOG: target.log}
+        where |= {} if light else {Source.PROXY: target.proxy_url, Source.PROXY_EVENTS: target.proxy_log}
         awaited = asked | {source for source, place in where.items() if place is not None}
-        return awaited <= state.latest.keys() and state.has_caught_up
-
-    wait_until(limit_s, lambda: all(map(has_answered, states)))
-
-
-def await_light_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_S) -> None:
-    """The same of servers that a `FleetHub` watches: one whose health cannot be had is not waited for."""
-    from specdash.core.readings import Source
-
-    def has_answered(state: TargetState) -> bool:
-        health = state.latest.get(Source.HEALTH)
-        asked = {Source.HEALTH, Source.PROPS, Source.METRICS, Source.SLOTS}
-        asked |= {Source.LOG} if state.target.log is not None else set()
-        away = health is not None and health.value is None
-        return away or (asked <= state.latest.keys() and state.has_caught_up)
+        is_away = light and health is not None and health.value is None
+        return is_away or (awaited <= state.latest.keys() and state.has_caught_up)
 
     wait_until(limit_s, lambda: all(map(has_answered, states)))
 
@@ -452,16 +440,17 @@ def look_at_all(
                 far.append(states[-1])
         stack.enter_context(FleetHub([(state.target, state.apply) for state in far], interval_s=interval_s))
         await_answers([state for state in states if state not in far])
-        await_light_answers(far)
+        await_answers(far, light=True)
         wait_until(watch_s)
         return [state.picture(time.monotonic(), time.time(), window_s) for state in states]
 
 
-def wait_until(seconds: float, until: Callable[[], bool] = lambda: False) -> None:
-    """Wait so long, or until that holds."""
+def wait_until(seconds: float, until: Callable[[], bool] = lambda: False, poll_s: float = 0.005) -> bool:
+    """Wait so long, or until that holds: whether it does."""
     ends = time.monotonic() + seconds
-    while not until() and (left := ends - time.monotonic()) > 0:
-        time.sleep(min(_POLL_S, left))
+    while not (holds := until()) and (left := ends - time.monotonic()) > 0:
+        time.sleep(min(poll_s, left))
+    return holds
 
 
 # A server of a backend env that a command starts for itself, beside what runs.

@@ -281,7 +281,7 @@ class Trial:
         changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
         edit = edit_of(service, snapshot, data, changed)
         found: tuple[Finding, ...] = findings((edit,), self._deployment, self._env)
-        return ApplyPlan(self._deployment, (edit,), found, trial=True)
+        return ApplyPlan(self._deployment, (edit,), found)
 
     def end(self) -> ApplyRecord | None:
         """Put the original back; the record of that, None where it was in force.

@@ -207,7 +207,7 @@ def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path 
 
         running = [(file, its) for file, its in running if place(its) == place(url)]
         if not running:
-            return None, f"specdash does not run {url}; {_way_to(url)}"
+            return None, f"specdash does not run {url}; {way_to(url)}"
     files = list(dict.fromkeys(os.path.realpath(file) for file, _ in running))
     if len(files) > 1:
         default = os.path.realpath(default_env_file(role, env))
@@ -225,7 +225,7 @@ def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path 
     return None, why + adopt
 
 
-def _way_to(url: str) -> str:
+def way_to(url: str) -> str:
     """How a server that specdash does not run becomes one that can be changed."""
     port = local_port(url)
     if port is None:

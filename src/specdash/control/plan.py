@@ -12,9 +12,7 @@ from msgspec import Struct
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan, settings_of
-from specdash.backend.plan import Circumstances, judge, readable_settings
-from specdash.backend.rules import in_order
-from specdash.backend.rules.proxy import pair
+from specdash.backend.plan import Circumstances, judge
 from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.backend.start_check import ServerPromise, promise_of
 from specdash.collect.discover import place
@@ -28,11 +26,12 @@ from specdash.core.errors import Finding, InputError, ServiceError, Severity, Sp
 from specdash.core.masking import without_secrets
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.proxy_parameters import NEEDS_RESTART
-from specdash.core.structs import json_of
+from specdash.core.structs import Masked
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from specdash.backend.env_store import EnvSnapshot
     from specdash.control.deployment import Deployment, Service
@@ -59,8 +58,6 @@ class ApplyPlan(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     profile: str | None = None
     kind: ApplyKind = ApplyKind.APPLY
-    trial: bool = False
-    """Whether it is a step of the trial that is noted (`control.trial`), which keeps all other applies away."""
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -140,60 +137,66 @@ def service_of(deployment: Deployment, role: Role) -> Service:
     raise ServiceError(f"no {role} to change{f': {why}' if why else ''}")
 
 
-def findings(
-    edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str], *, back: bool = False
-) -> tuple[Finding, ...]:
-    """What preflight says of every edit, and of how they fit the services that are not changed; errors first.
+class Wanted(Masked, Struct, frozen=True):
+    """The env file of a service as it shall be, and the service that reads it, where one is known."""
+
+    hidden = ("values",)
+
+    role: Role
+    env_file: Path
+    values: Mapping[str, str]
+    changed: frozenset[str] = frozenset()
+    service: Service | None = None
+
+
+def findings_of(
+    files: Sequence[Wanted], beside: Sequence[Wanted] = (), env: Mapping[str, str] = os.environ, *, back: bool = False
+) -> list[tuple[Wanted, tuple[Finding, ...]]]:
+    """The findings about each env file, which knows what the other one shall be, or is (`beside`).
 
     `back` is for going back to a version from before, which needs no effect to be wanted.
     """
-    found = _moved(edits, deployment, env)
-    for edit in edits:
-        service, values = service_of(deployment, edit.role), edit.values(new=True)
-        beside = deployment.service(Role.PROXY if edit.role is Role.BACKEND else Role.BACKEND)
-        other = next((item.values(new=True) for item in edits if item.role is not edit.role), None)
+    found: list[tuple[Wanted, tuple[Finding, ...]]] = []
+    for file in files:
+        service = file.service
+        other = next((two for two in (*files, *beside) if two.role is not file.role), None)
         context = Circumstances(
-            env_file=service.env_file,
-            changed=frozenset(change.key for change in edit.changes),
+            env_file=file.env_file,
+            changed=file.changed,
             back=back,
-            keeps_socket=service.status().alive,
-            under_systemd=service.manager() == BY_SYSTEMD,
+            keeps_socket=service is not None and service.status().alive,
+            under_systemd=service is not None and service.manager() == BY_SYSTEMD,
             own_pids=own_pids(service),
             base=env,
-            other=other if other is not None else _values_of(beside),
-            other_pids=own_pids(beside),
+            other=other.values if other is not None else None,
+            other_pids=own_pids(other.service) if other is not None else frozenset(),
         )
-        found += judge(edit.role, values, context)
-    # What two services do not agree on is found from both sides.
-    found = list(dict.fromkeys(found))
-    refusals = errors(found)
-    return (*refusals, *(finding for finding in found if finding not in refusals))
+        # What two services do not agree on is found from both sides.
+        seen = {row for _, rows in found for row in rows}
+        found.append((file, tuple(row for row in judge(file.role, file.values, context) if row not in seen)))
+    return found
 
 
-def disagreements(deployment: Deployment, env: Mapping[str, str]) -> tuple[Finding, ...]:
-    """What speaks against running backend and proxy together as their env files are now."""
-    backend = _values_of(deployment.backend)
-    proxy = _values_of(deployment.proxy)
-    if deployment.backend is None or deployment.proxy is None or backend is None or proxy is None:
-        return ()
-    context = Circumstances(
-        deployment.backend.env_file,
-        own_pids=own_pids(deployment.backend),
-        base=env,
-        other_pids=own_pids(deployment.proxy),
-    )
-    settings = readable_settings(backend, context)
-    return in_order(pair(settings, proxy, context), {**proxy, **backend}) if settings is not None else ()
-
-
-def _values_of(service: Service | None) -> dict[str, str] | None:
-    """What the env file of a service that is not changed says; None where there is none, or it cannot be read."""
-    if service is None:
-        return None
-    with contextlib.suppress(SpecdashError):
-        snapshot = read_env(service.env_file)
-        return snapshot.values if snapshot.exists else None
-    return None
+def findings(
+    edits: Sequence[Edit], deployment: Deployment, env: Mapping[str, str], *, back: bool = False
+) -> tuple[Finding, ...]:
+    """What preflight says of every edit, and of how they fit the services that are not changed; errors first."""
+    files, beside = [], []
+    for edit in edits:
+        service = service_of(deployment, edit.role)
+        changed = frozenset(change.key for change in edit.changes)
+        files.append(Wanted(edit.role, service.env_file, edit.values(new=True), changed, service))
+    for role in Role:
+        unchanged, values = deployment.service(role), None
+        if unchanged is not None:
+            with contextlib.suppress(SpecdashError):
+                snapshot = read_env(unchanged.env_file)
+                values = snapshot.values if snapshot.exists else None
+        if unchanged is not None and values is not None:
+            beside.append(Wanted(role, unchanged.env_file, values, service=unchanged))
+    rows = (row for _, rows in findings_of(files, beside, env, back=back) for row in rows)
+    found = list(dict.fromkeys((*_moved(edits, deployment, env), *rows)))
+    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.ERROR))
 
 
 def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> ServerPromise:
@@ -208,7 +211,7 @@ def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> 
     return promise_of(settings, base)
 
 
-def _moved(edits: list[Edit] | tuple[Edit, ...], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
+def _moved(edits: Sequence[Edit], deployment: Deployment, env: Mapping[str, str]) -> list[Finding]:
     """A backend that moves to another address takes its proxies along, or loses them."""
     edit = next((edit for edit in edits if edit.role is Role.BACKEND), None)
     if edit is None:
@@ -292,43 +295,29 @@ def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backup
     return found
 
 
-class EditPreview(Struct, frozen=True):
-    """One service's part of a plan. All texts are without secrets.
+def preview(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> tuple[dict[str, Any], ...]:
+    """What the plan will do to each service, as `specdash apply --dry-run --json` prints it, without secrets.
 
     `arguments` are the engine's arguments that go (`-`) and come (`+`), or why there are none (`!`); `readers` say per
     changed key which spec types read it.
     """
-
-    role: Role
-    service: str
-    env_file: str
-    diff: tuple[str, ...]
-    action: str
-    arguments: tuple[str, ...] = ()
-    readers: tuple[tuple[str, str], ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """For `specdash apply --dry-run --json`."""
-        return {**json_of(self, "service role env_file diff action arguments"), "readers": dict(self.readers)}
-
-
-def preview(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> tuple[EditPreview, ...]:
-    """What the plan will do to each service. Asks the managers how the services stand; touches nothing."""
-    return tuple(_edit(edit, service_of(plan.deployment, edit.role), env) for edit in plan.edits)
-
-
-def _edit(edit: Edit, service: Service, env: Mapping[str, str]) -> EditPreview:
-    before, after = (data.decode("utf-8", "replace") for data in (edit.old, edit.new))
-    backend = edit.role is Role.BACKEND
-    return EditPreview(
-        role=edit.role,
-        service=service.name,
-        env_file=edit.env_file,
-        diff=tuple(masked_diff(before, after, edit.env_file)),
-        action=_action(edit, service),
-        arguments=_arguments(edit, env) if backend else (),
-        readers=tuple((change.key, _readers(change.key)) for change in edit.changes) if backend else (),
-    )
+    found = []
+    for edit in plan.edits:
+        service = service_of(plan.deployment, edit.role)
+        before, after = (data.decode("utf-8", "replace") for data in (edit.old, edit.new))
+        backend = edit.role is Role.BACKEND
+        found.append(
+            {
+                "service": service.name,
+                "role": str(edit.role),
+                "env_file": edit.env_file,
+                "diff": list(masked_diff(before, after, edit.env_file)),
+                "action": _action(edit, service),
+                "arguments": _arguments(edit, env) if backend else [],
+                "readers": {change.key: _readers(change.key) for change in edit.changes} if backend else {},
+            }
+        )
+    return tuple(found)
 
 
 def _action(edit: Edit, service: Service) -> str:
@@ -344,36 +333,31 @@ def _action(edit: Edit, service: Service) -> str:
     return "swap the engine of the backend, while the proxies hold their clients"
 
 
-def _arguments(edit: Edit, env: Mapping[str, str]) -> tuple[str, ...]:
+def _arguments(edit: Edit, env: Mapping[str, str]) -> list[str]:
     try:
         after = _rendered(edit, env, new=True)
     except SpecdashError as error:
-        return (without_secrets(f"! {error}"),)
+        return [without_secrets(f"! {error}")]
     try:
         before = _rendered(edit, env, new=False)
     except SpecdashError as error:
         before = [f"({error})"]
     lines = difflib.ndiff(before, after)
-    return tuple(without_secrets(line) for line in lines if line.startswith(("- ", "+ ")))
+    return [without_secrets(line) for line in lines if line.startswith(("- ", "+ "))]
 
 
 def _rendered(edit: Edit, env: Mapping[str, str], *, new: bool) -> list[str]:
-    """The engine's arguments one a line. Raises SpecdashError where there are none."""
+    """The engine's arguments, each flag with its values on a line. Raises SpecdashError where there are none."""
     plan = make_plan(edit.values(new=new), base=env, env_file=edit.env_file)
     if plan.engine.kind == "xllamacpp":
         return [f"{plan.engine.kind} {plan.engine.version}", *plan.rendered]
-    return [f"{plan.engine.path} {plan.engine.version}", *_lines(plan.rendered)]
-
-
-def _lines(words: Sequence[str]) -> list[str]:
-    """Arguments one a line, each flag with its values."""
     lines: list[str] = []
-    for word in words:
+    for word in plan.rendered:
         if word.startswith("-") or not lines:
             lines.append(word)
         else:
             lines[-1] += f" {word}"
-    return lines
+    return [f"{plan.engine.path} {plan.engine.version}", *lines]
 
 
 def _readers(key: str) -> str:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from specdash.core.errors import InputError, NotWrittenError, RefusedError, SpecdashError, UnreachableError, UsageError
+from specdash.core.readings import RESIDENT
 from specdash.core.speculation import MemoryKind
 from specdash.llama.blocking import BlockingClient
-from specdash.llama.server_answers import error_message, mapping, natural
+from specdash.llama.server_answers import error_message, mapping, natural, router_models
 from specdash.system.http import words
 from specdash.system.text import size
 
@@ -113,15 +114,28 @@ def _look(target: Target) -> tuple[Props, Slots | None]:
     client = BlockingClient(target.url, target.api_key, target.model, ANSWER_S)
     try:
         props = client.props()
-        asleep_or_router = props.is_sleeping or props.role == "router"
-        slots = None if asleep_or_router else client.slots()
+        is_router = props.role == "router"
+        slots = None if props.is_sleeping or is_router else client.slots()
     except (InputError, UnreachableError, RefusedError):
         raise
     except SpecdashError as error:
-        raise RefusedError(str(error)) from None
-    if props.role == "router":
-        raise RefusedError(f"{target.url} is a router, which has no slots; name one of its models by --model")
+        why = str(error).replace(target.api_key or "\0", "***")
+        raise RefusedError(why if target.model is None else f"{why}; {_in_memory(target)}") from None
+    if is_router:
+        raise RefusedError(f"{target.url} is a router, which has no slots; {_in_memory(target)}")
     return props, slots
+
+
+def _in_memory(target: Target) -> str:
+    """Which models of a router have slots."""
+    try:
+        listed = router_models(BlockingClient(target.url, target.api_key, timeout=ANSWER_S).get("/models").json)
+    except OSError:
+        listed = router_models(None)
+    names = ", ".join(model.id for model in listed.models if model.status in RESIDENT)
+    if not names:
+        return "none of its models is in memory: a request to one loads it"
+    return f"name one of its models in memory by --model: {names}"
 
 
 def plan(

@@ -94,7 +94,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("history_mb", 500.0, "maximum size of the record, in MB", "MB", bounds=(1, 1_000_000), unit="MB"),
     Setting("rules", None, "your alert thresholds (default: rules.toml beside config.toml)", "FILE"),
-    Setting("keys", {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (`specdash keys`)'),
+    Setting("keys", {}, 'keys of the dashboard\'s actions: a table [keys] of ID = "KEYS" (docs/keys.md)'),
     Setting("target", (), "servers by name: a [[target]] table each (docs/servers.md)"),
 )
 PROXY_SETTINGS = ("proxy_url", "proxy_key_env", "proxy_log")

@@ -23,6 +23,7 @@ _MANAGER = (
     "backend_env_file and proxy_env_file name one of several; containers and Deployments are only watched"
 )
 
+_ANONYMISE = "look through a bundle before it leaves: host names, paths and session ids are in it"
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
@@ -39,6 +40,7 @@ REMOVED_COMMANDS: Mapping[str, str] = {
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
     "env diff": "`specdash env history` lists what changed; `specdash apply KEY=VALUE --dry-run` shows what would",
+    "keys": "`?` shows the keys of each screen, and docs/keys.md the ids by which config.toml changes them",
     "recover": "nothing is left to recover: the backend finishes or undoes what was cut short by itself, at its next "
     "start at the latest; `specdash applies` lists what became of it",
     "profile save": "copy the lines of your env files into profiles/NAME.env beside config.toml (docs/env-files.md)",
@@ -62,6 +64,7 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("fleet", "--until"): _FLEET_HISTORY,
     ("fleet", "--step"): _FLEET_HISTORY,
     ("fleet", "--server"): _FLEET_HISTORY,
+    ("incident", "--anonymise"): _ANONYMISE,
     **{
         ("gguf", option): _MEMORY
         for option in (

@@ -68,9 +68,9 @@ class BlockingClient(Masked, Struct, frozen=True):
         self.check_key(reply, path)
         if reply.status == 503:
             raise UnreachableError(f"{self.url} is not ready: {error_message(reply.body) or 'HTTP 503'}")
-        if path == "/slots":
+        if path == "/slots" and reply.status in (404, 501):
             raise RefusedError(
-                f"{self.url}{path} answers HTTP {reply.status}, so nobody can tell whether it speculates; start it "
+                f"{self.url}{path} answers HTTP {reply.status}, so it does not tell whether it speculates; start it "
                 "without --no-slots"
             )
         raise SpecdashError(f"{self.url}{path} answers HTTP {reply.status}: {error_message(reply.body)}")

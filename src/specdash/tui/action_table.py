@@ -359,7 +359,7 @@ def _read_line(name: str, written: object, line: str) -> tuple[str, ...]:
     known = {action.id: action for action in ACTIONS}
     if name not in known:
         close = get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "`specdash keys` lists them all"
+        hint = f"did you mean {close[0]!r}?" if close else "docs/keys.md lists them all"
         raise InputError(f"{line}: there is no action {name!r}; {hint}")
     if not isinstance(written, str):
         raise InputError(f'{line}: must be keys in one text, such as "space,p"')

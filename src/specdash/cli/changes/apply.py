@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, apply; see `configure` and docs/apply.md for the exit codes."""
-    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of
+    from specdash.cli.changes.apply_run import carry_out, deployment_of
     from specdash.control.plan import plan_apply
 
     check_own_machine(args)
@@ -55,9 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if not any(wanted.values()):
         raise UsageError("nothing to apply; write KEY=VALUE, --unset KEY or --profile NAME")
     deployment, options = deployment_of(args)
-    printer = StepPrinter()
     plan = plan_apply(deployment, wanted, profile=args.profile, env=os.environ)
-    return carry_out(args, plan, options, printer)
+    return carry_out(args, plan, options)
 
 
 def _read_settings() -> WantedValues:

@@ -8,18 +8,18 @@ import re
 import shutil
 import sys
 import threading
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import describe, unfinished
-from specdash.cli.options import add_own_machine, add_settings, resolved_settings
+from specdash.cli.options import add_own_machine, add_settings, resolved_settings, say
 from specdash.cli.signals import cancelled_by_signals, change_begun
 from specdash.control.change import Apply, outlook, outlook_words
 from specdash.control.deployment import find_deployment
 from specdash.control.plan import ApplyOptions, plan_rollback, preview
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
-from specdash.core.errors import ConflictError, ExitCode, Severity, SpecdashError, UsageError
+from specdash.core.errors import ConflictError, ExitCode, SpecdashError, UsageError
 from specdash.core.structs import json_of
 from specdash.system.text import percent
 
@@ -41,27 +41,16 @@ _NOTHING_CHANGED = (ExitCode.CONFLICT, ExitCode.SERVICE, ExitCode.NOT_WRITTEN)
 def plan_lines(plan: ApplyPlan, env: Mapping[str, str]) -> list[str]:
     """The plan as text."""
     lines: list[str] = []
-    for edit_preview in preview(plan, env):
-        lines += [f"{edit_preview.role}: {edit_preview.action}", *(f"  {line}" for line in edit_preview.diff)]
-        if edit_preview.arguments:
-            lines += ["  engine arguments", *(f"    {line}" for line in edit_preview.arguments)]
-        lines += [f"  {key}: {words}" for key, words in edit_preview.readers]
+    for edit in preview(plan, env):
+        lines += [f"{edit['role']}: {edit['action']}", *(f"  {line}" for line in edit["diff"])]
+        if edit["arguments"]:
+            lines += ["  engine arguments", *(f"    {line}" for line in edit["arguments"])]
+        lines += [f"  {key}: {words}" for key, words in edit["readers"].items()]
         lines.append("")
-    for finding in plan.findings:
-        lines.append(f"{finding.severity}: {finding.line}")
-    if any(finding.severity is Severity.ERROR for finding in plan.findings):
+    lines += [f"{finding.severity}: {finding.line}" for finding in plan.findings]
+    if plan.refused:
         lines.append("refused: nothing will be changed until the errors are fixed")
     return lines
-
-
-def plan_json(plan: ApplyPlan, env: Mapping[str, str]) -> dict[str, Any]:
-    """The plan for `--dry-run --json`."""
-    return {
-        "refused": plan.refused,
-        "changes": [json_of(change.masked) for change in plan.changes],
-        "edits": [edit_preview.as_json() for edit_preview in preview(plan, env)],
-        "findings": [finding.as_json() for finding in plan.findings],
-    }
 
 
 def confirm(question: str, yes: bool, what: str) -> bool:
@@ -77,41 +66,31 @@ def confirm(question: str, yes: bool, what: str) -> bool:
 class StepPrinter:
     """Writes one line per step to stderr; on a terminal the running one is kept up to date in place."""
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
         self._open = False
         self._lock = threading.Lock()
 
     def __call__(self, progress: ApplyProgress) -> None:
         """Take one report."""
-        if progress.state is StepState.RUNNING and not self._live:
-            return
-        text = _step_line(progress)
+        running = progress.state is StepState.RUNNING
+        share = f" {percent(progress.fraction)}" if progress.fraction is not None else ""
+        took = f"{progress.seconds:7.2f} s" if progress.state is not StepState.SKIPPED else " " * 9
+        mark = _MARKS[progress.state]
+        text = f"  {progress.step:<12} {mark:<6} {took}  {progress.detail}{share}".rstrip()
         with self._lock:
             if self._live:
                 width = shutil.get_terminal_size().columns
-                self._open = progress.state is StepState.RUNNING
-                end = "" if self._open else "\n"
-                print(f"\r\x1b[K{text[: max(1, width - 1)]}", end=end, file=self._stream, flush=True)
-            else:
-                print(text, file=self._stream, flush=True)
+                print(f"\r\x1b[K{text[: max(1, width - 1)]}", end="" if running else "\n", file=sys.stderr, flush=True)
+                self._open = running
+            elif not running:
+                print(text, file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """A line between steps."""
-        self.write(f"{text}\n")
-
-    def write(self, text: str) -> None:
-        """Text between steps."""
         with self._lock:
-            print(("\r\x1b[K" if self._live and self._open else "") + text, end="", file=self._stream, flush=True)
+            print(("\r\x1b[K" if self._open else "") + text, file=sys.stderr, flush=True)
             self._open = False
-
-
-def _step_line(progress: ApplyProgress) -> str:
-    share = f" {percent(progress.fraction)}" if progress.fraction is not None else ""
-    took = f"{progress.seconds:7.2f} s" if progress.state is not StepState.SKIPPED else " " * 9
-    return f"  {progress.step:<12} {_MARKS[progress.state]:<6} {took}  {progress.detail}{share}".rstrip()
 
 
 def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None) -> None:
@@ -121,28 +100,22 @@ def report(record: ApplyRecord, *, as_json: bool, shown: ApplyPlan | None = None
         return
     said = {finding.line for finding in shown.findings} if shown is not None else set()
     for warning in (warning for warning in record.warnings if warning not in said):
-        print(f"specdash: warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}")
+    what, where = f"{record.kind} {record.number}", f" at {record.failed_step}" if record.failed_step else ""
     if record.outcome is ApplyOutcome.APPLIED:
         down = "" if record.downtime_s is None else f", the backend was away for {record.downtime_s:.2f} s"
-        print(f"applied: {describe(record.changes)} ({record.kind} {record.number}{down})")
+        print(f"applied: {describe(record.changes)} ({what}{down})")
         return
     if shown is not None and shown.refused:
-        print(f"specdash: {record.kind} {record.number} refused: nothing was changed", file=sys.stderr)
+        say(f"{what} refused: nothing was changed")
         return
     for line in record.log_lines:
         print(f"  | {line}", file=sys.stderr)
-    print(f"specdash: {ending(record)}", file=sys.stderr)
-
-
-def ending(record: ApplyRecord) -> str:
-    """How an apply ended that did not go well, in a line."""
-    where = f" at {record.failed_step}" if record.failed_step is not None else ""
-    what = f"{record.kind} {record.number}"
-    if record.outcome is ApplyOutcome.REFUSED:
-        return f"{what} refused{where}, nothing was touched: {record.reason}"
-    if record.outcome is ApplyOutcome.ROLLED_BACK:
-        return f"{what} failed{where} and was rolled back, everything is as it was before: {record.reason}"
-    return f"{what} FAILED{where}, and so did undoing it: {record.reason}"
+    ending = {
+        ApplyOutcome.REFUSED: f"refused{where}, nothing was touched",
+        ApplyOutcome.ROLLED_BACK: f"failed{where} and was rolled back, everything is as it was before",
+    }.get(record.outcome, f"FAILED{where}, and so did undoing it")
+    say(f"{what} {ending}: {record.reason}")
 
 
 def exit_code(record: ApplyRecord, error: SpecdashError | None, *, changed: bool) -> ExitCode:
@@ -191,78 +164,78 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
     return find_deployment(settings), options
 
 
-def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions, printer: StepPrinter) -> int:
+def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) -> int:
     """Show the plan, ask, do it, and say how it ended; the exit code. Raises `ConflictError` for an env file that is
     not the version that was expected."""
     for role, digest in (word.partition("=")[::2] for word in args.expect):
-        if re.fullmatch(r"[0-9a-fA-F]{64}", digest) is None:
-            raise UsageError(
-                f"--expect {role}={digest}: must be a SHA-256, 64 hex digits; `specdash env show --json` has it"
-            )
-        _check_version(plan, role, digest.lower())
+        _check_version(plan, role, digest)
     if plan.empty:
-        print(
-            json.dumps({"outcome": "unchanged"})
-            if args.json
-            else "nothing to change: everything is already as requested"
-        )
+        unchanged = "nothing to change: everything is already as requested"
+        print(json.dumps({"outcome": "unchanged"}) if args.json else unchanged)
         return ExitCode.OK
     _show(plan, args)
     if args.dry_run:
-        _say_pending(printer)
         return ExitCode.REFUSED if plan.refused else ExitCode.OK
-    if not plan.refused and (felt := outlook_words(outlook(plan, os.environ))):
-        printer.say(felt)
-    if not plan.refused and not confirm("Apply this?", args.yes, "apply"):
-        printer.say("nothing was changed")
-        return ExitCode.OK
+    printer = StepPrinter()
+    if not plan.refused:
+        if felt := outlook_words(outlook(plan, os.environ)):
+            printer.say(felt)
+        if not confirm("Apply this?", args.yes, "apply"):
+            printer.say("nothing was changed")
+            return ExitCode.OK
+    apply, record = _applied(plan, options, printer, args, shown=plan)
+    if apply.slower and not args.yes and sys.stdin.isatty() and sys.stderr.isatty():
+        print("keep it? [Y/n] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("n", "no"):
+            back = plan_rollback(plan.deployment, record.number, env=os.environ)
+            apply, record = _applied(back, options, printer, args)
+    return exit_code(record, apply.error, changed=apply.changed)
+
+
+def _applied(
+    plan: ApplyPlan,
+    options: ApplyOptions,
+    printer: StepPrinter,
+    args: argparse.Namespace,
+    shown: ApplyPlan | None = None,
+) -> tuple[Apply, ApplyRecord]:
+    """Apply the plan, and say how it ended."""
     apply = Apply(plan, options, printer, os.environ)
     with cancelled_by_signals(apply):
         change_begun.set()
         record = apply.run()
-        report(record, as_json=args.json, shown=plan)
-    if apply.slower and not args.yes and not _keep():
-        return _go_back(plan, record.number, options, printer, as_json=args.json)
-    return exit_code(record, apply.error, changed=apply.changed)
-
-
-def _keep() -> bool:
-    """Whether a change that made completions much slower stays; where there is no terminal to ask on, it does."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    print("keep it? [Y/n] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() not in ("n", "no")
-
-
-def _go_back(plan: ApplyPlan, number: int, options: ApplyOptions, printer: StepPrinter, *, as_json: bool) -> int:
-    back = Apply(plan_rollback(plan.deployment, number, env=os.environ), options, printer, os.environ)
-    with cancelled_by_signals(back):
-        record = back.run()
-        report(record, as_json=as_json)
-    return exit_code(record, back.error, changed=back.changed)
-
-
-def _say_pending(printer: StepPrinter) -> None:
-    """A change whose process died is put back before the one that is planned here."""
-    pending = unfinished(os.environ)
-    if pending is not None:
-        printer.say(
-            f"note: {pending.what} was cut short: the next start of the backend, or the next change, puts the settings "
-            "from before back first"
-        )
+        report(record, as_json=args.json, shown=shown)
+    return apply, record
 
 
 def _check_version(plan: ApplyPlan, role: str, digest: str) -> None:
+    if re.fullmatch(r"[0-9a-fA-F]{64}", digest) is None:
+        raise UsageError(
+            f"--expect {role}={digest}: must be a SHA-256, 64 hex digits; `specdash env show --json` has it"
+        )
     service = plan.deployment.service(Role(role)) if role in set(Role) else None
     if service is None:
         raise UsageError(f"--expect {role}: must be backend=SHA256 or proxy=SHA256, of a service that is there")
-    if read_env(service.env_file).digest != digest:
+    if read_env(service.env_file).digest != digest.lower():
         raise ConflictError(f"{service.env_file} was changed since it was read; run the command again")
 
 
 def _show(plan: ApplyPlan, args: argparse.Namespace) -> None:
     """Print the plan: on stdout, or on stderr where stdout is for the record."""
-    if args.json and args.dry_run:
-        print(json.dumps(plan_json(plan, os.environ), indent=1))
-    else:
+    if not (args.json and args.dry_run):
         print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr if args.json else sys.stdout, flush=True)
+    else:
+        document = {
+            "refused": plan.refused,
+            "changes": [json_of(change.masked) for change in plan.changes],
+            "edits": list(preview(plan, os.environ)),
+            "findings": [finding.as_json() for finding in plan.findings],
+        }
+        print(json.dumps(document, indent=1))
+    if args.dry_run and (pending := unfinished(os.environ)) is not None:
+        # A change whose process died is put back before the one that is planned here.
+        print(
+            f"note: {pending.what} was cut short: the next start of the backend, or the next change, puts the settings "
+            "from before back first",
+            file=sys.stderr,
+        )

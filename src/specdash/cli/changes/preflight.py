@@ -6,42 +6,23 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-from msgspec.structs import replace
-
 from specdash.cli.changes.apply import wanted_values
 from specdash.cli.changes.env import no_env_file, subjects, subjects_of_services
 from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add_settings, print_answer
 from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
-from specdash.core.errors import ExitCode, Finding, InputError, Severity
-from specdash.core.structs import Masked
+from specdash.core.errors import ExitCode, InputError, Severity
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from specdash.cli.changes.env import EnvSubject
-    from specdash.control.deployment import Service
-    from specdash.core.changes import WantedValues
+    from specdash.control.plan import Wanted
+    from specdash.core.errors import Finding
 
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
 _COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
-
-
-class PreflightRequest(Masked, Struct, frozen=True):
-    """One service to check: its env file and what shall be in it."""
-
-    hidden = ("after",)
-
-    role: Role
-    env_file: Path
-    after: Mapping[str, str]
-    changed: frozenset[str]
-    service: Service | None
-    other: PreflightRequest | None = None
-    """The service beside it, where that is not to be checked itself."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,73 +39,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check and print; exit 0 without errors, 7 with errors, 3 when an env file cannot be read at all."""
-    found = findings_of(_requests(args))
+    from specdash.control.plan import findings_of
+
+    found = findings_of(*_wanted(args))
     text = _as_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     print_answer(_as_json(found), text, as_json=args.json)
     return ExitCode.REFUSED if any(_errors(rows) for _, rows in found) else ExitCode.OK
 
 
-def findings_of(subjects: Iterable[PreflightRequest]) -> list[tuple[PreflightRequest, tuple[Finding, ...]]]:
-    """The findings about each service, each knowing what the other one shall be."""
-    from specdash.backend.plan import Circumstances, judge
-    from specdash.control.deployment import BY_SYSTEMD
-    from specdash.control.plan import own_pids
+def _wanted(args: argparse.Namespace) -> tuple[list[Wanted], list[Wanted]]:
+    """The env files to check with the changes that are asked for, and what is beside them."""
+    from specdash.control.plan import Wanted
 
-    every = list(subjects)
-    found: list[tuple[PreflightRequest, tuple[Finding, ...]]] = []
-    for request in every:
-        other = next((two for two in every if two.role is not request.role), request.other)
-        service = request.service
-        context = Circumstances(
-            request.env_file,
-            request.changed,
-            own_pids(service),
-            keeps_socket=service is not None and service.status().alive,
-            under_systemd=service is not None and service.manager() == BY_SYSTEMD,
-        )
-        if other is not None:
-            context = replace(context, other=other.after, other_pids=own_pids(other.service))
-        # What two services do not agree on is found from both sides.
-        said = {row for _, rows in found for row in rows}
-        rows = judge(request.role, request.after, context)
-        found.append((request, tuple(row for row in rows if row not in said)))
-    return found
-
-
-def _requests(args: argparse.Namespace) -> list[PreflightRequest]:
     role = Role(args.service) if args.service is not None else None
     wanted = wanted_values(args.assignments, role, args.profile)
+
+    def with_changes(subject: EnvSubject) -> Wanted:
+        # Lines of the env file that cannot be read become findings, not an error here.
+        before, own = subject.snapshot.file.values, wanted.get(subject.role, {})
+        changed = frozenset(change.key for change in changes_to(subject.role, before, own))
+        return Wanted(subject.role, subject.snapshot.path, changed_values(before, own), changed, subject.service)
+
     if args.env_file is not None:
         (subject,) = subjects(args)
         if not subject.snapshot.exists:
-            raise InputError(f"env file {subject.path}: no such file; name one with --env-file")
-        return [_request(subject, wanted)]
+            raise InputError(f"env file {subject.snapshot.path}: no such file; name one with --env-file")
+        return [with_changes(subject)], []
     roles = [role] if role is not None else [role for role in Role if wanted.get(role)] or list(Role)
     every = {subject.role: subject for subject in subjects_of_services(args, list(Role))}
     known = [every[role] for role in roles if every[role].is_known]
     if not known:
         raise no_env_file(every[role] for role in roles)
-    requests = [_request(subject, wanted) for subject in known]
-    if len(requests) == 1:
-        beside = next(subject for subject in every.values() if subject.role is not requests[0].role)
-        if beside.snapshot.exists:
-            return [replace(requests[0], other=_request(beside, wanted))]
-    return requests
-
-
-def _request(subject: EnvSubject, wanted: WantedValues) -> PreflightRequest:
-    """Lines of the env file that cannot be read become findings, not an error here."""
-    before, own = subject.snapshot.file.values, wanted.get(subject.role, {})
-    changed = frozenset(change.key for change in changes_to(subject.role, before, own))
-    after = changed_values(before, own)
-    return PreflightRequest(subject.role, subject.path, after, changed, subject.service)
+    beside = [subject for subject in every.values() if subject not in known and subject.snapshot.exists]
+    return [with_changes(subject) for subject in known], [with_changes(subject) for subject in beside]
 
 
 def _errors(rows: Iterable[Finding]) -> bool:
     return any(row.severity is Severity.ERROR for row in rows)
 
 
-def _as_json(found: list[tuple[PreflightRequest, tuple[Finding, ...]]]) -> dict[str, Any]:
+def _as_json(found: list[tuple[Wanted, tuple[Finding, ...]]]) -> dict[str, Any]:
     return {
         "ok": not any(_errors(rows) for _, rows in found),
         "services": {
@@ -140,7 +94,7 @@ def _as_json(found: list[tuple[PreflightRequest, tuple[Finding, ...]]]) -> dict[
     }
 
 
-def _as_text(found: list[tuple[PreflightRequest, tuple[Finding, ...]]], *, colour: bool) -> str:
+def _as_text(found: list[tuple[Wanted, tuple[Finding, ...]]], *, colour: bool) -> str:
     lines = []
     for request, _ in found:
         name = request.service.name if request.service is not None else "no service"

@@ -22,11 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, show, ask, go back."""
-    from specdash.cli.changes.apply_run import StepPrinter, carry_out, deployment_of
+    from specdash.cli.changes.apply_run import carry_out, deployment_of
     from specdash.control.plan import plan_rollback
 
     check_own_machine(args)
     deployment, options = deployment_of(args)
-    printer = StepPrinter()
     plan = plan_rollback(deployment, args.number, env=os.environ)
-    return carry_out(args, plan, options, printer)
+    return carry_out(args, plan, options)

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from specdash.cli.options import add_actions, add_settings, one_target, print_answer, resolved_settings
+from specdash.cli.options import (
+    add_actions,
+    add_settings,
+    one_target,
+    print_answer,
+    resolved_settings,
+    say,
+    wait_until,
+)
 from specdash.control.deployment import (
     BY_SYSTEMD,
     BY_UP,
-    Deployment,
     Service,
     ServiceState,
     ServiceStatus,
@@ -31,9 +38,10 @@ from specdash.control.deployment import (
 from specdash.control.services import adopt as adoption
 from specdash.control.services import setup, systemd, units
 from specdash.control.services.clients import client_view
-from specdash.control.services.units import PROXY_SOCKET, RECORD_UNIT, UNIT_OF, UNITS_OF
+from specdash.control.services.units import RECORD_UNIT, UNIT_OF, UNITS_OF
 from specdash.core.changes import Role
-from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, errors
+from specdash.core.envfile import read_values
+from specdash.core.errors import ConflictError, ExitCode, RefusedError, ServiceError, SpecdashError, UsageError, errors
 from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, plain, table, timestamp
 
@@ -94,7 +102,7 @@ def env_files_of(args: argparse.Namespace) -> dict[Role, Path]:
 def run(args: argparse.Namespace) -> int:
     actions = {"adopt": _adopt, "install": _install, "uninstall": _uninstall, "status": _status, "logs": _logs}
     if (left := setup.left_supervisor()) is not None:
-        print(f"specdash: {left}", file=sys.stderr)
+        say(left)
     if args.action in actions:
         return actions[args.action](args)
     return _act(args.action, _chosen(args.role))
@@ -110,18 +118,17 @@ class _Row(Struct, frozen=True):
     status: ServiceStatus
 
     @property
-    def sockets(self) -> tuple[str, ...]:
-        return (PROXY_SOCKET,) if self.role is Role.PROXY else ()
+    def service(self) -> Service:
+        """The same by its env file, which run records name."""
+        return Service(self.role, self.env_file or Path())
 
 
 def _found(role: Role) -> _Row | str:
     """The service of a role, the one that runs before the unit that does not; or why there is none."""
-    unit, env = UNIT_OF[role], os.environ
-    settings = resolved_settings(None)
-    installed = (units.unit_directory(env) / unit).exists()
-    status = systemd.status(unit, env) if installed else None
+    unit = UNIT_OF[role]
+    status = systemd.status(unit) if (units.unit_directory(os.environ) / unit).exists() else None
     if status is None or not status.alive:
-        deployment = find_deployment(settings)
+        deployment = find_deployment(resolved_settings(None))
         service = deployment.service(role)
         record = service.record() if service is not None else None
         if service is not None and record is not None and manager_of(main_pid(record)) != BY_SYSTEMD:
@@ -130,7 +137,7 @@ def _found(role: Role) -> _Row | str:
             if service is None:
                 return f"{role}: {'; '.join(deployment.about(role))}"
             return f"{role}: it does not run; `{start_command(role, service.env_file)}` starts it"
-    return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit, env), status)
+    return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit), status)
 
 
 def _chosen(role: str | None) -> list[_Row]:
@@ -144,76 +151,53 @@ def _chosen(role: str | None) -> list[_Row]:
 
 def _act(action: str, rows: list[_Row]) -> int:
     """Start, stop or restart the services, one after the other."""
-    if action in ("start", "restart"):
-        _refuse_strangers(rows)
     code = ExitCode.OK
     for row in reversed(rows) if action == "stop" else rows:
+        failed = None
         if row.manager != BY_SYSTEMD:
             _without_systemd(action, row)
         else:
-            {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}[action](
-                row.name, sockets=row.sockets
-            )
-        failed = _failed_at_once(row) if action != "stop" and row.manager == BY_SYSTEMD else None
+            {"start": systemd.start, "stop": systemd.stop, "restart": systemd.restart}[action](row.name)
+            failed = _failed_at_once(row) if action != "stop" else None
         if failed is None:
             print(f"{row.name}: {_DONE[action]}")
             continue
         code = ExitCode.FAILED
-        print(f"specdash: {row.name}: {failed.state}: {failed.detail}", file=sys.stderr, flush=True)
+        say(f"{row.name}: {failed.state}: {failed.detail}")
         print(_output_of(_log_command([row], 3)), end="", file=sys.stderr)
     return code
 
 
-def _refuse_strangers(rows: list[_Row]) -> None:
-    """Raise `RefusedError` where backend and proxy, both running or about to, would not find or not take each other."""
-    from specdash.control.plan import disagreements
-
-    both: dict[Role, Service] = {}
-    for role in Role:
-        row = next((row for row in rows if row.role is role), None) or _found(role)
-        if isinstance(row, str) or row.env_file is None or not (row in rows or row.status.alive):
-            return
-        both[role] = Service(role, row.env_file)
-    refusals = errors(disagreements(Deployment(both[Role.BACKEND], both[Role.PROXY]), os.environ))
-    if refusals:
-        raise RefusedError("; ".join(refusal.line for refusal in refusals))
-
-
 def _without_systemd(action: str, row: _Row) -> None:
     """Restart a child of `specdash up`; everything else is refused with the command that does it."""
+    import psutil
+
     pid = row.status.pid
     if action == "start" or pid is None:
         raise ServiceError(f"{row.name} runs already ({row.manager}, process {pid})")
     if row.manager != BY_UP:
         again = f"specdash {row.role} run --env-file {shlex.quote(str(row.env_file))}"
-        kept = start_command(row.role, row.env_file) if row.env_file is not None else "specdash up"
+        kept = start_command(row.role, row.service.env_file)
         raise ServiceError(
             f"{row.name} was started by hand: `kill {pid}` ends it; then `{again}` starts it, `{kept}` as a service"
         )
     if action == "stop":
-        import psutil
-
         raise ServiceError(
             f"{row.name} is kept running by `specdash up`: `kill {psutil.Process(pid).ppid()}` ends both services"
         )
     os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + systemd.STOP_S
-    while (now := Service(row.role, row.env_file or Path()).status()).pid in (None, pid):
-        if time.monotonic() > deadline:
-            raise ServiceError(f"{row.name} did not start again ({now.state})")
-        time.sleep(_POLL_S)
+    if not wait_until(systemd.STOP_S, lambda: row.service.status().pid not in (None, pid), _POLL_S):
+        raise ServiceError(f"{row.name} did not start again ({row.service.status().state})")
 
 
 def _failed_at_once(row: _Row) -> ServiceStatus | None:
     """The status of a service that did not live to leave its run record; None for one that did."""
     began = time.monotonic()
     while True:
-        status = systemd.status(row.name)
+        status, waited = systemd.status(row.name), time.monotonic() - began
         if not status.alive or status.state is ServiceState.WAITING:
             return status
-        waited = time.monotonic() - began
-        shows = row.env_file is None or Service(row.role, row.env_file).record() is not None
-        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and shows):
+        if waited >= _SHOWS_UP_S or (waited >= _SETTLE_S and row.service.record() is not None):
             return None
         time.sleep(_POLL_S)
 
@@ -222,32 +206,27 @@ def _status(args: argparse.Namespace) -> int:
     found = [_found(role) for role in Role]
     rows = [row for row in found if isinstance(row, _Row)]
     problems = [row for row in found if isinstance(row, str)]
-    shown: list[dict[str, Any]] = [
-        {
-            **json_of(row, "role name manager env_file"),
-            "env_file_exists": row.env_file is not None and row.env_file.is_file(),
-            **json_of(row.status, "state pid since restarts exit_code"),
-            "detail": row.status.detail or (Service(row.role, row.env_file).refusal() if row.env_file else ""),
-        }
-        for row in rows
-    ]
-    head = ("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "RUN BY", "ENV FILE")
-    cells = [head] + [
-        (
-            row["name"],
-            row["state"],
-            plain(row["pid"]),
-            timestamp(row["since"]) if row["since"] else UNKNOWN,
-            plain(row["restarts"]),
-            row["manager"],
-            f"{row['env_file'] or UNKNOWN}{'' if row['env_file_exists'] else ' (missing)'}",
+    shown: list[dict[str, Any]] = []
+    cells = [("SERVICE", "STATE", "PID", "SINCE", "RESTARTS", "RUN BY", "ENV FILE")]
+    details = []
+    for row in rows:
+        status, there = row.status, row.env_file is not None and row.env_file.is_file()
+        detail = status.detail or row.service.refusal()
+        shown.append(
+            {
+                **json_of(row, "role name manager env_file"),
+                "env_file_exists": there,
+                **json_of(status, "state pid since restarts exit_code"),
+                "detail": detail,
+            }
         )
-        for row in shown
-    ]
-    details = [f"{row['name']}: {row['detail']}" for row in shown if row["detail"]]
+        since = timestamp(status.since) if status.since else UNKNOWN
+        file = f"{row.env_file or UNKNOWN}{'' if there else ' (missing)'}"
+        cells.append((row.name, status.state, plain(status.pid), since, plain(status.restarts), row.manager, file))
+        details += [f"{row.name}: {detail}"] if detail else []
     clients = client_view({row.role: row.env_file for row in rows if row.env_file is not None and row.status.alive})
     details += [clients.line] if clients is not None else []
-    text = "\n".join([*(table(cells) if shown else []), *details, *problems])
+    text = [*(table(cells) if shown else []), *details, *problems]
     answer = {"services": shown, "problems": problems, "clients": json_of(clients, "url model ready proxy")}
     print_answer(answer, text, as_json=args.json)
     if not rows:
@@ -263,10 +242,8 @@ def _adopt(args: argparse.Namespace) -> int:
     from specdash.core.env_edit import shown_text, with_changes
     from specdash.core.envfile import encode
 
-    if args.unit is not None:
-        found = adoption.adopt_unit(args.unit, os.environ)
-    else:
-        found = adoption.adopt_process(one_target(resolved_settings(args)))
+    target = one_target(resolved_settings(args)) if args.unit is None else None
+    found = adoption.adopt_process(target) if target is not None else adoption.adopt_unit(args.unit, os.environ)
     path = Path(args.env_file).expanduser().absolute() if args.env_file else default_env_file(found.role, os.environ)
     print(f"the settings of {found.source}:")
     print("\n".join(f"  {key}={shown_text(key, value)}" for key, value in found.values.items()))
@@ -293,61 +270,49 @@ def _install(args: argparse.Namespace) -> int:
     env_files = env_files_of(args)
     roles = [Role(args.role)] if args.role is not None else list(Role)
     texts = bootstrap_texts(args, env_files)
-    values = {
-        role: setup.parsed(texts[role]) if role in texts else setup.values_of(env_files[role]) for role in env_files
-    }
+    values = {role: _values(role, texts, env_files) for role in env_files}
     ready = [role for role in roles if role in texts or env_files[role].is_file()]
     names = [name for role in ready for name in UNITS_OF[role]] + ([RECORD_UNIT] if args.record else [])
     changes = setup.unit_changes(os.environ, env_files, names, values)
     if args.dry_run:
-        for role, text in texts.items():
-            print(f"# would write {env_files[role]}\n{text}")
-        for change in changes:
-            print(f"# {change.fate} {change.path}\n{change.text}")
+        changes = {**{env_files[role]: (None, text) for role, text in texts.items()}, **changes}
+        for path, (before, text) in changes.items():
+            fate = "would write" if before is None else "unchanged:" if before == text else "would replace"
+            print(f"# {fate} {path}\n{text}")
         return ExitCode.OK
     for path in setup.write_env_files(texts, env_files):
         print(f"wrote {path}")
     if (why := systemd.why_not()) is not None:
         raise ServiceError(f"{why}; `specdash up` runs both without it")
     setup.install(os.environ, changes, names)
-    for change in changes:
-        print(f"{'unchanged' if change.text == change.before else 'wrote'} {change.path}, enabled")
+    for path, (before, text) in changes.items():
+        print(f"{'unchanged' if text == before else 'wrote'} {path}, enabled")
     for role in [role for role in roles if role not in ready]:
         remedy = f"`specdash services install --model MODEL.gguf` writes it, --{role}-env names another"
         print(f"{role}: there is no env file {env_files[role]}; {remedy}", file=sys.stderr)
     code = ExitCode.OK if ready == roles else ExitCode.FAILED
-    if ready and (args.start or args.model):
+    if args.start or args.model:
         code = max(code, _start(ready, env_files))
-    elif any(change.before not in (None, change.text) for change in changes):
+        if args.record:
+            systemd.restart(RECORD_UNIT)
+    elif any(before not in (None, text) for before, text in changes.values()):
         print("what runs goes on as it was: `specdash services stop`, then `start`, takes the new units")
     elif ready:
         print("`specdash services start` starts them")
-    if args.record and (args.start or args.model):
-        systemd.restart(RECORD_UNIT)
-    _say_linger()
+    if not (Path("/var/lib/systemd/linger") / getpass.getuser()).exists():
+        print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
     return code
 
 
-def _say_clients(env_files: dict[Role, Path]) -> None:
-    """Wait a while for the model to be loaded, and print what clients need."""
-    deadline = time.monotonic() + _LOADS_S
-    while (clients := client_view(env_files)) is None or not clients.ready:
-        if time.monotonic() > deadline:
-            print("not ready yet; `specdash services status` shows how it stands, `specdash services logs` why")
-            return
-        time.sleep(_POLL_S)
-    print(clients.line)
-
-
-def _say_linger() -> None:
-    if not (Path("/var/lib/systemd/linger") / getpass.getuser()).exists():
-        print("they stop when you log out; `loginctl enable-linger` keeps them running and starts them at boot")
+def _values(role: Role, texts: dict[Role, str], env_files: dict[Role, Path]) -> dict[str, str]:
+    """What the env file of a service will say."""
+    if role in texts:
+        return read_values(texts[role].encode(), "the new env file")
+    return setup.values_of(env_files[role])
 
 
 def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> dict[Role, str]:
     """The env files that are to be written: for --model those that are not there. Raises `UsageError`, `InputError`."""
-    from specdash.core.errors import UsageError
-
     if args.model is None:
         if args.draft is not None or args.profile is not None:
             raise UsageError("--draft and --profile go with --model")
@@ -356,9 +321,7 @@ def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> di
     if args.role != Role.PROXY and not env_files[Role.BACKEND].exists():
         texts[Role.BACKEND] = setup.backend_text(args.model, args.draft, args.profile)
     if args.role != Role.BACKEND and not env_files[Role.PROXY].exists():
-        backend = texts.get(Role.BACKEND)
-        values = setup.parsed(backend) if backend is not None else setup.values_of(env_files[Role.BACKEND])
-        texts[Role.PROXY] = setup.proxy_text(values, args.profile)
+        texts[Role.PROXY] = setup.proxy_text(_values(Role.BACKEND, texts, env_files), args.profile)
     for role in Role:
         if role not in texts and args.role in (None, role):
             print(f"{env_files[role]} is there, and stays as it is", file=sys.stderr)
@@ -366,13 +329,20 @@ def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> di
 
 
 def _start(roles: list[Role], env_files: dict[Role, Path]) -> ExitCode:
+    """Start what was installed, wait a while for the model to be loaded, and print what clients need."""
     try:
         code = ExitCode(_act("start", [row for role in roles for row in _chosen(role)]))
-        if code is ExitCode.OK and Role.BACKEND in roles:
-            _say_clients({role: env_files[role] for role in roles})
     except SpecdashError as error:
-        print(f"specdash: installed, but not started: {error}", file=sys.stderr)
+        say(f"installed, but not started: {error}")
         return error.exit_code
+    if code is ExitCode.OK and Role.BACKEND in roles:
+        deadline = time.monotonic() + _LOADS_S
+        while (clients := client_view({role: env_files[role] for role in roles})) is None or not clients.ready:
+            if time.monotonic() > deadline:
+                print("not ready yet; `specdash services status` shows how it stands, `specdash services logs` why")
+                return code
+            time.sleep(_POLL_S)
+        print(clients.line)
     return code
 
 
@@ -387,19 +357,12 @@ def _uninstall(_args: argparse.Namespace) -> int:
 
 def _logs(args: argparse.Namespace) -> int:
     """Print the last lines of what the services write; with --follow, go on with what comes."""
-    rows = _chosen(args.role)
-    if len({isinstance(_log_of(row), str) for row in rows}) > 1:
-        raise ServiceError("one service writes to a file and the other to the journal; name one of them")
-    command = _log_command(rows, max(0, args.lines))
+    command = _log_command(_chosen(args.role), max(0, args.lines))
     if not args.follow:
         print(_output_of(command), end="")
         return ExitCode.OK
-    ended = subprocess.run(
-        [command[0], "-f" if command[0] == "journalctl" else "-F", *command[1:]],
-        env=systemd.environment(),
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    follows = [command[0], "-f" if command[0] == "journalctl" else "-F", *command[1:]]
+    ended = subprocess.run(follows, env=systemd.environment(), stdin=subprocess.DEVNULL, check=False)
     return ExitCode.OK if ended.returncode == 0 else ExitCode.SERVICE
 
 
@@ -414,6 +377,8 @@ def _log_command(rows: list[_Row], lines: int) -> list[str]:
     """What prints the last lines of these services."""
     logs = [_log_of(row) for row in rows]
     files = [str(log) for log in logs if isinstance(log, Path)]
+    if files and len(files) < len(logs):
+        raise ServiceError("one service writes to a file and the other to the journal; name one of them")
     if files:
         return ["tail", "-n", str(lines), *files]
     named = (word for log in logs for word in ("-u", str(log)))
@@ -426,10 +391,9 @@ def _log_of(row: _Row) -> Path | str:
     if row.manager == BY_SYSTEMD:
         directory = units.log_dir(os.environ)
         return row.name if directory is None else directory / row.name.replace(".service", ".log")
-    record = Service(row.role, row.env_file or Path()).record()
+    record, output = row.service.record(), Path(f"/proc/{row.status.pid}/fd/2").resolve()
     if record is not None and record.log is not None:
         return Path(record.log)
-    output = Path(f"/proc/{row.status.pid}/fd/2").resolve()
     if output.is_file():
         return output
     remedy = "LLAMA_LOG_FILE names a file for its log" if row.role is Role.BACKEND else "`2>FILE` sends it to a file"

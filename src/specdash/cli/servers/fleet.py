@@ -13,13 +13,14 @@ from specdash.cli import on
 from specdash.cli.options import (
     add_settings,
     alert_rules,
-    await_light_answers,
+    await_answers,
     every_target,
     machines,
     print_answer,
     resolved_settings,
     settings_for,
     wait_until,
+    within,
 )
 from specdash.collect.api_key import resolve_api_key
 from specdash.core.config import (
@@ -35,14 +36,12 @@ from specdash.core.target import is_over_ssh, machine_and_server, normalise_url,
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from specdash.core.config import Resolved
     from specdash.core.target import Target
     from specdash.insight.fleet import FleetRow
-    from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
-    from specdash.insight.state import TargetState
 
 JUDGED_EVERY_S = 2.0
 KEPT_S = 360.0
@@ -81,8 +80,7 @@ def run(args: argparse.Namespace) -> int:
     prints = args.json or args.once
     if args.wait is not None and not prints:
         raise UsageError("--wait needs --json or --once; the screen keeps watching anyway")
-    if args.wait is not None and not 0 <= args.wait <= LONGEST_WAIT_S:
-        raise UsageError(f"--wait {args.wait:g}: must be 0 to {LONGEST_WAIT_S:.0f} seconds")
+    wait_s = within("--wait", args.wait, 0.0, 0, LONGEST_WAIT_S)
     if args.prometheus_key_env is not None and args.prometheus is None:
         raise UsageError(f"{KEY_OPTION} needs --prometheus URL")
     settings = resolved_settings(args)
@@ -91,12 +89,11 @@ def run(args: argparse.Namespace) -> int:
         from specdash.cli.terminal_app import need_terminal
 
         need_terminal("fleet", "use `specdash fleet --json` or `--once` in scripts")
-    window_s = WINDOWS_S[settings["window"].value]
+    window_s, refresh_s = WINDOWS_S[settings["window"].value], settings["refresh"].value
     fleet: Fleet | PrometheusFleet
     if args.prometheus is not None:
         key = resolve_api_key(args.prometheus_key_env, None, os.environ, KEY_OPTION)
-        url = normalise_url(args.prometheus, KEY_OPTION)
-        fleet = PrometheusFleet(url, key, max(settings["refresh"].value, ASKED_EVERY_S))
+        fleet = PrometheusFleet(normalise_url(args.prometheus, KEY_OPTION), key, max(refresh_s, ASKED_EVERY_S))
     else:
         targets, others = every_target(settings), machines(settings)
         if not targets and not others:
@@ -104,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
                 'no llama-server on this machine, and no [[target]] in config.toml; write one with name = "gpu1" and '
                 'url = "http://gpu1:8080" (docs/servers.md)'
             )
-        fleet = Fleet(targets, rules, settings["refresh"].value, window_s, others)
+        fleet = Fleet(targets, rules, refresh_s, window_s, others)
     if not prints:
         return _show(fleet, settings)
     from specdash.export import fleet as fleet_report
@@ -112,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
 
     with fleet:
         if isinstance(fleet, Fleet):
-            await_light_answers(fleet.states)
-        wait_until(args.wait or 0.0)
+            await_answers(fleet.states, light=True)
+        wait_until(wait_s)
         rows = worst_first(fleet.rows())
     document = fleet_report.to_json(rows, time.time(), window_s)
     print_answer(document, fleet_report.to_text(rows), as_json=args.json)
@@ -133,32 +130,21 @@ def _show(fleet: Fleet | PrometheusFleet, settings: Mapping[str, Resolved]) -> i
     return_memory()
     with stopped_by_signals(), fleet:
         while True:
-            app = FleetApp(
-                fleet.rows,
-                choice,
-                theme=settings["theme"].value,
-                keys=keys,
-            )
+            app = FleetApp(fleet.rows, choice, theme=settings["theme"].value, keys=keys)
             row = run_app(app)
             if row is None:
                 return app.return_code or ExitCode.OK
             choice.selected = row.name
-            if is_over_ssh(row.url):
-                _open_there(fleet, row)
+            if not is_over_ssh(row.url):
+                target = fleet.target_of(row)
+                open_dashboard(target, settings_for(target, settings), of_fleet=True)
                 continue
-            target = fleet.target_of(row)
-            own = settings_for(target, settings)
-            open_dashboard(target, own, of_fleet=True)
-
-
-def _open_there(fleet: Fleet | PrometheusFleet, row: FleetRow) -> None:
-    """The dashboard of another machine, by the specdash there. Its row says why where there is none."""
-    machine, server = machine_and_server(row.url)
-    try:
-        on.run(machine, ["--url", server] if server else [])
-    except UnreachableError as error:
-        if isinstance(fleet, Fleet):
-            fleet.machines[row.name] = replace(row, reason=str(error))
+            machine, server = machine_and_server(row.url)
+            try:
+                on.run(machine, ["--url", server] if server else [])
+            except UnreachableError as error:
+                if isinstance(fleet, Fleet):
+                    fleet.machines[row.name] = replace(row, reason=str(error))
 
 
 class Fleet:
@@ -179,14 +165,12 @@ class Fleet:
 
         self.window_s = window_s
         self.machines = {
-            machine.name: FleetRow(
-                machine.name, machine.url, None, ELSEWHERE, reason=on_words(machine.url), group=machine.group
-            )
-            for machine in machines
+            row.label: FleetRow(row.label, row.url, None, ELSEWHERE, reason=on_words(row.url), group=row.group)
+            for row in machines
         }
+        kept_s = max(KEPT_S, window_s * 1.2)
         self.states = [
-            TargetState(target, rules=rules, judged_every_s=JUDGED_EVERY_S, kept_s=max(KEPT_S, window_s * 1.2))
-            for target in targets
+            TargetState(target, rules=rules, judged_every_s=JUDGED_EVERY_S, kept_s=kept_s) for target in targets
         ]
         self.hub = FleetHub([(state.target, state.apply) for state in self.states], interval_s=interval_s)
         self._drawn: dict[int, tuple[float, object, list[FleetRow]]] = {}
@@ -199,42 +183,28 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.hub.stop()
 
-    def picture(self, state: TargetState) -> Picture:
-        """As the rules see it, in the window of the figures."""
-        return state.picture(time.monotonic(), time.time(), self.window_s, for_rules=True)
-
     def rows(self, seen: Collection[str] | None = None) -> list[FleetRow]:
         """The rows of now; with `seen` those that are not among them by name may be a few seconds old."""
         from specdash.insight.fleet import rows_of
 
-        now, rows = time.monotonic(), []
+        now, found = time.monotonic(), list(self.machines.values())
         for place, state in enumerate(self.states):
-            headline, known = state.headline, self._drawn.get(place)
-            if known is None or seen is None or self._is_due(known, headline, now, seen):
+            headline, target = state.headline, state.target
+            made, before, rows = self._drawn.get(place, (None, None, []))
+            is_new = made is not None and headline == before and now - made < UNSEEN_S
+            if seen is None or not is_new or any(row.name in seen for row in rows):
+                # As the rules see it, in the window of the figures.
+                picture = state.picture(now, time.time(), self.window_s, for_rules=True)
+                rows = rows_of(picture, target.label, target.group)
                 # Those that began together shall not all come due together.
-                at = now - UNSEEN_S * (place % 3) / 3 if known is None else now
-                known = self._drawn[place] = (
-                    at,
-                    headline,
-                    rows_of(self.picture(state), state.target.label, state.target.group),
-                )
-            rows += known[2]
-        return [*rows, *self.machines.values()]
-
-    @staticmethod
-    def _is_due(
-        known: tuple[float, object, list[FleetRow]], headline: object, now: float, seen: Collection[str]
-    ) -> bool:
-        at, before, rows = known
-        return headline != before or now - at >= UNSEEN_S or any(row.name in seen for row in rows)
+                self._drawn[place] = now if made is not None else now - UNSEEN_S * (place % 3) / 3, headline, rows
+            found += rows
+        return found
 
     def target_of(self, row: FleetRow) -> Target:
         """The server of a row, of a router with the row's model."""
-        target = next(
-            self.states[place].target
-            for place, (_, _, rows) in self._drawn.items()
-            if any(row.name == r.name for r in rows)
-        )
+        names = {place: [drawn.name for drawn in rows] for place, (_, _, rows) in self._drawn.items()}
+        target = next(self.states[place].target for place in names if row.name in names[place])
         return replace(target, model=row.router_model) if row.router_model is not None else target
 
 
@@ -248,13 +218,12 @@ class PrometheusFleet:
         self._rows: dict[str, FleetRow] = {}
         """By name, also those that Prometheus has no more."""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_looking, name="specdash-prometheus", daemon=True)
 
     def __enter__(self) -> Self:
-        self.look()
+        self._look()
         if not self._rows:
             raise UnreachableError(f"Prometheus at {self.url} has no data from `specdash export` (docs/export.md)")
-        self._thread.start()
+        threading.Thread(target=self._keep_looking, name="specdash-prometheus", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -273,25 +242,26 @@ class PrometheusFleet:
     def _keep_looking(self) -> None:
         while not self._ended.wait(self._interval_s):
             try:
-                self.look()
+                self._look()
             except SpecdashError as error:
-                self._rows = _away(self._rows, str(error))
+                self._lose(self._rows, str(error))
 
-    def look(self) -> None:
-        """Ask for the rows of now. Raises as entering does, but not where there is none."""
+    def _look(self) -> None:
         from specdash.collect.prometheus import newest
         from specdash.export.from_prometheus import QUERY, rows_of_samples
 
         rows = {row.name: row for row in rows_of_samples(newest(self.url, QUERY, self._key))}
-        gone = {name: row for name, row in self._rows.items() if name not in rows}
-        self._rows = rows | _away(gone, "Prometheus no longer gets data about it; is its exporter running?")
+        gone = self._rows.keys() - rows.keys()
+        self._rows = self._rows | rows
+        self._lose(gone, "Prometheus no longer gets data about it; is its exporter running?")
 
+    def _lose(self, names: Iterable[str], why: str) -> None:
+        """Forget the figures of rows, which are not known any more."""
+        from specdash.insight.fleet import FleetRow
+        from specdash.insight.picture import BackendState
 
-def _away(rows: Mapping[str, FleetRow], why: str) -> dict[str, FleetRow]:
-    """Rows whose figures are not known any more."""
-    from specdash.insight.fleet import FleetRow
-    from specdash.insight.picture import BackendState
-
-    return {
-        name: FleetRow(name, row.url, row.model, str(BackendState.UNKNOWN), reason=why) for name, row in rows.items()
-    }
+        lost = {name: self._rows[name] for name in names}
+        self._rows = self._rows | {
+            name: FleetRow(name, row.url, row.model, str(BackendState.UNKNOWN), reason=why)
+            for name, row in lost.items()
+        }

@@ -11,6 +11,7 @@ import psutil
 from msgspec import Struct
 
 from specdash.backend import settings
+from specdash.control.deployment import way_to
 from specdash.control.services import systemd
 from specdash.core.changes import Role
 from specdash.core.envfile import read_values
@@ -19,6 +20,7 @@ from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, PASSED_ON
 from specdash.core.parameters import ValueKind
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.core.target import local_port
+from specdash.system.processes import listener_owners, listening_pid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +51,14 @@ def adopt_process(target: Target) -> Adopted:
     except (psutil.Error, OSError):
         process = None
     if process is None:
-        raise RefusedError(f"{target.url}: its process cannot be seen; run this as the user who started it")
+        port = local_port(target.url)
+        pid = listening_pid(port) if port is not None else None
+        why = "its process cannot be seen; run this as the user who started it"
+        if pid is not None:
+            why = f"process {pid}, which listens there, is not a llama-server; nothing was written"
+        elif port is None or listener_owners(port) == set():
+            why = way_to(target.url)
+        raise RefusedError(f"{target.url}: {why}")
     values = adopted_values(argv, variables, target)
     if values is None:
         raise RefusedError(f"process {process.pid} of {target.url} is not a llama-server; nothing was written")

@@ -9,8 +9,6 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from specdash.control.services import systemd, units
 from specdash.core import paths
 from specdash.core.changes import Role
@@ -26,21 +24,6 @@ if TYPE_CHECKING:
 _BACKEND_PORT = 8080
 
 
-class FileChange(Struct, frozen=True):
-    """A file as it will be. `before` is None where there is none yet."""
-
-    path: Path
-    text: str
-    before: str | None = None
-
-    @property
-    def fate(self) -> str:
-        """What writing it would do."""
-        if self.before is None:
-            return "would write"
-        return "unchanged:" if self.before == self.text else "would replace"
-
-
 def backend_text(model: str, draft: str | None = None, profile: str | None = None) -> str:
     """The backend's env file for a model, with a reason for each line.
 
@@ -48,7 +31,7 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
     """
     from specdash.backend.launch import make_plan
 
-    port = _free(_BACKEND_PORT)
+    port = _free_port(_BACKEND_PORT)
     rows = {
         "LLAMA_MODEL": (_whole(model), "the model that was named"),
         **({"LLAMA_DRAFT_MODEL": (_whole(draft), "the draft model that was named")} if draft else {}),
@@ -70,7 +53,7 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
 def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
     """The env file of a proxy in front of a backend with these values, with a reason for each line."""
     usual = int(str(PROXY_KEYS["PROXY_PORT"].default))
-    port, key = _free(usual), backend.get("LLAMA_API_KEY", "").partition(",")[0]
+    port, key = _free_port(usual), backend.get("LLAMA_API_KEY", "").partition(",")[0]
     upstream = f"http://127.0.0.1:{backend.get('LLAMA_PORT') or _BACKEND_PORT}/v1"
     return _env_text(
         {
@@ -105,47 +88,42 @@ def values_of(path: Path) -> dict[str, str]:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
 
 
-def parsed(text: str) -> dict[str, str]:
-    """What an env file will say."""
-    return read_values(text.encode(), "the new env file")
-
-
 def unit_changes(
     env: Mapping[str, str], env_files: Mapping[Role, Path], names: Iterable[str], values: Mapping[Role, dict[str, str]]
-) -> list[FileChange]:
-    """The unit files of these names. Raises `ServiceError` for a file there that specdash did not write."""
-    texts, changes = units.unit_texts(env, env_files, values), []
+) -> dict[Path, tuple[str | None, str]]:
+    """The unit files of these names: their text now, None where there is none, and as it will be. Raises `ServiceError`
+    for a file there that specdash did not write."""
+    texts, changes = units.unit_texts(env, env_files, values), {}
     for name in names:
         path = units.unit_directory(env) / name
         before = _text_of(path)
         if path.is_symlink() or (before is not None and not before.startswith(units.MARKER)):
             raise ServiceError(f"{path} was not written by specdash, and is left as it is; move it away first")
-        changes.append(FileChange(path, texts[name], before))
+        changes[path] = before, texts[name]
     return changes
 
 
-def install(env: Mapping[str, str], changes: Sequence[FileChange], enabled: Sequence[str]) -> None:
+def install(env: Mapping[str, str], changes: Mapping[Path, tuple[str | None, str]], enabled: Sequence[str]) -> None:
     """Write the units, make systemd read them, and enable those named. Raises `ServiceError` or `NotWrittenError`; the
     units are then as they were before."""
-    done: list[FileChange] = []
+    written: dict[Path, str | None] = {}
     try:
-        for change in changes:
-            if change.text != change.before:
-                _write(change.path, change.text)
-                done.append(change)
+        for path, (before, text) in changes.items():
+            if text != before:
+                _write(path, text)
+                written[path] = before
         if (logs := units.log_dir(env)) is not None:
-            logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with files.writing(logs, NotWrittenError):
+                logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         systemd.must(env, "daemon-reload")
         if enabled:
             systemd.must(env, "enable", "--", *enabled)
-    except (ServiceError, NotWrittenError, OSError) as error:
-        for change in done:
+    except (ServiceError, NotWrittenError):
+        for path, before in written.items():
             with contextlib.suppress(OSError, NotWrittenError):
-                change.path.unlink() if change.before is None else _write(change.path, change.before)
+                path.unlink() if before is None else _write(path, before)
         with contextlib.suppress(ServiceError):
             systemd.systemctl(env, "daemon-reload")
-        if isinstance(error, OSError):
-            raise NotWrittenError(f"{error.filename}: {error.strerror}") from None
         raise
 
 
@@ -154,19 +132,17 @@ def uninstall(env: Mapping[str, str]) -> list[Path]:
     removed."""
     # The proxy first: it lets its requests finish while the backend still answers.
     names = (units.RECORD_UNIT, units.PROXY_SOCKET, units.PROXY_UNIT, units.BACKEND_UNIT)
-    found = [path for name in names if (path := units.unit_directory(env) / name).is_file()]
-    ours = [path for path in found if not path.is_symlink() and (_text_of(path) or "").startswith(units.MARKER)]
+    paths = [units.unit_directory(env) / name for name in names]
+    ours = [path for path in paths if not path.is_symlink() and (_text_of(path) or "").startswith(units.MARKER)]
+    if not ours:
+        return []
     for path in ours:
         systemd.stop(path.name, env)
-    if ours:
-        systemd.must(env, "disable", "--", *(path.name for path in ours))
+    systemd.must(env, "disable", "--", *(path.name for path in ours))
     for path in ours:
-        try:
+        with files.writing(path, NotWrittenError):
             path.unlink()
-        except OSError as error:
-            raise NotWrittenError(f"{path} cannot be removed: {error.strerror}") from None
-    if ours:
-        systemd.must(env, "daemon-reload")
+    systemd.must(env, "daemon-reload")
     return ours
 
 
@@ -188,7 +164,7 @@ def left_supervisor(env: Mapping[str, str] = os.environ) -> str | None:
 
 
 def _env_text(rows: Mapping[str, tuple[str, str]]) -> str:
-    head = "# Written by specdash; `specdash env show` explains each key, `specdash apply KEY=VALUE` changes it.\n"
+    head = "# Written by specdash; `specdash env explain KEY` explains a key, `specdash apply KEY=VALUE` changes it.\n"
     return head + "".join(f"\n# {reason}\n{key}={quote(text)}\n" for key, (text, reason) in rows.items())
 
 
@@ -203,7 +179,7 @@ def _whole(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _free(usual: int) -> int:
+def _free_port(usual: int) -> int:
     """The usual port, or the next one that is free."""
     for port in range(usual, usual + 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,22 +1,21 @@
-"""systemd's user manager: `systemctl --user` and `journalctl --user`, each call bounded in time, in systemd's words."""
+"""systemd's user manager: `systemctl --user`, each call bounded in time, in systemd's words."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.backend.child import describe_exit
 from specdash.control.deployment import ServiceState, ServiceStatus
 from specdash.core.errors import ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_ASK_S = 10.0
-_START_S = 90.0
+_ASK_S, _START_S = 10.0, 90.0
 STOP_S = 400.0
 """Longer than any TimeoutStopSec that is likely: PROXY_DRAIN_TIMEOUT is 300 s at most."""
 _QUIET = {"LC_ALL": "C", "SYSTEMD_COLORS": "0", "SYSTEMD_URLIFY": "0"}
@@ -29,8 +28,8 @@ _STATES = {
     "failed": ServiceState.FAILED,
 }
 _PROPERTIES = (
-    *("Id", "LoadState", "LoadError", "ActiveState", "SubState", "MainPID", "NRestarts", "ExecMainCode"),
-    *("ExecMainStatus", "Result", "StatusText", "StateChangeTimestampMonotonic", "ExecStart"),
+    *("LoadState", "LoadError", "ActiveState", "SubState", "MainPID", "NRestarts", "ExecMainCode", "ExecMainStatus"),
+    *("Result", "StatusText", "StateChangeTimestampMonotonic"),
 )
 _EXITED = "1"
 """CLD_EXITED; the other codes stand for signals."""
@@ -47,13 +46,7 @@ def systemctl(env: Mapping[str, str], *arguments: str, timeout: float = _ASK_S) 
     try:
         # In a session of its own: Ctrl-C ends us, and not a half-done restart.
         return subprocess.run(
-            [  # noqa: S607 - the one on the PATH
-                "systemctl",
-                "--user",
-                "--no-pager",
-                "--no-ask-password",
-                *arguments,
-            ],
+            ["systemctl", "--user", "--no-pager", "--no-ask-password", *arguments],  # noqa: S607 - the one on the PATH
             env=environment(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -66,8 +59,7 @@ def systemctl(env: Mapping[str, str], *arguments: str, timeout: float = _ASK_S) 
     except FileNotFoundError:
         raise ServiceError("systemd's user manager cannot be used: no systemctl is installed") from None
     except subprocess.TimeoutExpired:
-        words = " ".join(arguments)
-        raise ServiceError(f"`systemctl --user {words}` did not end within {timeout:g} s") from None
+        raise ServiceError(f"`systemctl --user {' '.join(arguments)}` did not end within {timeout:g} s") from None
     except OSError as error:
         raise ServiceError(f"systemctl cannot be run: {error.strerror or error}") from None
 
@@ -82,10 +74,10 @@ def must(env: Mapping[str, str], *arguments: str, timeout: float = _START_S) -> 
 def why_not(env: Mapping[str, str] = os.environ) -> str | None:
     """Why systemd's user manager cannot be used; None where it can."""
     try:
-        done = systemctl(env, "show", "-p", "Version")
+        show(env, [], ("Version",))
     except ServiceError as error:
         return str(error)
-    return None if done.returncode == 0 else f"systemd's user manager does not answer ({_text(done)})"
+    return None
 
 
 def show(env: Mapping[str, str], units: Sequence[str], properties: Sequence[str]) -> list[dict[str, str]]:
@@ -99,12 +91,15 @@ def show(env: Mapping[str, str], units: Sequence[str], properties: Sequence[str]
 def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
     """The unit now; MISSING where systemd knows none of that name. Raises `ServiceError`."""
     facts = show(env, [unit], _PROPERTIES)[0]
-    state = _STATES.get(facts["ActiveState"], ServiceState.STOPPED)
+    state, result = _STATES.get(facts["ActiveState"], ServiceState.STOPPED), facts["Result"]
     if state is ServiceState.STARTING and facts["SubState"].startswith("auto-restart"):
         state = ServiceState.WAITING
     detail, code = facts["StatusText"], None
     if state not in (ServiceState.RUNNING, ServiceState.STARTING):
-        detail, code = _end(facts)
+        detail = "" if result == "success" else result
+        if detail and facts["ExecMainCode"] not in ("", "0"):
+            code = int(facts["ExecMainStatus"] or 0) * (1 if facts["ExecMainCode"] == _EXITED else -1)
+            detail = f"{result}: {describe_exit(code)}"
         if state is ServiceState.STOPPED and facts["LoadState"] == "not-found":
             state, detail = ServiceState.MISSING, "systemd knows no such unit"
         elif facts["LoadState"] not in ("loaded", "not-found"):
@@ -121,37 +116,38 @@ def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
     )
 
 
-def start(unit: str, env: Mapping[str, str] = os.environ, *, sockets: Sequence[str] = ()) -> None:
-    """Start the unit and its sockets, forgetting earlier failures. Raises `ServiceError` with systemd's own text."""
+def start(unit: str, env: Mapping[str, str] = os.environ, *, verb: str = "start") -> None:
+    """Start the unit, forgetting earlier failures. Raises `ServiceError` with systemd's own text."""
+    sockets = _sockets(unit)
     systemctl(env, "reset-failed", "--", unit, *sockets)
     # A socket cannot be started under a service that runs already.
-    first = [] if status(unit, env).alive else sockets
-    done = systemctl(env, "start", "--", *first, unit, timeout=_START_S)
-    if done.returncode != 0:
-        for facts in show(env, sockets, ("Id", "ActiveState", "Listen")) if sockets else ():
-            if facts["ActiveState"] == "failed":
-                raise ServiceError(f"{facts['Id']} cannot listen on {facts['Listen']}: is the port in use?")
-        raise ServiceError(f"{unit}: {_text(done)}{_last_words(unit, env)}")
+    first = [] if verb != "start" or status(unit, env).alive else sockets
+    done = systemctl(env, verb, "--", *first, unit, timeout=_START_S if verb == "start" else STOP_S)
+    if done.returncode == 0:
+        return
+    for facts in show(env, sockets, ("ActiveState", "Listen")) if sockets else ():
+        if facts["ActiveState"] == "failed":
+            raise ServiceError(f"{sockets[0]} cannot listen on {facts['Listen']}: is the port in use?")
+    detail = status(unit, env).detail
+    raise ServiceError(f"{unit}: {_text(done)}{f' ({detail})' if detail else ''}")
 
 
-def stop(unit: str, env: Mapping[str, str] = os.environ, *, sockets: Sequence[str] = ()) -> None:
-    """Stop the unit, and the sockets that would start it again. Raises `ServiceError`."""
-    must(env, "stop", "--", *sockets, unit, timeout=STOP_S)
+def stop(unit: str, env: Mapping[str, str] = os.environ) -> None:
+    """Stop the unit, and the socket that would start it again. Raises `ServiceError`."""
+    must(env, "stop", "--", *_sockets(unit), unit, timeout=STOP_S)
     # One that had to be killed counts as failed, and was stopped on purpose.
     systemctl(env, "reset-failed", "--", unit)
 
 
-def restart(unit: str, env: Mapping[str, str] = os.environ, *, sockets: Sequence[str] = ()) -> None:
-    """Stop and start the unit; its sockets stay open. Raises `ServiceError`."""
-    if any(facts["ActiveState"] != "active" for facts in (show(env, sockets, ("ActiveState",)) if sockets else ())):
+def restart(unit: str, env: Mapping[str, str] = os.environ) -> None:
+    """Stop and start the unit; its socket stays open. Raises `ServiceError`."""
+    sockets = _sockets(unit)
+    if sockets and show(env, sockets, ("ActiveState",))[0]["ActiveState"] != "active":
         # A socket that gave up cannot come back while its service runs.
         stop(unit, env)
-        start(unit, env, sockets=sockets)
-        return
-    systemctl(env, "reset-failed", "--", unit, *sockets)
-    done = systemctl(env, "restart", "--", unit, timeout=STOP_S)
-    if done.returncode != 0:
-        raise ServiceError(f"{unit}: {_text(done)}{_last_words(unit, env)}")
+        start(unit, env)
+    else:
+        start(unit, env, verb="restart")
 
 
 def env_file_of(unit: str, env: Mapping[str, str] = os.environ) -> Path | None:
@@ -164,24 +160,10 @@ def env_file_of(unit: str, env: Mapping[str, str] = os.environ) -> Path | None:
     return Path(path.replace("$$", "$")) if path else None
 
 
+def _sockets(unit: str) -> tuple[str, ...]:
+    return (unit.replace(".service", ".socket"),) if unit.endswith("-proxy.service") else ()
+
+
 def _text(done: subprocess.CompletedProcess[str]) -> str:
     """What systemd said, on one line."""
     return " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-
-
-def _last_words(unit: str, env: Mapping[str, str]) -> str:
-    detail = status(unit, env).detail
-    return f" ({detail})" if detail else ""
-
-
-def _end(facts: Mapping[str, str]) -> tuple[str, int | None]:
-    """Why it is not running, and its exit code (negative: the signal); an empty text where it ended well."""
-    if facts["ExecMainCode"] in ("", "0") or facts["Result"] == "success":
-        return ("" if facts["Result"] == "success" else facts["Result"]), None
-    number = int(facts["ExecMainStatus"] or 0)
-    if facts["ExecMainCode"] == _EXITED:
-        return f"{facts['Result']}: exit code {number}", number
-    try:
-        return f"{facts['Result']}: {signal.Signals(number).name}", -number
-    except ValueError:
-        return f"{facts['Result']}: signal {number}", -number

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 import re
 import shutil
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +87,7 @@ _STOP_SLACK_S = 16.0
 _XDG = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state", "XDG_CACHE_HOME": ".cache"}
 _MACHINE = ("LLAMA_BIN", "LLAMA_ENGINE")
 _JOURNAL, _KEPT_JOURNAL = Path("/run/systemd/journal/stdout"), Path("/var/log/journal")
+_ADDRESS = re.compile(r"[\d.]+\Z|[\da-fA-F:.%]*:")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+\Z")
 
 
@@ -107,19 +106,24 @@ def unit_texts(
 ) -> dict[str, str]:
     """File name to text of all units, from the env files and what they say. Raises `InputError` for what a unit cannot
     say."""
-    backend, proxy = values.get(Role.BACKEND, {}), values.get(Role.PROXY, {})
     environment = "".join(
         f"Environment={_quoted(f'{key}={value}')}\n"
         # Without PYTHONSAFEPATH, a stray json.py in the home directory would be imported.
-        for key, value in {"PYTHONSAFEPATH": "1", **_passed_on(env, backend)}.items()
+        for key, value in {"PYTHONSAFEPATH": "1", **_passed_on(env, values.get(Role.BACKEND, {}))}.items()
     )
     # CUDA's setuid helper makes its device nodes after a boot, and cannot under NoNewPrivileges: so it runs before.
     modprobe = shutil.which("nvidia-modprobe", path=env.get("PATH"))
 
-    def service(unit: str, what: str, **parts: str) -> str:
-        parts = {"order": "", "prepare": "", "reload": "", "also": "", "limits": "", **parts}
-        text = _SERVICE.format_map(
-            {**parts, "python": _quoted(sys.executable), "environment": environment, "output": _output(env, unit)}
+    def service(unit: str, what: str, title: str, given_up: str, command: str, **parts: str) -> str:
+        rest = {"order": "", "type": "simple", "prepare": "", "reload": "", "also": "", **parts}
+        text = _SERVICE.format(
+            title=title,
+            given_up=given_up,
+            command=command,
+            python=_quoted(sys.executable),
+            environment=environment,
+            output=_output(env, unit),
+            **rest,
         )
         return _HEAD.format(what=what) + text
 
@@ -128,31 +132,30 @@ def unit_texts(
         return {
             "command": f"{role} run --env-file {_word(str(env_files[role]))}",
             "reload": f"ExecReload={_word(kill)} -{signal} $MAINPID\n",
+            "stop_s": str(math.ceil(stop_patience(role, values.get(role, {})) + _STOP_SLACK_S)),
         }
 
+    listen = "".join(f"ListenStream={name}\n" for name in listen_streams(values.get(Role.PROXY, {})))
     return {
         BACKEND_UNIT: service(
             BACKEND_UNIT,
             "the llama.cpp backend",
-            title="llama.cpp server with speculative decoding",
-            type="simple",
+            "llama.cpp server with speculative decoding",
+            "2 3 5",
             prepare=f"ExecStartPre=-+{_word(modprobe)} -u -c=0\n" if modprobe else "",
-            given_up="2 3 5",
-            stop_s=str(math.ceil(stop_patience(Role.BACKEND, backend) + _STOP_SLACK_S)),
             limits=_BACKEND_LIMITS,
             **run(Role.BACKEND, "USR1"),
         ),
         PROXY_SOCKET: _HEAD.format(what="the Anthropic proxy's socket, which outlives a restart of the proxy")
-        + _SOCKET.format(listen="".join(f"ListenStream={name}\n" for name in listen_streams(proxy))),
+        + _SOCKET.format(listen=listen),
         PROXY_UNIT: service(
             PROXY_UNIT,
             "the Anthropic proxy",
-            title="Anthropic proxy in front of llama.cpp",
+            "Anthropic proxy in front of llama.cpp",
+            "2 3",
             order=f"Requires={PROXY_SOCKET}\nAfter={PROXY_SOCKET} {BACKEND_UNIT}\n",
             type="notify",
             prepare="NotifyAccess=main\nTimeoutStartSec=60\n",
-            given_up="2 3",
-            stop_s=str(math.ceil(stop_patience(Role.PROXY, proxy) + _STOP_SLACK_S)),
             limits=_PROXY_LIMITS,
             also=f"Also={PROXY_SOCKET}\n",
             **run(Role.PROXY, "HUP"),
@@ -160,11 +163,10 @@ def unit_texts(
         RECORD_UNIT: service(
             RECORD_UNIT,
             "the recorder",
-            title="recorder of the llama.cpp server",
+            "recorder of the llama.cpp server",
+            "2 3",
+            "record",
             order=f"After={BACKEND_UNIT} {PROXY_UNIT}\n",
-            type="simple",
-            command="record",
-            given_up="2 3",
             stop_s="15",
             limits="Nice=5\n",
         ),
@@ -186,24 +188,17 @@ def proxy_place(values: Mapping[str, str]) -> tuple[str, int]:
 def listen_streams(values: Mapping[str, str]) -> list[str]:
     """The same as `ListenStream=` takes it, an address each. Raises `InputError`."""
     host, port = proxy_place(values)
-    try:
-        rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as error:
-        raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
-    found = list(dict.fromkeys(str(row[4][0]) for row in rows))
-    if len(found) > 1:
-        # A name may stand for addresses that this machine has not: with one of them the whole socket unit would fail.
-        found = [name for name in found if _is_here(name)]
-    return [f"[{name}]:{port}" if ipaddress.ip_address(name).version == 6 else f"{name}:{port}" for name in found]
-
-
-def _is_here(address: str) -> bool:
-    try:
-        for item in open_listening(address, 0):
+    names = [host]
+    if not _ADDRESS.match(host):
+        try:
+            # A name may stand for addresses that this machine has not: with one of them the whole unit would fail.
+            sockets = open_listening(host, 0)
+        except OSError as error:
+            raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
+        names = list(dict.fromkeys(item.getsockname()[0] for item in sockets))
+        for item in sockets:
             item.close()
-    except OSError:
-        return False
-    return True
+    return [f"[{name}]:{port}" if ":" in name else f"{name}:{port}" for name in names]
 
 
 def _number(parameter: Parameter, values: Mapping[str, str]) -> float:
