@@ -53,7 +53,7 @@ def test_one_piece_for_each_delta() -> None:
         delta(content="lo"),
     )
     assert heard == [("thinking", "hm"), ("thinking", "m"), ("text", "Hel"), ("text", "lo")]
-    assert (answer.text(), answer.thinking_text()) == ("Hello", "hmm")
+    assert (answer.text(), answer.thinking_chars) == ("Hello", 3)
     assert (answer.text_chars, answer.thinking_chars) == (5, 3)
 
 

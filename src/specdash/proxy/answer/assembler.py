@@ -232,7 +232,7 @@ class AnswerAssembler(Meter):
     """
 
     __slots__ = (
-        "_by_key", "_fallback_id", "_latest", "_texts", "_thinking", "calls", "error",
+        "_by_key", "_fallback_id", "_latest", "_texts", "calls", "error",
         "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
@@ -251,7 +251,6 @@ class AnswerAssembler(Meter):
         self._by_key: dict[int | str, CallRecord] = {}
         self._latest: CallRecord | None = None
         self._texts: list[str] = []
-        self._thinking: list[str] = []
 
     @property
     def message_id(self) -> str:
@@ -287,10 +286,6 @@ class AnswerAssembler(Meter):
         """All visible text."""
         return "".join(self._texts)
 
-    def thinking_text(self) -> str:
-        """All reasoning."""
-        return "".join(self._thinking)
-
     def tool_calls(self) -> list[ToolCall]:
         """The calls so far, as the model wrote them."""
         return [ToolCall(call.id, call.name, call.arguments) for call in self.calls]
@@ -300,7 +295,6 @@ class AnswerAssembler(Meter):
         if thinking:
             self.started = True
             self._deltas += 1
-            self._thinking.append(thinking)
             self.thinking_chars += len(thinking)
             pieces.append(Thinking(thinking))
         text = _text_of(delta.get("content"))

@@ -105,12 +105,9 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
                 raise stream_error(answer.error)
         yield PAUSE
     is_done = decoder.done
-    if is_done:
-        await reply.read_to_the_end()
-    else:
-        for chunk in decoder.close():
-            for piece in answer.chunk(chunk):
-                yield piece
+    for chunk in decoder.close():
+        for piece in answer.chunk(chunk):
+            yield piece
     if answer.error is not None:
         raise stream_error(answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):

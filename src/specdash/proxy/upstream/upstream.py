@@ -1,4 +1,7 @@
-"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
+"""Connections to the llama.cpp server: bounded, one for each request, closed at once when its answer is not wanted.
+
+A kept connection would be one that llama.cpp's server may close just then: it loses one stream in seven so.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import io
 import logging
 import os
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import orjson
-from yarl import URL
 
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
 
@@ -119,11 +120,7 @@ def _bounded(text: str) -> str:
 _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
-_LLAMA_CPP = "llama.cpp"
 CONNECT_S = 10.0
-_KEEP_ALIVE_S = 4.0
-"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
-_LAST_CHUNK_S = 0.05
 _LARGEST_ERROR = 1 << 20
 
 
@@ -132,7 +129,7 @@ class UpstreamBrokenError(ApiError):
 
 
 class UpstreamReply:
-    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed behind it."""
 
     def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
         self.status: int = response.status
@@ -176,15 +173,6 @@ class UpstreamReply:
         self.abort()
         return b"".join(pieces)[:limit]
 
-    async def read_to_the_end(self) -> None:
-        """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
-        if self._response.content.at_eof():
-            self._finish()
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_CHUNK_S):
-                await self.read()
-
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
@@ -220,19 +208,16 @@ class Upstream:
         self._slots = asyncio.Semaphore(settings.max_connections)
         self.in_flight = 0
         """Calls for clients whose answer has not ended, those waiting for a connection included."""
-        self.is_llama_cpp = False
-        """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._trouble: str | None = None
         """The trouble logged last, until the server answers again."""
         self._idle = asyncio.Event()
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        self._urls: dict[str, URL] = {}
+        self._session: aiohttp.ClientSession | None = None
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, of any status.
 
-        A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
-        server cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
+        Raises `ApiError`: 529 when the server cannot be reached, 504 after `read_timeout` without an answer, 502 when
+        it breaks off.
         """
         self.in_flight += 1
         try:
@@ -241,11 +226,14 @@ class Upstream:
             self._gone()
             raise
         try:
-            response = await self._post(body, path)
+            response = await self._send("POST", body, path)
+        except (aiohttp.ClientError, OSError) as error:
+            self.ended()
+            raise self.failure(error) from None
         except BaseException:
             self.ended()
             raise
-        self._met(response)
+        self._trouble = None
         return UpstreamReply(response, self)
 
     def ended(self) -> None:
@@ -261,10 +249,6 @@ class Upstream:
                 async with asyncio.timeout(limit_s):
                     await self._idle.wait()
         return not self.in_flight
-
-    def _met(self, response: aiohttp.ClientResponse) -> None:
-        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
-        self._trouble = None
 
     def _gone(self) -> None:
         self.in_flight -= 1
@@ -290,10 +274,8 @@ class Upstream:
         self.in_flight += counted
         try:
             async with asyncio.timeout(limit_s):
-                session = self._session(fresh=False)
-                asked = session.get(self._url(path), **self._options()) if body is None else self._post(body, path)
-                async with await asked as response:
-                    self._met(response)
+                async with await self._send("GET" if body is None else "POST", body, path) as response:
+                    self._trouble = None
                     pieces = [piece async for piece in response.content.iter_any()]
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
@@ -304,9 +286,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close every connection."""
-        sessions, self._sessions = list(self._sessions.values()), {}
-        for session in sessions:
-            await session.close()
+        if self._session is not None:
+            await self._session.close()
 
     def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
         """The error for the client when a connection fails; `begun` once an answer had started.
@@ -338,70 +319,28 @@ class Upstream:
             return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
-    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
-        try:
-            return await self._send(body, path, fresh=False)
-        except (aiohttp.ClientError, OSError) as error:
-            if not _is_unanswered(error):
-                raise self.failure(error) from None
-        try:
-            return await self._send(body, path, fresh=True)
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
-
-    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
-        session = self._session(fresh=fresh)
-        data = io.BytesIO(body)
-        return await session.post(self._url(path), data=data, **self._options())
-
-    def _options(self) -> dict[str, Any]:
+    async def _send(self, method: str, body: bytes | None, path: str) -> aiohttp.ClientResponse:
         settings = self.settings
-        return _options(settings.upstream_api_key, CONNECT_S, settings.read_timeout)
-
-    def _url(self, path: str) -> URL:
-        found = self._urls.get(path)
-        if found is None:
-            base = self.shown_url if self.settings.upstream_api_key else self.url
-            found = self._urls[path] = URL(base + path)
-        return found
-
-    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
-        """The session of kept connections, or the one that never reuses a connection."""
-        found = self._sessions.get(fresh)
-        if found is None:
-            connector = (
-                aiohttp.TCPConnector(limit=0, force_close=True)
-                if fresh
-                else aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
-            )
-            found = self._sessions[fresh] = aiohttp.ClientSession(
-                connector=connector,
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=1 << 18,
             )
-        return found
-
-
-@lru_cache(maxsize=1)
-def _options(key: str | None, connect_s: float, read_s: float) -> dict[str, Any]:
-    """Options of every request of aiohttp."""
-    headers = {"content-type": "application/json", "accept-encoding": "identity"}
-    if key:
-        headers["authorization"] = f"Bearer {key}"
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
-    return {"headers": headers, "timeout": limits, "allow_redirects": False}
-
-
-def _is_unanswered(error: BaseException) -> bool:
-    """True when the connection was there, and ended before any byte of an answer."""
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        # Anything but a text is the beginning of an answer.
-        return isinstance(error.message, str)
-    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
-        return False
-    return isinstance(error, (aiohttp.ClientConnectionError, ConnectionError))
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if settings.upstream_api_key:
+            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+        base = self.shown_url if settings.upstream_api_key else self.url
+        return await self._session.request(
+            method,
+            base + path,
+            data=None if body is None else io.BytesIO(body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
+            allow_redirects=False,
+        )
 
 
 def _why(error: BaseException) -> str:
