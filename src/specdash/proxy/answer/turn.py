@@ -101,7 +101,7 @@ def prepare(
     """
     tools = request.tools
     notes: list[GuardrailNote] = []
-    state = loops.loop_state(request.messages, settings)
+    state = loops.loop_state(request.messages, settings, session.pause_s)
     session.loop = state
     request, session.cut, note = cut_back(request, session.malformed_streak, session.cut, settings)
     if note is not None:
@@ -144,7 +144,6 @@ def _break_loop(
         settings,
         forced=session.forced_streak,
         utilisation=utilisation,
-        pause_s=session.pause_s(state.repeats),
     )
     session.loop_warnings += bool(notes)
     if any(note.action is GuardrailAction.RELEASED for note in notes):
