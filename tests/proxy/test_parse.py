@@ -165,11 +165,6 @@ class TestRefusals:
                 "messages.0.content.2.source.url: Only http, https and data URLs are supported",
             ),
             (
-                ("messages", 0, "content", 5, "source", "content", 0, "text"),
-                None,
-                "messages.0.content.5.source.content.0.text: Field required",
-            ),
-            (
                 ("messages", 1, "content", 5, "id"),
                 "",
                 "messages.1.content.5.id: String should have at least 1 character",

@@ -168,33 +168,15 @@ class TestContent:
         assert found[2]["content"] == [{"type": "text", "text": "Error"}, IMAGE_PART]
 
     @pytest.mark.parametrize(
-        ("source", "said"),
+        ("block", "wanted"),
         [
-            ({"type": "text", "media_type": "text/plain", "data": "plain"}, "plain"),
-            ({"type": "content", "content": "plain"}, "plain"),
-            ({"type": "content", "content": [text("a"), text("b")]}, "a\n\nb"),
+            ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}, "plain"),
+            ({"type": "document", "source": {"type": "base64"}}, "[document: it cannot be read here]"),
+            ({"type": "search_result", "source": "s"}, "[search_result: it cannot be read here]"),
         ],
     )
-    def test_a_documents_text_comes_with_its_title(self, source: Any, said: str) -> None:
-        found = rendered(user({"type": "document", "title": "Notes", "context": "mine", "source": source}))
-        wanted = f"<document>\n<title>Notes</title>\nmine\n\n{said}\n\n</document>"
-        assert found[0]["content"] == wanted
-
-    @pytest.mark.parametrize(
-        ("source", "what"),
-        [
-            ({"type": "base64", "media_type": "application/pdf", "data": "JVBE"}, "application/pdf"),
-            ({"type": "url", "url": "https://example.org/a.pdf"}, "https://example.org/a.pdf"),
-            ({"type": "file", "file_id": "f"}, "a file"),
-        ],
-    )
-    def test_a_document_that_is_no_text_is_said_to_be_unreadable(self, source: Any, what: str) -> None:
-        found = rendered(user({"type": "document", "title": "Notes", "source": source}))
-        assert found[0]["content"] == f"[A document 'Notes' ({what}): it cannot be read here]"
-
-    def test_a_search_result_is_text(self) -> None:
-        block = {"type": "search_result", "source": "https://e.org", "title": "T", "content": [text("a"), text("b")]}
-        assert rendered(user(block))[0]["content"] == "T (https://e.org)\na\nb"
+    def test_a_document_is_its_plain_text_or_said_to_be_unreadable(self, block: Any, wanted: str) -> None:
+        assert rendered(user(block))[0]["content"] == wanted
 
 
 class TestTools:

@@ -41,13 +41,6 @@ def test_an_image_counts_the_same_whatever_its_size_and_place() -> None:
     assert of(result(0, [IMAGE, text("a" * 35)])) == IMAGE_TOKENS + 10 + MESSAGE_TOKENS
 
 
-def test_documents_count_by_the_text_they_show() -> None:
-    document = {"type": "document", "title": "T", "source": {"type": "text", "data": "d" * 3500}}
-    assert 1000 <= of(document) < 1050
-    found = {"type": "search_result", "title": "T", "source": "s", "content": [text("d" * 3500)]}
-    assert 1000 <= of(found) < 1050
-
-
 def test_a_call_counts_its_name_and_arguments() -> None:
     arguments = {"path": "/" + "p" * 700}
     counted = message_tokens(calling(0, ("Read", arguments)))

@@ -16,11 +16,11 @@ import orjson
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.translate.parse import Message
-from specdash.proxy.translate.translate import parts_of, without_reminders
+from specdash.proxy.translate.translate import without_reminders
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import Block, MessagesRequest, Tool
@@ -210,18 +210,12 @@ def _block_tokens(block: Block) -> int:
             return MESSAGE_TOKENS + _content_tokens(block.get("content") or "")
         case "thinking":
             return text_tokens(block["thinking"])
-        case "image":
-            return IMAGE_TOKENS
         case _:
-            return _shown_tokens((block,))
+            return IMAGE_TOKENS
 
 
 def _content_tokens(content: str | list[Block]) -> int:
     return text_tokens(content) if isinstance(content, str) else sum(_block_tokens(block) for block in content)
-
-
-def _shown_tokens(blocks: Iterable[Block]) -> int:
-    return sum(text_tokens(part) if isinstance(part, str) else IMAGE_TOKENS for part in parts_of(blocks))
 
 
 def _tool_tokens(tool: Tool) -> int:
