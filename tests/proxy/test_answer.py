@@ -73,7 +73,8 @@ def test_nothing_is_said_for_nulls_empty_strings_and_nonsense() -> None:
     assert heard == []
     assert not answer.started
     assert answer.usage == Usage()
-    assert (answer.prompt_total, answer.predicted, answer.draft, answer.prefill_ms) == (None, None, None, None)
+    cost = answer.cost()
+    assert (cost.prompt, cost.predicted, cost.draft, cost.prefill_ms) == (None, None, None, None)
 
 
 def test_reasoning_under_either_name_is_heard_once() -> None:
@@ -226,7 +227,8 @@ def test_progress_is_told_before_there_is_content() -> None:
     for processed in (10, 30):
         progress = {"total": 42, "cache": 10, "processed": processed, "time_ms": 5}
         answer.chunk(delta(role="assistant", content=None) | {"prompt_progress": progress})
-        told.append((answer.prompt_total, answer.prompt_done, answer.cached))
+        cost = answer.cost()
+        told.append((cost.prompt, cost.prompt_done, cost.cached))
     assert told == [(42, 10, 10), (42, 30, 10)]
     assert not answer.started
 
@@ -259,5 +261,6 @@ def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:
     assert answer.message_id == "msg_LDd09sNecDJXOdpGgXVJ8P4cDafL8ccw"
     assert answer.finish_reason == "length"
     assert answer.usage == Usage(42, 0, 12)
-    assert (answer.prompt_total, answer.prompt_done, answer.cached, answer.predicted) == (42, 42, 0, 12)
-    assert (answer.draft, answer.accepted, answer.prefill_ms, answer.decode_ms) == (11, 9, 6.793, 7.398)
+    cost = answer.cost()
+    assert (cost.prompt, cost.prompt_done, cost.cached, cost.predicted) == (42, 42, 0, 12)
+    assert (cost.draft, cost.accepted, cost.prefill_ms, cost.decode_ms) == (11, 9, 6.793, 7.398)

@@ -6,15 +6,17 @@ Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat s
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 from specdash.proxy.http.responses import read_json
+from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from specdash.proxy.answer.blocks import Piece
 
@@ -23,103 +25,72 @@ if TYPE_CHECKING:
 #
 # Source: llama.cpp tools/server README (`timings`, `prompt_progress`), OpenAI API reference (`usage`).
 
-_Number = TypeVar("_Number", int, float)
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Tokens and milliseconds of an answer, or sums over several; None is unknown.
+
+    `prompt_done` counts tokens of the prompt that are processed or were in the cache. `prefilled` are those of
+    `prefill_ms`, without cached ones; `decoded` are those of `decode_ms`, without the first, which is the prompt's.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    prompt: int | None = None
+    prompt_done: int | None = None
+    cached: int | None = None
+    predicted: int | None = None
+    prefilled: int | None = None
+    prefill_ms: float | None = None
+    decoded: int | None = None
+    decode_ms: float | None = None
+    draft: int | None = None
+    accepted: int | None = None
+
+    @classmethod
+    def total(cls, costs: Sequence[Cost]) -> Cost:
+        """The sums of what is known."""
+        sums: dict[str, Any] = {}
+        for name in cls.__slots__[1:]:
+            known = [value for cost in costs if (value := getattr(cost, name)) is not None]
+            sums[name] = sum(known) if known else None
+        return cls(sum((cost.usage for cost in costs), Usage()), **sums)
 
 
-class Meter:
-    """Keeps the latest counts as they came and interprets them only when asked: chunks are many, questions few."""
-
-    __slots__ = ("_deltas", "_progress", "_timings", "_usage", "started")
-
-    def __init__(self) -> None:
-        self.started = False
-        """Some content has come: thinking, text or a call."""
-        self._deltas = 0
-        self._timings: dict[str, Any] = {}
-        self._progress: dict[str, Any] = {}
-        self._usage: dict[str, Any] = {}
-
-    @property
-    def usage(self) -> Usage:
-        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
-        if (prompt := _count(self._usage, "prompt_tokens")) is not None:
-            completion = _count(self._usage, "completion_tokens") or 0
-        else:
-            prompt, completion = self.prompt_total or 0, self.predicted or 0
-        return Usage(prompt, min(prompt, self.cached or 0), completion)
-
-    @property
-    def prompt_total(self) -> int | None:
-        """Tokens of the whole prompt."""
-        found = _count(self._usage, "prompt_tokens")
-        if found is None:
-            found = _count(self._progress, "total")
-        return self._evaluated() if found is None else found
-
-    @property
-    def prompt_done(self) -> int | None:
-        """Tokens of the prompt that are processed or were in the cache."""
-        if self.started:
-            return self.prompt_total
-        return _first(_count(self._progress, "processed"), self._evaluated())
-
-    @property
-    def cached(self) -> int | None:
-        """Tokens of the prompt that were in the cache."""
-        details = self._usage.get("prompt_tokens_details")
-        of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
-        return _first(of_usage, _count(self._timings, "cache_n"), _count(self._progress, "cache"))
-
-    @property
-    def prefilled(self) -> int | None:
-        """Prompt tokens processed so far that were not in the cache."""
-        done = self.prompt_done
-        return None if done is None else max(0, done - (self.cached or 0))
-
-    @property
-    def predicted(self) -> int | None:
-        """Tokens of the answer; deltas of content where the upstream does not count them."""
-        counted = self._deltas or None
-        return _first(_count(self._timings, "predicted_n"), _count(self._usage, "completion_tokens"), counted)
-
-    @property
-    def decoded(self) -> int | None:
-        """Tokens of `decode_ms`: all but the first, which is the prompt's and from which that time runs."""
-        generated = self.predicted
-        return None if generated is None else max(0, generated - 1)
-
-    @property
-    def draft(self) -> int | None:
-        """Draft tokens proposed."""
-        return _count(self._timings, "draft_n")
-
-    @property
-    def accepted(self) -> int | None:
-        """Draft tokens accepted."""
-        return _count(self._timings, "draft_n_accepted")
-
-    @property
-    def prefill_ms(self) -> float | None:
-        """Milliseconds the prompt took, or has taken so far."""
-        if self.started or not self._progress:
-            return _first(_number(self._timings, "prompt_ms"), _number(self._progress, "time_ms"))
-        return _number(self._progress, "time_ms")
-
-    @property
-    def decode_ms(self) -> float | None:
-        """Milliseconds of decoding."""
-        return _number(self._timings, "predicted_ms")
-
-    def _evaluated(self) -> int | None:
-        """Prompt tokens by the timings: those of the cache and those processed."""
-        fresh = _count(self._timings, "prompt_n")
-        return None if fresh is None else fresh + (_count(self._timings, "cache_n") or 0)
+def _cost(
+    usage: dict[str, Any], timings: dict[str, Any], progress: dict[str, Any], deltas: int, *, started: bool
+) -> Cost:
+    """What the latest counts come to; `deltas` of content where the upstream does not count tokens."""
+    fresh, cache, told = _count(timings, "prompt_n"), _count(timings, "cache_n"), _count(usage, "prompt_tokens")
+    evaluated = None if fresh is None else fresh + (cache or 0)
+    prompt = _first(told, _count(progress, "total"), evaluated)
+    done = prompt if started else _first(_count(progress, "processed"), evaluated)
+    details = usage.get("prompt_tokens_details")
+    of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    cached = _first(of_usage, cache, _count(progress, "cache"))
+    completion = _count(usage, "completion_tokens")
+    predicted = _first(_count(timings, "predicted_n"), completion, deltas or None)
+    spent = _number(timings, "prompt_ms") if started or not progress else None
+    prefill_ms = _first(spent, _number(progress, "time_ms")) or None
+    decode_ms = _number(timings, "predicted_ms") or None
+    shown = prompt or 0
+    return Cost(
+        Usage(shown, min(shown, cached or 0), (predicted if told is None else completion) or 0),
+        prompt,
+        done,
+        cached,
+        predicted,
+        max(0, done - (cached or 0)) if done is not None and prefill_ms else None,
+        prefill_ms,
+        max(0, predicted - 1) if predicted is not None and decode_ms else None,
+        decode_ms,
+        _count(timings, "draft_n"),
+        _count(timings, "draft_n_accepted"),
+    )
 
 
 def _count(values: dict[str, Any], name: str) -> int | None:
-    value: Any = values.get(name)
-    kind = value.__class__
-    return int(value) if (kind is int or kind is float) and value >= 0 else None
+    value = _number(values, name)
+    return int(value) if value is not None and value >= 0 else None
 
 
 def _number(values: dict[str, Any], name: str) -> float | None:
@@ -127,7 +98,7 @@ def _number(values: dict[str, Any], name: str) -> float | None:
     return value if value.__class__ is int or value.__class__ is float else None
 
 
-def _first(*values: _Number | None) -> _Number | None:
+def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
@@ -225,20 +196,27 @@ class CallRecord:
         return "".join(self.pieces)
 
 
-class AnswerAssembler(Meter):
+class AnswerAssembler:
     """Makes pieces of chunks, one for each piece of content, and knows what the answer has cost so far.
+
+    The latest counts are kept as they came and interpreted only when asked: chunks are many, questions few.
 
     `fallback_id` names an answer whose upstream gives no id.
     """
 
     __slots__ = (
-        "_by_key", "_fallback_id", "_latest", "_texts", "calls", "error",
-        "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
+        "_by_key", "_deltas", "_fallback_id", "_latest", "_progress", "_texts", "_timings", "_usage", "calls", "error",
+        "finish_reason", "id", "started", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
     def __init__(self, *, fallback_id: str = "") -> None:
-        super().__init__()
         self._fallback_id = fallback_id
+        self.started = False
+        """Some content has come: thinking, text or a call."""
+        self._deltas = 0
+        self._timings: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
         self.id: str | None = None
         self.finish_reason: str | None = None
         self.error: dict[str, Any] | None = None
@@ -256,6 +234,15 @@ class AnswerAssembler(Meter):
     def message_id(self) -> str:
         """The id the client sees, made of the upstream's."""
         return f"msg_{self._id_part()}"
+
+    @property
+    def usage(self) -> Usage:
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
+        return self.cost().usage
+
+    def cost(self) -> Cost:
+        """What the answer has cost so far."""
+        return _cost(self._usage, self._timings, self._progress, self._deltas, started=self.started)
 
     def chunk(self, obj: dict[str, Any]) -> list[Piece]:
         """The pieces of the next chunk; one that cannot be understood is passed over."""

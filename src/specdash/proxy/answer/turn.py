@@ -258,7 +258,7 @@ class Turn:
         if self._current is not None:
             self._identify(self._current)
             self.active.update(self._current)
-        known = self.active.prompt()
+        known = self.active.call_cost().usage
         prompt = self.usage.prompt or known.prompt or self._estimate
         cached = self.usage.cached or known.cached
         writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
@@ -279,7 +279,7 @@ class Turn:
     def done(self) -> None:
         """The client has the answer."""
         # The last call alone: how full the context is has nothing to do with what its retries cost.
-        self.session.turn_done(self.active.call_usage(), self.prepared.estimate, self.proxy.window.tokens)
+        self.session.turn_done(self.active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
         self._finish(RequestOutcome.OK, 200, None, self._stop_reason)
 
     def failed(
