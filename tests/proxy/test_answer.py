@@ -96,14 +96,6 @@ def test_a_call_as_llama_cpp_streams_it() -> None:
     [
         pytest.param([[call(0, "a", "weather", WEATHER)]], id="whole call in one chunk"),
         pytest.param(
-            [[call(0, "a")], [call(0, args='{"city":')], [call(0, name="weather", args='"Oslo"}')]], id="late name"
-        ),
-        pytest.param([[call(None, "a", "weather")], [call(args='{"city":"Os')], [call(args='lo"}')]], id="no index"),
-        pytest.param(
-            [[call(None, "a", "weather", '{"city":')], [call(None, "a", args='"Oslo"}')]], id="id instead of index"
-        ),
-        pytest.param([[call(0, "a", "weather", {"city": "Oslo"})]], id="arguments as an object"),
-        pytest.param(
             [
                 [call(0, "a", "weather", '{"city":')],
                 [call(0, "a", "weather", '"Oslo"}')],
@@ -132,15 +124,7 @@ def test_one_call_in_any_shape_is_the_same_call(deltas: list[list[dict[str, Any]
         pytest.param(
             [[call(0, "a", "f"), call(1, "b", "g")], [call(1, args=WEATHER), call(0, args="{}")]], id="interleaved"
         ),
-        pytest.param([[call(0, "a", "f", "{}")], [call(0, "b", "g", WEATHER)]], id="one index for both"),
         pytest.param([[call(None, "a", "f", "{}"), call(None, "b", "g", WEATHER)]], id="no index"),
-        pytest.param(
-            [
-                [call(None, "a", "f"), call(None, "b", "g")],
-                [call(None, "b", args=WEATHER), call(None, "a", args="{}")],
-            ],
-            id="interleaved by id",
-        ),
     ],
 )
 def test_two_calls_in_any_shape_are_two_calls(deltas: list[list[dict[str, Any]]]) -> None:
@@ -158,17 +142,6 @@ def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
         [call(0, "functions.f:0", "f", "{}"), call(1, "functions.f:0", "f", "{}")], [call(2, "toolu_1", "f")]
     )
     assert [tool_call.id for tool_call in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
-
-
-def test_a_call_that_waits_for_its_name_does_not_hold_up_another() -> None:
-    _, heard = calls_of([call(0, "a", None, '{"x"'), call(1, "b", "g", "{}")], [call(0, None, "f", ":1}")])
-    assert heard == [
-        ("tool", 0, "toolu_b", "g"),
-        ("arguments", 0, "{}"),
-        ("tool", 1, "toolu_a", "f"),
-        ("arguments", 1, '{"x"'),
-        ("arguments", 1, ":1}"),
-    ]
 
 
 def test_a_call_without_a_name_is_none() -> None:

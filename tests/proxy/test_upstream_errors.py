@@ -94,10 +94,6 @@ class TestStatus:
     def test_its_words_are_bounded(self) -> None:
         assert len(api_error(400, said("x" * 100_000)).message) == LONGEST_QUOTE
 
-    def test_a_page_is_told_without_its_markup(self) -> None:
-        error = api_error(502, b"<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>")
-        assert error.message == "502 Bad Gateway"
-
 
 @given(st.integers(300, 599), st.one_of(st.binary(max_size=200), st.text(max_size=50).map(str.encode)))
 def test_any_body_is_an_error_with_words(status: int, body: bytes) -> None:

@@ -298,8 +298,6 @@ class Telemetry:
         self.counters: Counter[str] = Counter()
         self.tally = TokenTally()
         self.file = EventsFile(events_path(settings.events_file, env))
-        self.log_lines_lost: Callable[[], int] = int
-        """Lines of the human log that could not be written."""
         self._sessions = sessions
         self._prompts = PromptBook()
         self._clock = clock

@@ -178,24 +178,6 @@ _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
 
 
-class CallRecord:
-    """One tool call as it arrives. Once it has a name, `index` counts the calls, and `id` is the client's."""
-
-    __slots__ = ("id", "index", "name", "pieces", "upstream_id")
-
-    def __init__(self, upstream_id: str) -> None:
-        self.index = -1
-        self.id = ""
-        self.name = ""
-        self.upstream_id = upstream_id
-        self.pieces: list[str] = []
-
-    @property
-    def arguments(self) -> str:
-        """JSON text so far."""
-        return "".join(self.pieces)
-
-
 class AnswerAssembler:
     """Makes pieces of chunks, one for each piece of content, and knows what the answer has cost so far.
 
@@ -205,8 +187,8 @@ class AnswerAssembler:
     """
 
     __slots__ = (
-        "_by_key", "_deltas", "_fallback_id", "_latest", "_progress", "_texts", "_timings", "_usage", "calls", "error",
-        "finish_reason", "id", "started", "stop_text", "text_chars", "thinking_chars",
+        "_arguments", "_deltas", "_fallback_id", "_numbers", "_progress", "_starts", "_texts", "_timings", "_usage",
+        "error", "finish_reason", "id", "started", "stop_text", "text_chars", "thinking_chars",
     )  # fmt: skip
 
     def __init__(self, *, fallback_id: str = "") -> None:
@@ -225,9 +207,10 @@ class AnswerAssembler:
         """The stop word, when the upstream names it."""
         self.text_chars = 0
         self.thinking_chars = 0
-        self.calls: list[CallRecord] = []
-        self._by_key: dict[int | str, CallRecord] = {}
-        self._latest: CallRecord | None = None
+        self._numbers: dict[int, int] = {}
+        """Of the upstream's number of a call, which of those here it is."""
+        self._starts: list[ToolStart] = []
+        self._arguments: list[list[str]] = []
         self._texts: list[str] = []
 
     @property
@@ -275,7 +258,8 @@ class AnswerAssembler:
 
     def tool_calls(self) -> list[ToolCall]:
         """The calls so far, as the model wrote them."""
-        return [ToolCall(call.id, call.name, call.arguments) for call in self.calls]
+        pairs = zip(self._starts, self._arguments, strict=True)
+        return [ToolCall(start.id, start.name, "".join(pieces)) for start, pieces in pairs]
 
     def _delta(self, delta: dict[str, Any], pieces: list[Piece]) -> None:
         thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
@@ -317,38 +301,33 @@ class AnswerAssembler:
             self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
-        """A part of the call of its index, or else of its id; without either, a part with a name begins a call."""
-        function = entry.get("function")
-        name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
-        name = name if isinstance(name, str) else ""
-        index, upstream_id = entry.get("index"), entry.get("id")
-        upstream_id = upstream_id if isinstance(upstream_id, str) else ""
+        """A part of the call of its index; a whole answer gives none."""
+        function, index = entry.get("function"), entry.get("index")
+        if not isinstance(function, dict):
+            return
+        name, arguments = _text_of(function.get("name")), _text_of(function.get("arguments"))
+        number = self._numbers.get(index) if isinstance(index, int) else None
+        if number is None:
+            if not name:
+                return
+            number = len(self._starts)
+            if isinstance(index, int):
+                self._numbers[index] = number
+            start = ToolStart(number, self._client_id(_text_of(entry.get("id"))), name)
+            self._starts.append(start)
+            self._arguments.append([])
+            pieces.append(start)
         self.started = True
         self._deltas += 1
-        key = index if isinstance(index, int | str) else upstream_id
-        call = self._by_key.get(key) if key != "" else None if name else self._latest
-        if call is None or (name and call.name and upstream_id and upstream_id != call.upstream_id):
-            call = CallRecord(upstream_id)
-            if key != "":
-                self._by_key[key] = call
-        self._latest = call
-        if isinstance(arguments, dict | list):
-            arguments = orjson.dumps(arguments).decode()
-        if isinstance(arguments, str) and arguments:
-            call.pieces.append(arguments)
-            if call.name:
-                pieces.append(Arguments(call.index, arguments))
-        if name and not call.name:
-            call.index, call.name = len(self.calls), name
-            call.id = self._client_id(call.upstream_id)
-            self.calls.append(call)
-            pieces.append(ToolStart(call.index, call.id, name))
-            pieces += [Arguments(call.index, piece) for piece in call.pieces]
+        if arguments:
+            self._arguments[number].append(arguments)
+            pieces.append(Arguments(number, arguments))
 
     def _client_id(self, upstream_id: str) -> str:
-        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{len(self.calls)}"
+        count = len(self._starts)
+        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{count}"
         wanted = known if known.startswith("toolu_") else f"toolu_{known}"
-        return f"{wanted}_{len(self.calls)}" if any(call.id == wanted for call in self.calls) else wanted
+        return f"{wanted}_{count}" if any(start.id == wanted for start in self._starts) else wanted
 
     def _id_part(self) -> str:
         return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"

@@ -208,7 +208,6 @@ class _Figures(Collector):
         help_ = "What guardrails did, by guardrail and action."
         yield _counter("guardrail_actions", help_, actions, "guardrail", "action")
         yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
-        yield _counter("log_lines_lost", "Lines of the log that could not be written.", telemetry.log_lines_lost())
         for name, text in _SUMS.items():
             yield _counter(name, text, tally.sums[name])
         yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)

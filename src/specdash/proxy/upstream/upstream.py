@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import ProxySettings
 
 
-# llama.cpp's error answers, and those of servers and gateways like it, as errors the client understands.
+# llama.cpp's error answers as errors the client understands.
 #
-# Source: the error objects of llama.cpp's server (`format_error_response`), builds b4000 to b11549: a JSON object
-# with an `error` of `code`, `message` and `type`, and for a full context `n_prompt_tokens` and `n_ctx`.
+# Source: the error objects of llama.cpp's server (`format_error_response`): a JSON object with an `error` of `code`,
+# `message` and `type`, and for a full context `n_prompt_tokens` and `n_ctx`.
 
 LOADING_RETRY_S = 2
 LONGEST_QUOTE = 600
@@ -45,40 +45,37 @@ _CLIENT_MADE = re.compile(
     re.IGNORECASE,
 )
 """Faults of the request that llama.cpp reports as its own (500)."""
-_MARKUP = re.compile(rb"^\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
-_TAGS = re.compile(r"<[^>]*>")
 
 
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
-    message, error = _error_parts(body)
-    named = error.get("type") == "exceed_context_size_error" or error.get("code") == "context_length_exceeded"
-    if named or (status >= 400 and _OVERFLOW.search(message)):
+    error = _error_of(body)
+    message = error.get("message")
+    message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
+    if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
         tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         if isinstance(tokens, int) and isinstance(limit, int):
             return PromptTooLongError(tokens, limit)
         # Clients compact on these very words.
         return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
     detail = f": {message}" if message else ""
-    if status == 503:
-        if "oading" in message:
+    match status:
+        case 503 if "oading" in message:
             return ModelLoadingError(LOADING_RETRY_S)
-        return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
-    if status in {401, 403}:
-        return ApiError(
-            502,
-            "the upstream refuses the proxy's own key: set PROXY_UPSTREAM_API_KEY to the key of the llama.cpp server",
-            retry=False,
-        )
-    if status == 404:
-        return ApiError(
-            502, f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}", retry=False
-        )
-    if status == 429:
-        return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
-    if status == 413:
-        return ApiError(413, message or "the upstream finds the request too large")
-    if 400 <= status < 500 or (status >= 500 and _CLIENT_MADE.search(message)):
+        case 503:
+            return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
+        case 401 | 403:
+            remedy = "set PROXY_UPSTREAM_API_KEY to the key of the llama.cpp server"
+            why = f"the upstream refuses the proxy's own key: {remedy}"
+            return ApiError(502, why, retry=False)
+        case 404:
+            why = f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}"
+            return ApiError(502, why, retry=False)
+        case 429:
+            return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
+        case 413:
+            return ApiError(413, message or "the upstream finds the request too large")
+    if 400 <= status < 500 or _CLIENT_MADE.search(message):
         return ApiError(400, message or f"the upstream refuses the request ({status})")
     if 300 <= status < 400:
         return ApiError(502, f"the upstream redirects ({status}): LLAMA_CPP_BASE must be its final URL", retry=False)
@@ -91,30 +88,13 @@ def stream_error(error: dict[str, Any]) -> ApiError:
     return api_error(code if isinstance(code, int) and 400 <= code < 600 else 500, orjson.dumps({"error": error}))
 
 
-def _error_parts(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The message of an error body, "" when it has none, and its error object. Never fails."""
+def _error_of(body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return _plain_text(body), {}
-    error = value.get("error", value) if isinstance(value, dict) else value
-    if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or ""
-        return _bounded(message if isinstance(message, str) else ""), error
-    return _bounded(error) if isinstance(error, str) else "", {}
-
-
-def _plain_text(body: bytes) -> str:
-    text = body[:4096].decode("utf-8", "replace")
-    if _MARKUP.match(body):
-        text = " ".join(_TAGS.sub(" ", text).split())
-    elif "\ufffd" in text or "\x00" in text:
-        return ""
-    return _bounded(text.strip())
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
+        return {}
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else {}
 
 
 _LOG = logging.getLogger("specdash.proxy")
