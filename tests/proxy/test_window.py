@@ -44,12 +44,11 @@ async def watched(
             await upstream.close()
 
 
-async def test_props_tell_the_window_and_the_build() -> None:
+async def test_props_tell_the_window() -> None:
     async with watched() as (window, _):
         assert (window.tokens, window.status) == (None, State.UNKNOWN)
         await window.refresh()
         assert (window.tokens, window.status) == (4096, State.OK)
-        assert window.build == "b11549"
         assert (window.model_id, window.models) == ("/models/Qwen3.gguf", ("/models/Qwen3.gguf",))
 
 

@@ -301,12 +301,14 @@ class AnswerAssembler:
             self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
-        """A part of the call of its index; a whole answer gives none."""
+        """A part of the call of its index; without one, a part with a name begins a call."""
         function, index = entry.get("function"), entry.get("index")
         if not isinstance(function, dict):
             return
         name, arguments = _text_of(function.get("name")), _text_of(function.get("arguments"))
         number = self._numbers.get(index) if isinstance(index, int) else None
+        if not isinstance(index, int) and not name and self._starts:
+            number = len(self._starts) - 1
         if number is None:
             if not name:
                 return

@@ -18,7 +18,7 @@ from specdash.proxy.http.stream import EventStream, record_end, unless_gone
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import check_pieces, dumped
-from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, learn_models, upstream_model
+from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,10 +144,10 @@ class _Exchange:
         if not window.router or not isinstance(requested, str):
             return
         if requested == ANY:
-            await learn_models(requested, window)
-            self._chat["model"] = upstream_model(requested, window)
+            self._chat["model"] = await use_model(requested, window)
             self._body = dumped(self._chat)
-        window.note_use(str(self._chat["model"]))
+        else:
+            window.note_use(requested)
 
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from specdash.proxy.guardrails.written import Written
     from specdash.proxy.upstream.upstream import UpstreamReply
 
+_LARGEST_ANSWER = 64 << 20
 NEW_CALLS = 1 << 20
 """First number of calls that the upstream's own answer does not have."""
 _LEFT_OUT = "(A call of {tool} is left out here: its arguments were not a JSON object.)"
@@ -80,7 +81,8 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
                 if reply.status != 200:
                     raise await reply.error()
-                async for piece in _streamed(reply, attempt):
+                is_whole = reply.content_type == "application/json"
+                async for piece in (_whole if is_whole else _streamed)(reply, attempt):
                     yield piece
                     if attempt.is_cut:
                         reply.abort()
@@ -110,6 +112,21 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
         raise stream_error(answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):
         raise UpstreamBrokenError(502, "the upstream ended its answer before it was complete")
+
+
+async def _whole(reply: UpstreamReply, attempt: Attempt) -> Pieces:
+    """An answer that is no stream, though one was asked for."""
+    answer = attempt.answer
+    try:
+        completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
+    except orjson.JSONDecodeError:
+        raise ApiError(500, "the upstream's answer is not JSON") from None
+    for piece in answer.chunk(completion) if isinstance(completion, dict) else ():
+        yield piece
+    if answer.error is not None:
+        raise stream_error(answer.error)
+    if not answer.started and answer.finish_reason is None:
+        raise ApiError(500, "the upstream's answer is not a chat completion")
 
 
 async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thinking: bool) -> Pieces:

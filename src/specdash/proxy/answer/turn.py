@@ -16,7 +16,7 @@ from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, reque
 from specdash.proxy.guardrails.tools import narrow, supplemented
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, learn_models, upstream_model
+from specdash.proxy.upstream.window import admitted, use_model
 from specdash.system.data import dataclass
 
 if TYPE_CHECKING:
@@ -189,11 +189,9 @@ class Turn:
         """
         proxy, request = self.proxy, self.request
         await admitted(proxy, self._wait_for_gate)
-        await learn_models(request.model, proxy.window)
+        model = await use_model(request.model, proxy.window)
         self.settings = proxy.settings
         self.deadline = Deadline(self.settings.generation_timeout)
-        model = upstream_model(request.model, proxy.window)
-        proxy.window.note_use(model)
         self.prepared = prepare(request, self.session, self.settings, window=proxy.window.tokens, model=model)
         self._size = self.prepared.estimate
         proxy.telemetry.sends(self.active, self.prepared.body)

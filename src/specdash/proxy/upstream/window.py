@@ -53,7 +53,6 @@ class ContextWindow:
         """The models of an upstream in router mode, with their states; empty for one that is none."""
         self._used: dict[str, float] = {}
         """When requests were last sent to each of them, in Unix time: b11434's router does not tell."""
-        self.build: str | None = None
         self.status = State.UNKNOWN
         self.read_at: float | None = None
         """Clock time of the last reading that had the window; None when it has to be read again."""
@@ -120,7 +119,7 @@ class ContextWindow:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self) -> None:
-        before = (self._size, self.model_id, self.build)
+        before = (self._size, self.model_id)
         try:
             await self._ask()
         except ApiError as error:
@@ -130,8 +129,7 @@ class ContextWindow:
                 self.status = State.OK if self.read_at is not None else State.UNKNOWN
         finally:
             self._reading = None
-        after = (self._size, self.model_id, self.build)
-        if self._size is not None and before != after and before[1] is not None:
+        if self._size is not None and before != (self._size, self.model_id) and before[1] is not None:
             _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
     async def _ask(self) -> None:
@@ -150,7 +148,6 @@ class ContextWindow:
         self._used = {name: at for name, at in self._used.items() if any(model.id == name for model in self.router)}
         self.models = tuple(str(row["id"]) for row in rows) or self.models
         self.model_id = _loaded(rows) or self.model_id
-        self.build = _text(facts.get("build_info")) or self.build
         size = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
         self.status = State.OK
         if size is not None:
@@ -179,10 +176,6 @@ def _size(values: Any) -> int | None:
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
 # The upstream's models, and what a client's name for one means.
 
 ANY = "any"
@@ -207,22 +200,21 @@ def upstream_model(requested: str, window: ContextWindow) -> str:
     """
     found = find_model(requested, window.models)
     if found is None and requested == ANY and window.router:
-        return _resident(window)
+        best = most_recent_resident(window.resident_models())
+        if best is not None:
+            return best.id
+        names = ", ".join(router_model.id for router_model in window.router[:8])
+        raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
     return found or window.model_id or requested
 
 
-async def learn_models(requested: str, window: ContextWindow) -> None:
-    """See to it that the upstream's models are known well enough to tell what a client's model name means."""
+async def use_model(requested: str, window: ContextWindow) -> str:
+    """`upstream_model`, of models that are known well enough to tell; it is noted as used."""
     # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(force=requested == ANY and bool(window.router))
-
-
-def _resident(window: ContextWindow) -> str:
-    best = most_recent_resident(window.resident_models())
-    if best is not None:
-        return best.id
-    names = ", ".join(router_model.id for router_model in window.router[:8])
-    raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
+    model = upstream_model(requested, window)
+    window.note_use(model)
+    return model
 
 
 def find_model(requested: str, models: tuple[str, ...]) -> str | None:
@@ -300,26 +292,19 @@ class RetryPolicy:
         return True
 
 
-def must_wait(proxy: Proxy) -> bool:
-    """Whether nothing may be sent upstream yet: the proxy is held, or has not seen since a hold what is there now."""
-    return proxy.gate.held or (proxy.gate.settling and not proxy.gate.met)
-
-
-async def meet_upstream(proxy: Proxy) -> None:
-    """See to it that the window is known, as `Window.refresh` does; right after a hold, wait until it can be."""
-    gate, window = proxy.gate, proxy.window
-    await window.refresh(force=must_wait(proxy))
-    while must_wait(proxy) and not gate.held and window.status in _ON_ITS_WAY:
-        await asyncio.sleep(_RESTARTS_AGAIN_S)
-        await window.refresh(force=True)
-    gate.met = not gate.held
-
-
 async def admitted(proxy: Proxy, wait: Callable[[], Awaitable[None]]) -> None:
-    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before."""
+    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before.
+
+    Right after a hold this waits until it is seen what is there now, and so how large its window is.
+    """
+    gate, window = proxy.gate, proxy.window
     while True:
-        if proxy.gate.held:
+        if gate.held:
             await wait()
-        await meet_upstream(proxy)
-        if not proxy.gate.held:
+        await window.refresh(force=gate.held or gate.unmet)
+        while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
+            await asyncio.sleep(_RESTARTS_AGAIN_S)
+            await window.refresh(force=True)
+        gate.met = not gate.held
+        if gate.met:
             return
