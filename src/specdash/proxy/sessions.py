@@ -73,8 +73,8 @@ class ProxySession:
     loop_warnings: int = 0
     prunes: int = 0
     """Cuts made by pruning."""
-    pruned: tuple[int, int] | None = None
-    """The latest cut: messages it removed, and messages it shortened."""
+    pruned: int | None = None
+    """Messages that the latest cut removed."""
     overflows: int = 0
     unexpected_ends: int = 0
     window: int | None = None

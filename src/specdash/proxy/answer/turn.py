@@ -116,9 +116,8 @@ def prepare(
         request, note = prune(request, window, settings, session.scale)
         if note is not None:
             # Every later request of the same history is pruned at the same place: that is the same cut.
-            pruned = (note.facts["removed"], note.facts["shortened"])
-            session.prunes += pruned != session.pruned
-            session.pruned = pruned
+            session.prunes += note.facts["removed"] != session.pruned
+            session.pruned = note.facts["removed"]
             notes.append(note)
     request, loop_notes = _break_loop(request, session, state, settings, window)
     notes += loop_notes
