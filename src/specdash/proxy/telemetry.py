@@ -321,7 +321,7 @@ class Telemetry:
 
     def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
         """The chat completions body of a request, as it goes to the upstream."""
-        change = self._prompts.change(body)
+        change = self._prompts.change(active.session.id, body)
         if change is not None:
             active.event = dataclasses.replace(
                 active.event, changed=change.what, changed_at=change.at, known_share=change.known
