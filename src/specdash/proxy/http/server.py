@@ -167,7 +167,7 @@ def set_up_log(level: str) -> None:
     # Found out for every line otherwise, and shown in none.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = logging.raiseExceptions = False
     raw = open(_STDERR, "wb", 0, closefd=False)  # noqa: SIM115 - as long as the process
-    stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)  # type: ignore[arg-type]
+    stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
     logging.basicConfig(level=logging.WARNING, stream=stream, format=LOG_FORMAT, force=True)
     _LOG.setLevel(level)
 
