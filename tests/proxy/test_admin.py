@@ -98,9 +98,9 @@ async def test_what_is_still_running_is_told_while_held() -> None:
 
 async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
     async with proxied(NOTHING) as (proxy, _):
-        proxy.proxy.window.read_at = 1.0
+        await proxy.proxy.window.refresh()
         assert (await proxy.post("/admin/resume")).json()["resumed"] is False
-        assert proxy.proxy.window.read_at is None
+        assert proxy.proxy.window.tokens is None
 
 
 @pytest.mark.parametrize(

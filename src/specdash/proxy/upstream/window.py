@@ -54,13 +54,13 @@ class ContextWindow:
         self._used: dict[str, float] = {}
         """When requests were last sent to each of them, in Unix time: b11434's router does not tell."""
         self.status = State.UNKNOWN
-        self.read_at: float | None = None
-        """Clock time of the last reading that had the window; None when it has to be read again."""
         self._upstream = upstream
         self._clock = clock
         self._size: int | None = None
-        self._tried_at: float | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._is_known = False
+        """The latest reading had the window, and nothing has happened since."""
+        self._tried_at = -REFRESH_S
+        self._reading = asyncio.Lock()
 
     @property
     def tokens(self) -> int | None:
@@ -68,22 +68,17 @@ class ContextWindow:
         return self.settings.context_window or self._size
 
     async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `REFRESH_S`.
+        """See to it that the window is known and not older than `REFRESH_S`, which takes 2 s at most.
 
-        Waits, at most 2 s, only while nothing is known or when forced; otherwise reading goes on in the background.
         Never fails: what cannot be read stays unknown.
         """
-        now = self._clock()
-        if not force:
-            if self.read_at is not None and now - self.read_at < REFRESH_S:
-                return
-            if self._tried_at is not None and now - self._tried_at < _AGAIN_S and self._reading is None:
-                return
-        if self._reading is None:
-            self._tried_at = now
-            self._reading = asyncio.get_running_loop().create_task(self._read())
-        if force or self.tokens is None or not self.models:
-            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+        asked = self._clock()
+        if not force and asked - self._tried_at < (REFRESH_S if self._is_known else _AGAIN_S):
+            return
+        async with self._reading:
+            if self._tried_at < asked or (force and self._tried_at == asked):
+                self._tried_at = asked
+                await self._read()
 
     def note_use(self, model: str) -> None:
         """A request for this model of the upstream is about to be sent."""
@@ -100,23 +95,13 @@ class ContextWindow:
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
-        self.read_at = None
+        self._is_known = False
         self._size = None
 
     async def check(self, max_age_s: float = 1.0) -> State:
         """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
-        now = self._clock()
-        if self._tried_at is None or now - self._tried_at >= max_age_s:
-            await self.refresh(force=True)
-        elif self._reading is not None:
-            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+        await self.refresh(force=self._clock() - self._tried_at >= max_age_s)
         return self.status
-
-    async def close(self) -> None:
-        """End a reading under way."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self) -> None:
         before = (self._size, self.model_id)
@@ -126,9 +111,7 @@ class ContextWindow:
             self.status = State.LOADING if isinstance(error, ModelLoadingError) else State.UNREACHABLE
             if self.status is State.UNREACHABLE and error.status == 504:
                 # Busy, not gone: its earlier answer still holds.
-                self.status = State.OK if self.read_at is not None else State.UNKNOWN
-        finally:
-            self._reading = None
+                self.status = State.OK if self._is_known else State.UNKNOWN
         if self._size is not None and before != (self._size, self.model_id) and before[1] is not None:
             _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
@@ -152,7 +135,7 @@ class ContextWindow:
         self.status = State.OK
         if size is not None:
             self._size = size
-            self.read_at = self._clock()
+            self._is_known = True
 
 
 def _rows(models: Any) -> list[dict[str, Any]]:
