@@ -104,11 +104,6 @@ class ActiveRequest:
     answer's numbers, those of the current attempt, are read when asked for, not when they arrive.
     """
 
-    __slots__ = (
-        "_answer", "_clock", "_held_at", "_past", "arrived", "attempt", "ended", "event", "guardrails", "held_s",
-        "session", "ttft_s",
-    )  # fmt: skip
-
     def __init__(self, session: ProxySession, event: RequestEvent, clock: Callable[[], float]) -> None:
         self.session = session
         self.event = event
@@ -219,8 +214,6 @@ OTHER = "other"
 
 class Histogram:
     """Counts of values by bucket, not cumulative, and their sum."""
-
-    __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)

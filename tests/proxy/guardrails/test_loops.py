@@ -252,6 +252,21 @@ def test_a_long_loop_gets_an_answer_in_words(kind: str, count: int, choice: str)
     assert notes[0].facts["stage"] == (2 if choice == "none" else 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "command", "is_looping"),
+    [
+        ("Bash", "cd /x && sleep 30 && gh run list", False),
+        ("Bash", "timeout 60 tail -f build.log", False),
+        ("BashOutput", "", False),
+        ("mcp__ci__wait_for_run", "", False),
+        ("Bash", "pytest -q", True),
+    ],
+)
+def test_a_cycle_with_a_call_that_waits_polls(name: str, command: str, *, is_looping: bool) -> None:
+    history = turns(30, lambda turn: tool_turn(turn, name, {"command": command}, "PENDING"))
+    assert loop_state(TASK + history, SETTINGS).is_looping is is_looping
+
+
 @pytest.mark.parametrize(("pause_s", "is_looping"), [(None, True), (4.9, True), (5.0, False)])
 def test_turns_whose_tools_take_long_poll(pause_s: float | None, *, is_looping: bool) -> None:
     state = loop_state(TASK + turns(30, same), SETTINGS, lambda _: pause_s)

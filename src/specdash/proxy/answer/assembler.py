@@ -119,8 +119,6 @@ class ChatDecoder:
     events named error, data that is not a JSON object.
     """
 
-    __slots__ = ("_rest", "done")
-
     def __init__(self) -> None:
         self._rest = b""
         self.done = False
@@ -186,11 +184,6 @@ class AnswerAssembler:
     `fallback_id` names an answer whose upstream gives no id.
     """
 
-    __slots__ = (
-        "_arguments", "_deltas", "_fallback_id", "_numbers", "_progress", "_starts", "_texts", "_timings", "_usage",
-        "error", "finish_reason", "id", "started", "stop_text", "text_chars", "thinking_chars",
-    )  # fmt: skip
-
     def __init__(self, *, fallback_id: str = "") -> None:
         self._fallback_id = fallback_id
         self.started = False
@@ -207,6 +200,8 @@ class AnswerAssembler:
         """The stop word, when the upstream names it."""
         self.text_chars = 0
         self.thinking_chars = 0
+        self._early: dict[int, tuple[str, str]] = {}
+        """Id and arguments of calls whose name has not come."""
         self._numbers: dict[int, int] = {}
         """Of the upstream's number of a call, which of those here it is."""
         self._starts: list[ToolStart] = []
@@ -310,12 +305,15 @@ class AnswerAssembler:
         if not isinstance(index, int) and not name and self._starts:
             number = len(self._starts) - 1
         if number is None:
+            early = self._early.pop(index, ("", "")) if isinstance(index, int) else ("", "")
+            upstream_id, arguments = early[0] or _text_of(entry.get("id")), early[1] + arguments
             if not name:
+                self._early |= {index: (upstream_id, arguments)} if isinstance(index, int) else {}
                 return
             number = len(self._starts)
             if isinstance(index, int):
                 self._numbers[index] = number
-            start = ToolStart(number, self._client_id(_text_of(entry.get("id"))), name)
+            start = ToolStart(number, self._client_id(upstream_id), name)
             self._starts.append(start)
             self._arguments.append([])
             pieces.append(start)

@@ -1,13 +1,14 @@
 """Finds loops of identical tool calls with identical results, and breaks them.
 
 A tool turn is an assistant message with calls and the results that followed. Two turns are the same when all their
-calls, arguments and results are: a changed result is progress, and so are other arguments. A cycle whose tools take
-long polls: it is no loop.
+calls, arguments and results are: a changed result is progress, and so are other arguments. A cycle that waits is no
+loop: a tool or a command in it says so, or its tools take long.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PERIODS = (1, 2, 3)
 STOP_FACTOR = 2
 """A run of so many times the threshold gets no tools at all, for one turn."""
+_WAITS = re.compile(r"(?:\b|_)(?:sleep|wait|poll|watch|monitor|tail -\w*f)|output\b", re.IGNORECASE)
+_COMMANDS = ("command", "cmd", "script", "code")
 POLLING_S = 5.0
 """Median time a turn's tools take from which their repetition is no loop."""
 MARKER = (
@@ -60,8 +63,6 @@ class LoopState:
 
 class _Turn:
     """Messages of the assistant in a row and what followed; its key is made only when it is asked for."""
-
-    __slots__ = ("_key", "after", "messages")
 
     def __init__(self, message: Message) -> None:
         self.messages = [message]
@@ -119,7 +120,13 @@ def loop_state(
     )
     pause_s = pause_of(repeats) if repeated and pause_of is not None else None
     polls = pause_s is not None and pause_s >= POLLING_S
+    polls = polls or any(_waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
     return LoopState(repeats, period, no_progress, repeated and not polls, patterns, len(turns))
+
+
+def _waits(call: Block) -> bool:
+    commands = (str(call["input"][name]) for name in _COMMANDS if name in call["input"])
+    return any(_WAITS.search(text) for text in (call["name"], *commands))
 
 
 def break_loop(
