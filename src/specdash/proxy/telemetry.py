@@ -208,8 +208,20 @@ class ActiveRequest:
 
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the buckets, in seconds; one more bucket has none."""
-MAX_LABELS = 32
-OTHER = "other"
+SUMS = (
+    ("retries", "retries", "Upstream calls beyond the first of a request."),
+    ("held_seconds", "held_s", "Time requests waited because the proxy was held."),
+    ("prompt_tokens", "prompt_tokens", "Prompt tokens, cached ones included, over all retries."),
+    ("cached_tokens", "cached_tokens", "Prompt tokens that the upstream had in its cache."),
+    ("completion_tokens", "completion_tokens", "Tokens of answers, over all retries."),
+    ("prefilled_tokens", "prefilled", "Prompt tokens processed in prefill_seconds."),
+    ("prefill_seconds", "prefill_s", "Time the upstream took to process prompts."),
+    ("decoded_tokens", "decoded", "Tokens generated in decode_seconds: all but the first of each answer."),
+    ("decode_seconds", "decode_s", "Time the upstream took to generate tokens."),
+    ("draft_tokens", "draft_tokens", "Draft tokens proposed."),
+    ("accepted_tokens", "accepted_tokens", "Draft tokens accepted."),
+)
+"""Sums over finished requests: the metric, the field of `RequestEvent` or `Cost`, and what it is."""
 
 
 class Histogram:
@@ -242,22 +254,10 @@ class TokenTally:
         """Count a finished request."""
         self.requests[event.path, event.outcome] += 1
         if event.outcome is RequestOutcome.ERROR:
-            kind = event.error_type or "unknown"
-            self.errors[kind if kind in self.errors or len(self.errors) < MAX_LABELS else OTHER] += 1
-        for name, value in (
-            ("retries", event.retries),
-            ("held_seconds", event.held_s),
-            ("prompt_tokens", None if event.prompt_estimated else event.prompt_tokens),
-            ("cached_tokens", event.cached_tokens),
-            ("completion_tokens", event.completion_tokens),
-            ("prefilled_tokens", cost.prefilled),
-            ("prefill_seconds", event.prefill_s),
-            ("decoded_tokens", cost.decoded),
-            ("decode_seconds", event.decode_s),
-            ("draft_tokens", event.draft_tokens),
-            ("accepted_tokens", event.accepted_tokens),
-        ):
-            self.sums[name] += value or 0
+            self.errors[event.error_type or "unknown"] += 1
+        for name, field_name, _ in SUMS:
+            if name != "prompt_tokens" or not event.prompt_estimated:
+                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
         self.ttft.add(event.ttft_s)
         self.duration.add(event.duration_s)
 
