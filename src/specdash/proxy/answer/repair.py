@@ -22,7 +22,7 @@ from specdash.proxy.guardrails.malformed import (
     required_retry,
 )
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
-from specdash.proxy.guardrails.written import IN_TEXT, ToolUseFault, echoed_rules, written_at_end
+from specdash.proxy.guardrails.written import ToolUseFault, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
@@ -307,7 +307,7 @@ def _made_do(turn: Turn, bad: Fault, first: Attempt, held: str) -> Iterator[Piec
     """
     if not turn.shows_no_fragment:
         yield Text(held)
-    elif bad.tool_use is not None and bad.tool_use.kind in IN_TEXT:
+    elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
         yield Text(_NOT_READ)
     yield from _added(first.calls)
 

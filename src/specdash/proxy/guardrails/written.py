@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ToolUseFault:
     """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
 
-    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags,
-    json_as_text or supplement_echo. `tool` is the tool meant, when that is known.
+    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags or
+    supplement_echo. `tool` is the tool meant, when that is known.
     """
 
     kind: str
@@ -66,8 +66,6 @@ _LOOKED_AT = 4000
 """Characters of a call that cannot be read in which its name is looked for."""
 _ECHO_MAX = 4000
 """Characters at the end of an answer in which rules are looked for."""
-IN_TEXT = frozenset({"unparsed_call", "json_as_text"})
-"""Kinds of faults of a call that stands in the text."""
 _MOST_PLACES = 24
 """So many places at either end of a text are looked at."""
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
@@ -207,7 +205,7 @@ def _judged(
             return None
         if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(_last_sentence(lead))):
             return None
-    if _is_example(lead, fits=fits):
+    if _is_example(lead):
         return None
     if fits:
         digest = hashlib.sha256(f"{seed}\0{text[start:]}".encode("utf-8", "surrogatepass"))
@@ -217,16 +215,17 @@ def _judged(
             made.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", call.name, json.dumps(call.arguments)))
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
-    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls) or (calls and run.is_sample):
+    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls):
+        return None
+    if calls and _SAMPLE.search(text, start, start + _LOOKED_AT):
         return None
     is_nameless = bool(calls) and calls[-1].is_broken and not calls[-1].name
     if calls and lead.strip() and not (named or is_nameless):
         return None
     if not calls and (is_truncated or text[start] in "{[`"):
         return None
-    kind = "json_as_text" if run.is_bare else "unparsed_call"
     what = "the call was left unparsed in the text" if calls else "only its call's opening came"
-    return Written(start, fault=ToolUseFault(kind, named, f"{named or 'a tool'}: {what}"))
+    return Written(start, fault=ToolUseFault("unparsed_call", named, f"{named or 'a tool'}: {what}"))
 
 
 def _fits(call: _Call, offered: Mapping[str, Tool]) -> bool:
@@ -253,18 +252,15 @@ def _last_sentence(lead: str) -> str:
     return _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
 
 
-def _is_example(lead: str, *, fits: bool) -> bool:
-    """True when what follows `lead` is shown as an example; everyday words make none of a call that `fits`."""
+def _is_example(lead: str) -> bool:
+    """True when what follows `lead` is shown as an example."""
     lead = lead.rstrip()[-400:].casefold()
     last = _SENTENCE.split(lead.rstrip(":： "))[-1]
     if _SHOWS.search(last):
         return True
     if not lead.endswith((":", "：")) or announces_action(lead):
         return False
-    shown = last if fits else lead[lead.rfind("\n\n") + 1 :]
-    if _EXAMPLE.search(shown):
-        return True
-    return _FORM.search(shown) is not None and (not fits or _MODEL.search(shown) is not None)
+    return _EXAMPLE.search(last) is not None or bool(_FORM.search(last) and _MODEL.search(last))
 
 
 def _orphans(text: str) -> Written | None:
@@ -309,15 +305,13 @@ def echoed_rules(text: str) -> Written | None:
 class _Run:
     """A run of markup from `start` up to `at`, and the calls in it.
 
-    `is_bare` says that no tag opens it, `is_sample` that dots or a word in angle brackets stand for arguments; `final`
-    is a last message in Harmony's form.
+    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form.
     """
 
     def __init__(self, text: str, start: int, offered: Mapping[str, Tool]) -> None:
         self.at = start
         self.calls: list[_Call] = []
         self.is_bare = _BARE.match(text, start) is not None
-        self.is_sample = True
         self.final: str | None = None
         self._text = text
         self._offered = offered
@@ -347,13 +341,12 @@ class _Run:
 
     def _add(self, name: str, arguments: Any, end: int) -> bool:
         self.calls.append(_Call(plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None))
-        self.at, self.is_sample = end, False
+        self.at = end
         return True
 
     def _add_broken(self, name: str, end: int) -> bool:
-        is_sample = _SAMPLE.search(self._text, self.at, min(end, self.at + _LOOKED_AT)) is not None
         self.calls.append(_Call(plain_name(name, self._offered), None, is_broken=True))
-        self.at, self.is_sample = end, self.is_sample and is_sample
+        self.at = end
         return True
 
     def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
@@ -413,7 +406,6 @@ class _Run:
         if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
             return False
         self.calls += found
-        self.is_sample = self.is_sample and _SAMPLE.search(source, 0, _LOOKED_AT) is not None
         self.at = end
         return True
 
@@ -427,7 +419,7 @@ class _Run:
         if not found or len(found) < len(calls):
             return False
         self.calls += found
-        self.at, self.is_sample = end, False
+        self.at = end
         return True
 
     def _broken(self) -> bool:
