@@ -132,20 +132,11 @@ def test_two_calls_in_any_shape_are_two_calls(deltas: list[list[dict[str, Any]]]
     assert calls == [ToolCall("toolu_a", "f", "{}"), ToolCall("toolu_b", "g", WEATHER)]
 
 
-def test_equal_calls_without_index_and_id_are_still_two() -> None:
-    calls, _ = calls_of([call(None, None, "f", "{}"), call(None, None, "f", "{}")])
-    assert calls == [ToolCall("toolu_abc_0", "f", "{}"), ToolCall("toolu_abc_1", "f", "{}")]
-
-
 def test_ids_are_what_the_messages_api_accepts_and_differ() -> None:
     calls, _ = calls_of(
         [call(0, "functions.f:0", "f", "{}"), call(1, "functions.f:0", "f", "{}")], [call(2, "toolu_1", "f")]
     )
     assert [tool_call.id for tool_call in calls] == ["toolu_functions_f_0", "toolu_functions_f_0_1", "toolu_1"]
-
-
-def test_a_call_without_a_name_is_none() -> None:
-    assert calls_of([call(0, "a", None, "{}"), call(1)]) == ([], [])
 
 
 def test_a_whole_completion_is_the_same_answer() -> None:
@@ -188,12 +179,6 @@ def test_an_error_in_the_stream_is_kept_and_the_first_one_counts(error: dict[str
     assert answered({"error": "boom"})[0].error == {"message": "boom"}
 
 
-def test_the_stop_word_is_kept_when_the_upstream_names_it() -> None:
-    chunk = {"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": "END"}]}
-    assert answered(chunk)[0].stop_text == "END"
-    assert answered({"choices": [{"delta": {}, "finish_reason": "stop", "stop_reason": 128009}]})[0].stop_text is None
-
-
 def test_progress_is_told_before_there_is_content() -> None:
     told: list[tuple[int | None, int | None, int | None]] = []
     answer = AnswerAssembler()
@@ -214,14 +199,6 @@ def test_usage_comes_from_the_best_source_so_far() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 31}}
     answer.chunk({"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 6, **details}})
     assert answer.usage == Usage(42, 31, 6)
-
-
-def test_usage_without_details_takes_the_cached_part_from_the_timings() -> None:
-    answer, _ = answered(
-        delta(content="a") | {"timings": {"cache_n": 30, "prompt_n": 12, "predicted_n": 5}},
-        {"choices": [], "usage": {"prompt_tokens": 42, "completion_tokens": 5, "prompt_tokens_details": None}},
-    )
-    assert answer.usage == Usage(42, 30, 5)
 
 
 def test_a_real_llama_cpp_stream_with_timings_and_progress() -> None:

@@ -122,18 +122,8 @@ class TestHostileValues:
         assert found == identity({"x-session-id": value})
         assert found != identity({"x-session-id": value + "1"})
 
-    def test_the_longest_value_is_kept(self) -> None:
-        assert identity({"x-session-id": "x" * 128}) == "hdr:" + "x" * 128
-
-    def test_unclosed_reminders_are_read_as_text(self) -> None:
-        text = "<system-reminder>" * 20_000
-        assert identity(messages=[{"role": "user", "content": text}]).startswith("fp:")
-
 
 class TestChatCompletions:
-    def test_headers_count_as_in_messages(self) -> None:
-        assert chat_session_id({"x-session-id": "s"}, {}, "h") == "hdr:s"
-
     def test_the_conversation_keeps_its_fingerprint(self) -> None:
         first = [{"role": "system", "content": "Today is 2026-01-02."}, {"role": "user", "content": "hi"}]
         parts = [{"type": "text", "text": "hi"}]
@@ -142,10 +132,6 @@ class TestChatCompletions:
         assert chat_session_id({}, {"messages": first}, "h") == chat_session_id({}, {"messages": grown}, "h")
         other = [*first[:1], {"role": "user", "content": "ho"}]
         assert chat_session_id({}, {"messages": first}, "h") != chat_session_id({}, {"messages": other}, "h")
-
-    def test_users_are_kept_apart(self) -> None:
-        bodies = [{"user": user, "messages": [USER]} for user in ("alice", "bob")]
-        assert len({chat_session_id({}, body, "h") for body in bodies}) == 2
 
     @given(
         st.dictionaries(st.sampled_from(["messages", "user"]), any_json),

@@ -13,7 +13,6 @@ from support import proxy_app
 from support.fault_server import free_port
 from support.proxy_app import running_proxy, settings_for
 from support.scripted_server import Call, tells
-from support.waiting import until_async
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -131,17 +130,6 @@ class TestHeld:
                 proxy.proxy.gate.resume()
                 rest = b"".join([piece async for piece in pieces])
             assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
-
-    async def test_a_whole_answer_waits_in_silence(self) -> None:
-        async def behave(call: Call) -> None:
-            await call.json({"choices": []})
-
-        async with proxied(behave) as (proxy, _):
-            proxy.proxy.gate.hold("", 60)
-            request = asyncio.create_task(proxy.post(PATH, {}))
-            await until_async(lambda: proxy.proxy.gate.waiting == 1)
-            proxy.proxy.gate.resume()
-            assert (await request).json() == {"choices": []}
 
     async def test_past_the_limit_the_client_is_told_in_openais_words(self) -> None:
         async with proxied(streams, PROXY_HOLD_LIMIT="0.05") as (proxy, _):

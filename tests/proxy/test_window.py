@@ -50,13 +50,6 @@ async def test_props_tell_the_window() -> None:
         assert (window.model_id, window.models) == ("/models/Qwen3.gguf", ("/models/Qwen3.gguf",))
 
 
-async def test_the_setting_wins() -> None:
-    async with watched(PROXY_CONTEXT_WINDOW="262144") as (window, _):
-        assert window.tokens == 262144
-        await window.refresh()
-        assert window.tokens == 262144
-
-
 async def test_without_props_the_models_tell() -> None:
     async with watched(props=tells({"error": {"message": "no"}}, 404)) as (window, _):
         await window.refresh()
@@ -93,12 +86,6 @@ async def test_it_is_read_again_after_a_minute() -> None:
         clock.now += 2
         await window.refresh()
         assert window.tokens == 9000
-
-
-async def test_nothing_is_asked_while_no_request_flows() -> None:
-    async with watched() as (_, server):
-        await asyncio.sleep(0.02)
-        assert server.calls == []
 
 
 async def test_many_requests_at_once_ask_once() -> None:
