@@ -5,8 +5,9 @@ This endpoint speaks OpenAI's language, also in its errors; the client gets what
 
 from __future__ import annotations
 
+import math
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.responses import Response
@@ -14,25 +15,21 @@ from starlette.responses import Response
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
 from specdash.proxy.http.responses import ApiError, client_host, read_body
-from specdash.proxy.http.stream import EventStream, record_end, unless_gone
+from specdash.proxy.http.stream import EventStream
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import check_pieces, dumped
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.requests import Request
 
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import UpstreamReply
 
-_T = TypeVar("_T")
 PATH = "/v1/chat/completions"
 HELD_COMMENT = b": held\n\n"
-_EVENT_STREAM = "text/event-stream"
 _NOT_READY = 503
 _LARGEST_ANSWER = 1 << 30
 _PASSED_HEADERS = ("content-type", "retry-after")
@@ -40,14 +37,7 @@ _PASSED_HEADERS = ("content-type", "retry-after")
 
 async def handle_chat(request: Request) -> Response:
     """Serve one request."""
-    exchange = await _received(request)
-    if exchange.wants_stream:
-        return exchange.stream()
-    try:
-        return await unless_gone(request.receive, exchange.whole())
-    except BaseException as error:
-        record_end(error, exchange.ended)
-        raise
+    return (await _received(request)).response()
 
 
 async def _received(request: Request) -> _Exchange:
@@ -78,22 +68,17 @@ class _Exchange:
         self._active = active
         self._body = body
         self._chat = chat
-        self.wants_stream = bool(active.event.stream)
         proxy.telemetry.sends(active, chat)
         self._answer = AnswerAssembler()
         self._is_passing = False
         """Bytes of the upstream's stream are on their way to the client."""
 
-    async def whole(self) -> Response:
-        """The upstream's answer to a request that wants no stream."""
-        return await self._asked(self._whole)
-
-    def stream(self) -> EventStream:
-        """The upstream's stream as it comes, with comments while the proxy is held."""
+    def response(self) -> EventStream:
+        """The upstream's answer; a stream as it comes, with comments while the proxy is held."""
         settings = self._proxy.settings
         return EventStream(
-            lambda stream: self._asked(lambda: self._copied(stream)),
-            commit_s=settings.commit_delay,
+            self._asked,
+            commit_s=settings.commit_delay if self._active.event.stream else math.inf,
             ping_s=settings.ping_interval,
             idle=lambda: HELD_COMMENT if self._proxy.gate.held and not self._is_passing else b"",
             failure=lambda error: b"data: " + orjson.dumps(error.openai()) + b"\n\n",
@@ -116,8 +101,8 @@ class _Exchange:
             tool_calls=tuple(call.name for call in answer.tool_calls()),
         )
 
-    async def _asked(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """What `ask` gives, asked once the proxy is not held.
+    async def _asked(self, stream: EventStream) -> Response | None:
+        """Ask once the proxy is not held.
 
         A call that breaks off because the upstream is being restarted is made again, see `RetryPolicy`, unless a part
         of its answer is on its way to the client.
@@ -129,7 +114,7 @@ class _Exchange:
             self._active.sent()
             self._answer = AnswerAssembler()
             try:
-                return await ask()
+                return await self._copied(stream)
             except ApiError as error:
                 if self._is_passing or not await patience.again(error):
                     raise
@@ -152,7 +137,7 @@ class _Exchange:
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
         async with await self._proxy.upstream.open(self._body, PATH) as reply:
-            if not _is_stream(reply):
+            if reply.status != 200 or not reply.content_type.startswith("text/event-stream"):
                 if stream.started:
                     # The head says 200 and a stream since the hold: what came instead can only be an event.
                     raise await reply.error()
@@ -172,10 +157,6 @@ class _Exchange:
         self.ended(RequestOutcome.OK, 200, None, None)
         return None
 
-    async def _whole(self) -> Response:
-        async with await self._proxy.upstream.open(self._body, PATH) as reply:
-            return await self._passed(reply)
-
     async def _passed(self, reply: UpstreamReply) -> Response:
         """A whole answer of the upstream, its status and its bytes."""
         gate = self._proxy.gate
@@ -190,18 +171,10 @@ class _Exchange:
             if isinstance(value, dict):
                 self._answer.chunk(value)
                 self._active.update(self._answer)
-        headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
-        return self._done(reply.status, text, headers)
-
-    def _done(self, status: int, text: bytes, headers: dict[str, str]) -> Response:
-        if status // 100 == 2:
             self._active.first_content()
-            self.ended(RequestOutcome.OK, status, None, None)
+            self.ended(RequestOutcome.OK, reply.status, None, None)
         else:
-            kind = "api_error" if status >= 500 else "invalid_request_error"
-            self.ended(RequestOutcome.ERROR, status, kind, None)
-        return Response(text, status, headers)
-
-
-def _is_stream(reply: UpstreamReply) -> bool:
-    return reply.status == 200 and reply.content_type.startswith(_EVENT_STREAM)
+            kind = "api_error" if reply.status >= 500 else "invalid_request_error"
+            self.ended(RequestOutcome.ERROR, reply.status, kind, None)
+        headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
+        return Response(text, reply.status, headers)

@@ -75,7 +75,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             with turn.deadline.paused():
                 await gate.wait(turn.settings.hold_limit)
         answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
-        turn.attempt_begins(answer)
+        turn.active.update(answer)
         turn.active.sent()
         try:
             async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
@@ -145,7 +145,7 @@ async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thin
 
 async def answered(turn: Turn, *, live: bool) -> Pieces:
     """The pieces for the client: as they come where the answer is `live`, with pauses, else once they are judged."""
-    first = turn.attempt = Attempt()
+    first = turn.attempt
     thinking = turn.prepared.request.wants_thinking
     async with aclosing(_attempted(turn, turn.prepared.body, first, thinking=thinking)) as pieces:
         async for piece in pieces:
