@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from specdash.proxy.http.responses import ApiError, json_response, read_body
+from specdash.proxy.http.stream import unless_gone
 from specdash.proxy.translate.parse import parse_count_tokens
 from specdash.proxy.translate.translate import chat_body
 from specdash.proxy.upstream.upstream import api_error
@@ -29,7 +30,7 @@ async def handle_count(request: Request) -> Response:
     proxy: Proxy = request.app.state.proxy
     body = await read_body(request, proxy.settings.max_body_mib << 20)
     parsed = parse_count_tokens(body)
-    return json_response({"input_tokens": await _count(proxy, parsed)})
+    return json_response({"input_tokens": await unless_gone(request.receive, _count(proxy, parsed))})
 
 
 async def _count(proxy: Proxy, request: MessagesRequest) -> int:

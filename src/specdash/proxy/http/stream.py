@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import Response
 
@@ -20,10 +20,23 @@ if TYPE_CHECKING:
     """Records the end of a request: outcome, status, type of error, and the error where it is the client's to read."""
 
 _LOG = logging.getLogger("specdash.proxy")
+_T = TypeVar("_T")
 
 
 class ClientLeftError(Exception):
     """The client closed its connection before the answer was complete."""
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of `work`, which is cancelled when the client leaves. Raises `ClientLeftError` then."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientLeftError
+        return task.result()
+    finally:
+        await _cancelled(task, gone)
 
 
 class EventStream(Response):
