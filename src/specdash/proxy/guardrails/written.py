@@ -111,9 +111,7 @@ _HARMONY = re.compile(
 _FINAL = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>(.*?)(?:<\|(?:return|end)\|>\s*)?\Z", re.DOTALL
 )
-_PYTHON = re.compile(
-    r"(?:\[\s*|(?:for|if|with|try)\b[^()`]*:\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*(?P<name>[A-Za-z_][\w.\-]*)\("
-)
+_PYTHON = re.compile(r"(?:\[\s*)?(?P<name>[A-Za-z_][\w.\-]*)\(")
 _PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|\Z")
 _TAG_PART = re.compile(r"<[\w:=]*\Z")
 _PAIRED_END = re.compile(r"\s*</tool_call>")
@@ -129,10 +127,6 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": No
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_TAGGED = (_NAMED, _PAIRED)
-"""Forms that need a tag before them."""
-_SURE = (_FUNCTION, _PAIRED)
-"""Forms that nothing else has."""
 _ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
 
 _ORPHANS = re.compile(
@@ -339,24 +333,20 @@ class _Run:
                 return False
             opened = False
 
-    def _add(self, name: str, arguments: Any, end: int) -> bool:
-        self.calls.append(_Call(plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None))
-        self.at = end
-        return True
-
-    def _add_broken(self, name: str, end: int) -> bool:
-        self.calls.append(_Call(plain_name(name, self._offered), None, is_broken=True))
+    def _add(self, name: str, arguments: Any, end: int, *, is_broken: bool = False) -> bool:
+        arguments = arguments if isinstance(arguments, dict) else None
+        self.calls.append(_Call(plain_name(name, self._offered), arguments, is_broken))
         self.at = end
         return True
 
     def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
         """The start of a call in `form`, where the form itself, a mark or the name of an offered tool shows one."""
         head = form.match(self._text, self.at)
-        if head is None or (form in _TAGGED and not self._is_tagged):
+        if head is None or (form in (_NAMED, _PAIRED) and not self._is_tagged):
             return None
-        if form in _SURE or head[0].startswith("<") or head.groupdict().get("mark"):
+        if form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark"):
             return head
-        return head if plain_name(head["name"].removesuffix(".call"), self._offered) in self._offered else None
+        return head if plain_name(head["name"], self._offered) in self._offered else None
 
     def _named(self) -> bool:
         """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
@@ -396,13 +386,12 @@ class _Run:
         return (values, ended.end()) if ended else (_NO_VALUE, at)
 
     def _python(self) -> bool:
-        """Calls in Python's words, each a statement or an element of a list."""
+        """A call in Python's words, or a list of them."""
         if _PYTHON.match(self._text, self.at) is None:
             return False
         ended = _PYTHON_END.search(self._text, self.at)
         end = ended.start() if ended else len(self._text)
-        source = self._text[self.at : end]
-        found = _python_calls(source, self._offered)
+        found = _python_calls(self._text[self.at : end], self._offered)
         if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
             return False
         self.calls += found
@@ -431,29 +420,32 @@ class _Run:
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
         looked_at = text[begun : min(end, begun + _LOOKED_AT)]
         if head is not None:
-            name = head["name"].removesuffix(".call")
+            name = head["name"]
         elif is_json and _value(text, begun)[0] is _NO_VALUE and (named := _NAME_KEY.search(looked_at)):
             name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
         else:
             name = "" if is_cut and _OBJECT_PART.match(looked_at) else None
-        return name is not None and self._add_broken(name, end)
+        return name is not None and self._add(name, None, end, is_broken=True)
 
 
 def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
-    """The calls in lines of Python but for print."""
+    """The calls of an expression, which is one or a list of them."""
     try:
-        nodes = [node for node in ast.walk(ast.parse(source.strip())) if isinstance(node, ast.Call)]
+        tree = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = []
-    for node in nodes:
-        name = plain_name(ast.unparse(node.func).removesuffix(".call"), offered)
+    for node in tree.elts if isinstance(tree, ast.List) else [tree]:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and node.args:
+            node = node.args[0]
+        if not isinstance(node, ast.Call):
+            return []
         try:
             values: Any = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
         except (ValueError, TypeError, RecursionError):
             values = None
-        if name != "print":
-            found.append(_Call(name, None if node.args or values is None or None in values else values))
+        is_read = not node.args and values is not None and None not in values
+        found.append(_Call(plain_name(ast.unparse(node.func), offered), values if is_read else None))
     return found
 
 
