@@ -57,11 +57,6 @@ async def test_running_requests_go_on_and_draining_waits_for_them() -> None:
         assert (await request).status_code == 200
 
 
-async def test_without_a_limit_the_settings_one_holds() -> None:
-    async with proxied(NOTHING, PROXY_HOLD_LIMIT="33") as (proxy, _):
-        assert (await proxy.post("/admin/hold")).json()["limit_s"] == 33
-
-
 async def test_how_long_a_request_may_wait_is_told_and_renewed() -> None:
     async with proxied(NOTHING, PROXY_HOLD_LIMIT="0.1") as (proxy, _):
         assert (await proxy.post("/admin/hold")).json()["wait_s"] == 0.1
@@ -98,9 +93,9 @@ async def test_what_is_still_running_is_told_while_held() -> None:
 
 async def test_what_the_upstream_said_before_is_forgotten_on_resume() -> None:
     async with proxied(NOTHING) as (proxy, _):
-        proxy.proxy.window.read_at = 1.0
+        await proxy.proxy.window.refresh()
         assert (await proxy.post("/admin/resume")).json()["resumed"] is False
-        assert proxy.proxy.window.read_at is None
+        assert proxy.proxy.window.tokens is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 from starlette.routing import Route
 
 from specdash.proxy.http import app as app_module
-from specdash.proxy.http.responses import ApiError
 from support.fault_server import free_port
 from support.proxy_app import proxied, running_proxy, settings_for
 from support.scripted_server import tells
@@ -31,13 +30,6 @@ def assert_envelope(answer: Any, status: int, kind: str) -> None:
     assert body["error"]["type"] == kind
     assert body["error"]["message"]
     assert body["request_id"] == answer.headers["request-id"]
-
-
-class TestRoutes:
-    async def test_request_ids_are_never_the_same(self) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            ids = {(await proxy.get("/")).headers["request-id"] for _ in range(50)}
-            assert len(ids) == 50
 
 
 class TestErrors:
@@ -74,16 +66,6 @@ class TestErrors:
             assert "secret" not in answer.text
             assert "a secret of ours" in caplog.text
             assert answer.headers["request-id"] in caplog.text
-
-    async def test_errors_of_a_turn_carry_their_headers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def overloaded(*_: Any) -> None:
-            raise ApiError(529, "later", retry_after=7, retry=True)
-
-        monkeypatch.setattr(app_module, "ROUTES", [Route("/v1/messages", overloaded, methods=["POST"])])
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            answer = await proxy.post("/v1/messages", {})
-            assert_envelope(answer, 529, "overloaded_error")
-            assert (answer.headers["retry-after"], answer.headers["x-should-retry"]) == ("7", "true")
 
 
 class TestHealth:
@@ -143,7 +125,3 @@ class TestKey:
     async def test_either_header_will_do(self, headers: dict[str, str]) -> None:
         async with proxied(ANSWERS, ROUTES, PROXY_API_KEY="right") as (proxy, _):
             assert (await proxy.get("/v1/models", headers=headers)).status_code == 200
-
-    async def test_without_a_key_set_any_key_will_do(self) -> None:
-        async with proxied(ANSWERS, ROUTES) as (proxy, _):
-            assert (await proxy.get("/v1/models", headers={"x-api-key": "anything"})).status_code == 200

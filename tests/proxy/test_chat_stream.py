@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -76,17 +75,7 @@ def test_the_end_of_bytes_ends_a_whole_event_and_drops_a_torn_one() -> None:
     assert decoded(b'data: {"a":1}\n\ndata: [DO') == [{"a": 1}]
 
 
-def test_a_reader_that_wants_no_more_gets_no_other_chunk_of_the_same_read() -> None:
-    decoder = ChatDecoder()
-    assert next(decoder.feed(b'data: {"a":1}\n\ndata: {bad\n\n')) == {"a": 1}
-
-
 def test_an_event_without_end_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembler, "MAX_EVENT_BYTES", 1000)
     chunks = decoded(b"data: {", *([b"x" * 100] * 40), b"\n\n")
     assert [list(chunk) for chunk in chunks] == [["error"]]
-
-
-def test_a_large_event_in_many_reads_is_one_chunk() -> None:
-    body = b"data: " + json.dumps({"a": "x" * 300_000}).encode() + b"\n\n"
-    assert decoded(*(body[at : at + 1000] for at in range(0, len(body), 1000))) == [{"a": "x" * 300_000}]

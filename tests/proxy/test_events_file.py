@@ -34,12 +34,6 @@ def test_a_full_file_moves_aside_and_three_are_kept(tmp_path: Path) -> None:
     assert all(len(text) <= 40 and text.endswith("\n") for text in kept)
 
 
-def test_a_line_larger_than_the_limit_is_still_written(tmp_path: Path) -> None:
-    file = EventsFile(tmp_path / "events.jsonl", 10)
-    file.write("x" * 50)
-    assert (tmp_path / "events.jsonl").read_text() == "x" * 50 + "\n"
-
-
 def test_a_disk_that_fails_loses_events_says_so_once_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,15 +69,6 @@ def test_an_echo_may_lack_white_space_at_its_end_and_what_is_no_echo_passes(pref
     assert echo_free(prefill, list(text)) == left
 
 
-def test_an_echo_is_taken_off_once() -> None:
-    assert echo_free("ab", ["ab", "ab", "ab"]) == "abab"
-
-
-def test_text_after_the_echo_passes_piece_for_piece() -> None:
-    passed, _ = through(lambda source, _: without_echo(source, "ab"), texts("a", "bc", "d", "e"))
-    assert passed == texts("c", "d", "e")
-
-
 CALL: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, "{}")]
 
 
@@ -101,12 +92,6 @@ def test_the_repetition_ends_the_answer_and_calls_are_not_watched() -> None:
     reasoned, attempt = through(until_repeated, [Thinking("hm, ")] * 9000)
     assert attempt.has_repeated
     assert len(reasoned) < 2700
-
-
-@given(st.lists(st.text(max_size=20), max_size=60))
-def test_text_without_repetition_passes_fragment_for_fragment(fragments: list[str]) -> None:
-    passed, _ = through(until_repeated, texts(*fragments))
-    assert passed == texts(*fragments)
 
 
 SECOND: list[Piece] = [ToolStart(1, "toolu_1", "g"), Arguments(1, "{}")]

@@ -47,19 +47,6 @@ async def test_a_second_hold_replaces_limit_and_reason_and_keeps_the_beginning()
     gate.resume()
 
 
-async def test_a_gate_held_again_before_the_waiting_ran_keeps_them_waiting() -> None:
-    gate = Gate()
-    gate.hold("one", 60)
-    waiting = asyncio.create_task(gate.wait(60))
-    await turns()
-    gate.resume()
-    gate.hold("two", 60)
-    await turns()
-    assert not waiting.done()
-    gate.resume()
-    await waiting
-
-
 async def test_a_renewed_hold_gives_those_who_wait_its_own_time_without_waking_them() -> None:
     gate = Gate()
     gate.hold("apply", 60, wait_s=0.1)
@@ -73,27 +60,6 @@ async def test_a_renewed_hold_gives_those_who_wait_its_own_time_without_waking_t
     gate.resume()
     await waiting
     assert gate.wait_s is None
-
-
-async def test_a_renewed_hold_with_less_time_ends_the_waits_that_are_over() -> None:
-    gate = Gate()
-    gate.hold("apply", 60, wait_s=30)
-    waiting = asyncio.create_task(gate.wait(60))
-    await asyncio.sleep(0.05)
-    gate.hold("apply", 60, wait_s=0.01)
-    with pytest.raises(ApiError, match="held"):
-        await asyncio.wait_for(waiting, 5)
-    gate.resume()
-
-
-async def test_renewing_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    gate = Gate()
-    with caplog.at_level(logging.INFO, "specdash.proxy"):
-        for _ in range(5):
-            gate.hold("apply", 60)
-        gate.hold("rolling back", 60)
-    assert [line.rsplit(": ", 1)[1] for line in caplog.messages] == ["apply", "rolling back"]
-    gate.resume()
 
 
 async def test_whoever_wants_to_know_hears_of_the_end_of_a_hold_before_the_waiting_go_on() -> None:

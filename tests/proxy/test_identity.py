@@ -50,12 +50,6 @@ class TestTheClientsWord:
         forged = identity({"x-claude-code-session-id": "s/a"})
         assert forged != identity({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"})
 
-    @pytest.mark.parametrize("key", ["session_id", "conversation_id", "thread_id"])
-    @pytest.mark.parametrize("value", ["m-1", 17])
-    def test_metadata_names_the_session_when_headers_do_not(self, key: str, value: Any) -> None:
-        assert identity(metadata={key: value}) == f"meta:{value}"
-        assert identity({"x-session-id": "s"}, metadata={key: value}) == "hdr:s"
-
     @pytest.mark.parametrize(
         "user",
         [
@@ -113,19 +107,12 @@ class TestFingerprint:
 
         assert of("toolu_1") == of("toolu_2")
 
-    def test_pictures_are_told_apart(self) -> None:
-        def of(data: str) -> str:
-            source = {"type": "base64", "media_type": "image/png", "data": data}
-            return identity(messages=[{"role": "user", "content": [{"type": "image", "source": source}]}])
-
-        assert of("AAAA") != of("BBBB")
-
 
 class TestHostileValues:
     @given(st.text(max_size=300), st.text(max_size=300), st.text(max_size=300))
-    def test_every_id_is_short_printable_ascii(self, session: str, agent: str, meta: str) -> None:
+    def test_every_id_is_short_printable_ascii(self, session: str, agent: str, user: str) -> None:
         headers = {"x-claude-code-session-id": session, "x-claude-code-agent-id": agent}
-        for found in (identity(headers), identity(metadata={"session_id": meta})):
+        for found in (identity(headers), identity(metadata={"user_id": user})):
             assert re.fullmatch(r"(hdr|meta|fp):[ -~]{1,257}", found)
 
     @pytest.mark.parametrize("value", ["x" * 129, "a\nb", "a\x00b", "sitzüng", "../../etc/passwd", "c:\\x", "a\x7fb"])
@@ -135,20 +122,8 @@ class TestHostileValues:
         assert found == identity({"x-session-id": value})
         assert found != identity({"x-session-id": value + "1"})
 
-    def test_the_longest_value_is_kept(self) -> None:
-        assert identity({"x-session-id": "x" * 128}) == "hdr:" + "x" * 128
-
-    def test_unclosed_reminders_are_read_as_text(self) -> None:
-        text = "<system-reminder>" * 20_000
-        assert identity(messages=[{"role": "user", "content": text}]).startswith("fp:")
-
 
 class TestChatCompletions:
-    def test_headers_metadata_and_session_fields_count_as_in_messages(self) -> None:
-        assert chat_session_id({"x-session-id": "s"}, {}, "h") == "hdr:s"
-        assert chat_session_id({}, {"metadata": {"session_id": "s"}}, "h") == "meta:s"
-        assert chat_session_id({}, {"session_id": "s"}, "h") == "meta:s"
-
     def test_the_conversation_keeps_its_fingerprint(self) -> None:
         first = [{"role": "system", "content": "Today is 2026-01-02."}, {"role": "user", "content": "hi"}]
         parts = [{"type": "text", "text": "hi"}]
@@ -158,12 +133,8 @@ class TestChatCompletions:
         other = [*first[:1], {"role": "user", "content": "ho"}]
         assert chat_session_id({}, {"messages": first}, "h") != chat_session_id({}, {"messages": other}, "h")
 
-    def test_users_are_kept_apart(self) -> None:
-        bodies = [{"user": user, "messages": [USER]} for user in ("alice", "bob")]
-        assert len({chat_session_id({}, body, "h") for body in bodies}) == 2
-
     @given(
-        st.dictionaries(st.sampled_from(["messages", "metadata", "user", "session_id", "prompt"]), any_json),
+        st.dictionaries(st.sampled_from(["messages", "user"]), any_json),
         st.lists(st.dictionaries(st.sampled_from(["role", "content"]), any_json | st.just("user"))),
     )
     def test_any_body_has_a_session(self, body: dict[str, Any], messages: list[Any]) -> None:
@@ -172,7 +143,7 @@ class TestChatCompletions:
 
     def test_deep_nesting_is_no_trouble(self) -> None:
         deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
-        assert chat_session_id({}, {"messages": [{"role": "user", "content": deep}], "prompt": deep}, "h")
+        assert chat_session_id({}, {"messages": [{"role": "user", "content": deep}]}, "h")
 
 
 def test_the_richest_body_names_its_session() -> None:

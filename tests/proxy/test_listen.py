@@ -33,10 +33,6 @@ class TestSockets:
             with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
                 open_sockets("127.0.0.1", port)
 
-    def test_an_address_of_another_machine_is_told(self) -> None:
-        with pytest.raises(InputError, match=r"PROXY_HOST=192\.0\.2\.1: cannot listen there"):
-            open_sockets("192.0.2.1", free_port())
-
     def test_an_unknown_host_is_told(self) -> None:
         with pytest.raises(InputError, match="PROXY_HOST=no-such-host"):
             open_sockets("no-such-host.invalid", free_port())
@@ -81,7 +77,3 @@ class TestNotify:
             assert listener.recv(100) == b"READY=1"
             notify("RELOADING=1", {"NOTIFY_SOCKET": str(tmp_path / "n")})
             assert listener.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
-
-    @pytest.mark.parametrize("env", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere"}, {"NOTIFY_SOCKET": "x"}])
-    def test_nobody_to_tell_is_no_error(self, env: dict[str, str]) -> None:
-        notify("READY=1", env)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdash.proxy.upstream.upstream import Upstream
-from specdash.proxy.upstream.window import ContextWindow, display_name, find_model, upstream_model
+from specdash.proxy.upstream.window import ContextWindow, display_name, upstream_model
 from support.proxy_app import proxied, settings_for
 from support.scripted_server import tells
 
@@ -65,16 +63,6 @@ def test_an_id_of_the_upstream_means_that_model_and_any_other_name_the_loaded_on
     assert upstream_model(requested, known(*IDS)) == expected
 
 
-def test_while_no_model_is_known_the_name_is_passed_on() -> None:
-    assert upstream_model("claude-x", known()) == "claude-x"
-
-
-@given(st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=6, unique=True))
-def test_every_id_means_its_model(models: list[str]) -> None:
-    window = known(*models)
-    assert all(find_model(model, window.models) == model for model in models)
-
-
 async def test_the_list_is_one_for_both_apis() -> None:
     async with serving(*IDS) as (proxy, _):
         answer = (await proxy.get("/v1/models?limit=1000")).json()
@@ -92,9 +80,3 @@ async def test_the_list_is_one_for_both_apis() -> None:
 async def test_one_model_by_its_id(path: str) -> None:
     async with serving(*IDS) as (proxy, _):
         assert (await proxy.get(f"/v1/models/{path}")).status_code == 200
-
-
-async def test_no_model_known_is_an_empty_list() -> None:
-    async with serving() as (proxy, _):
-        answer = (await proxy.get("/v1/models")).json()
-        assert (answer["data"], answer["first_id"], answer["has_more"]) == ([], None, False)

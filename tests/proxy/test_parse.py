@@ -55,10 +55,6 @@ class TestHostileBodies:
     def test_any_json_is_read_or_refused(self, value: Any) -> None:
         survives(orjson.dumps(value))
 
-    @given(st.binary(max_size=200))
-    def test_any_bytes_are_read_or_refused(self, body: bytes) -> None:
-        survives(body)
-
     @given(st.sampled_from(list(places(rich_body()))), any_json)
     def test_any_value_of_a_valid_body_may_be_replaced_by_any_json(
         self, place: tuple[str | int, ...], new: Any
@@ -69,12 +65,6 @@ class TestHostileBodies:
     def test_every_valid_conversation_can_be_counted(self, messages: list[Any]) -> None:
         request = parse_count_tokens(orjson.dumps(body_of(messages)))
         orjson.dumps(chat_body(request, "m"))
-
-    @given(st.data())
-    def test_a_body_cut_anywhere_is_refused(self, data: st.DataObject) -> None:
-        whole = orjson.dumps(rich_body())
-        cut = data.draw(st.integers(0, len(whole) - 1))
-        assert refusal(whole[:cut]).startswith("The request body is not valid JSON")
 
     @pytest.mark.parametrize(
         "body",
@@ -92,10 +82,6 @@ class TestHostileBodies:
     def test_what_is_not_json_is_refused(self, body: bytes) -> None:
         assert refusal(body).startswith("The request body is not valid JSON")
 
-    @pytest.mark.parametrize("body", [b"[]", b"null", b'"x"', b"1"])
-    def test_what_is_no_object_is_refused(self, body: bytes) -> None:
-        assert refusal(body) == "The request body is not a JSON object"
-
     @pytest.mark.parametrize("levels", [240, 300, 900])
     @pytest.mark.parametrize("place", [("tools", 0, "input_schema", "x"), ("messages", 1, "content", 5, "input", "x")])
     def test_what_can_be_read_but_not_written_is_refused(self, levels: int, place: tuple[str | int, ...]) -> None:
@@ -108,10 +94,6 @@ class TestHostileBodies:
         survives(text)
         if levels > 250:
             assert refusal(text) == f"{'.'.join(map(str, place[:-1]))}: Input is nested too deeply"
-
-    def test_deep_nesting_where_nothing_is_read_is_ignored(self) -> None:
-        text = orjson.dumps(body_of([USER], container="DEEP")).replace(b'"DEEP"', b"[" * 900 + b"]" * 900)
-        assert parse_messages(text).messages[0].content[0]["text"] == "hi"
 
     def test_half_an_emoji_does_not_lose_the_conversation(self) -> None:
         text = rb"a\ud83d b\\ud83d c\ud83d\ude00 d\ude00 \ud83d\ud83d\ude00"
@@ -163,11 +145,6 @@ class TestRefusals:
                 ("messages", 0, "content", 2, "source", "url"),
                 "file:///etc/passwd",
                 "messages.0.content.2.source.url: Only http, https and data URLs are supported",
-            ),
-            (
-                ("messages", 0, "content", 5, "source", "content", 0, "text"),
-                None,
-                "messages.0.content.5.source.content.0.text: Field required",
             ),
             (
                 ("messages", 1, "content", 5, "id"),
@@ -266,13 +243,6 @@ class TestAcceptance:
         nulls = {**bare, **dict.fromkeys(optional)}
         assert parse_messages(orjson.dumps(nulls)) == parse_messages(orjson.dumps(bare))
 
-    def test_null_means_absent_inside_blocks_and_tools(self) -> None:
-        result = {"type": "tool_result", "tool_use_id": "t", "content": None, "is_error": None, "cache_control": None}
-        tool = {"name": "Read", "description": None, "input_schema": None, "type": None}
-        request = parsed({"role": "user", "content": [result]}, tools=[tool], tool_choice={"type": "any", "name": None})
-        assert request.messages[0].content[0]["content"] == ""
-        assert request.tools[0].description == ""
-
     def test_an_integral_float_is_a_number_of_tokens_and_a_huge_one_is_lowered(self) -> None:
         assert parsed(max_tokens=1024.0).max_tokens == 1024
         assert parsed(max_tokens=2**63).max_tokens == 2**31 - 1
@@ -282,10 +252,6 @@ class TestAcceptance:
     def test_max_tokens_is_not_needed_to_count(self) -> None:
         request = parse_count_tokens(orjson.dumps({"model": "m", "messages": [USER]}))
         assert request.messages[0].content == ({"type": "text", "text": "hi"},)
-
-    @pytest.mark.parametrize("role", ["user", "assistant", "system"])
-    def test_any_role_may_come_first(self, role: str) -> None:
-        assert parsed({"role": role, "content": "hi"}).messages[0].role == role
 
     @pytest.mark.parametrize("content", ["", [], [{"type": "of_the_future", "text": 5}]])
     def test_a_turn_without_anything_known_keeps_its_place(self, content: Any) -> None:
@@ -307,9 +273,6 @@ class TestAcceptance:
         assert request.server_tools == (kind,)
         assert [tool.name for tool in request.tools] == ["Read"]
 
-    def test_a_tool_of_any_type_with_a_schema_is_a_tool(self) -> None:
-        assert [tool.name for tool in parsed(tools=[{**TOOL, "type": "custom_v9"}]).tools] == ["Read"]
-
     @pytest.mark.parametrize(
         ("choice", "wanted"),
         [
@@ -321,8 +284,3 @@ class TestAcceptance:
     )
     def test_every_tool_choice_is_understood(self, choice: Any, wanted: ToolChoice) -> None:
         assert parsed(tools=[TOOL], tool_choice=choice).tool_choice == wanted
-
-    @pytest.mark.parametrize("kind", ["adaptive", "disabled", "enabled"])
-    def test_thinking_needs_no_budget(self, kind: str) -> None:
-        request = parsed(thinking={"type": kind})
-        assert (request.thinking, request.thinking_budget) == (kind, None)

@@ -10,10 +10,9 @@ import pytest
 
 from specdash.core.proxy_events import RequestPhase
 from support import proxy_app
-from support.fault_server import free_port, says
+from support.fault_server import free_port
 from support.proxy_app import running_proxy, settings_for
 from support.scripted_server import Call, tells
-from support.waiting import until_async
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -99,53 +98,6 @@ class TestBytes:
             assert server.asked(PATH) == []
 
 
-def says_llama(*events: bytes, breaks_off: bool = False) -> Behaviour:
-    """An upstream that calls itself llama.cpp and streams `events`."""
-
-    async def behave(call: Call) -> None:
-        head = b"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n"
-        await call.write(head + b"transfer-encoding: chunked\r\n\r\n")
-        for event in events:
-            await call.chunk(event)
-        if breaks_off:
-            call.hang_up()
-        else:
-            await call.chunk()
-
-    return behave
-
-
-llama_models = says(200, '{"data":[{"id":"m","meta":{"n_ctx":64}}]}')
-
-
-class TestLlamaCpp:
-    PROGRESS = b'data: {"choices":[{"delta":{"role":"assistant"}}],"prompt_progress":{"total":9,"processed":1}}\n\n'
-    ERROR = b'{"error":{"code":503,"message":"m","type":"unavailable_error"}}'
-
-    @staticmethod
-    def as_llama(server: ScriptedServer) -> None:
-        server.routes = {"/props": llama_models, "/v1/models": llama_models}
-
-    async def test_an_error_after_the_progress_is_a_status(self) -> None:
-        async with proxied(says_llama(self.PROGRESS, b"data: " + self.ERROR + b"\n\n")) as (proxy, server):
-            self.as_llama(server)
-            answer = await proxy.post(PATH, {})
-            assert (answer.status_code, answer.content) == (503, self.ERROR)
-            assert server.asked(PATH)[0].body["return_progress"] is True
-
-    async def test_a_whole_answer_whose_stream_breaks_off_is_an_error(self) -> None:
-        async with proxied(says_llama(self.PROGRESS, PIECES[0], breaks_off=True)) as (proxy, server):
-            self.as_llama(server)
-            answer = await proxy.post(PATH, {})
-            assert answer.status_code == 502
-            assert "broke off" in answer.json()["error"]["message"]
-
-    async def test_a_whole_answer_whose_stream_tells_no_end_is_an_error(self) -> None:
-        async with proxied(says_llama(PIECES[0])) as (proxy, server):
-            self.as_llama(server)
-            assert (await proxy.post(PATH, {})).status_code == 502
-
-
 class TestTelemetry:
     async def test_a_stream_is_counted(self) -> None:
         async with proxied(streams) as (proxy, _):
@@ -178,17 +130,6 @@ class TestHeld:
                 proxy.proxy.gate.resume()
                 rest = b"".join([piece async for piece in pieces])
             assert rest.replace(b": held\n\n", b"") == b"".join(PIECES)
-
-    async def test_a_whole_answer_waits_in_silence(self) -> None:
-        async def behave(call: Call) -> None:
-            await call.json({"choices": []})
-
-        async with proxied(behave) as (proxy, _):
-            proxy.proxy.gate.hold("", 60)
-            request = asyncio.create_task(proxy.post(PATH, {}))
-            await until_async(lambda: proxy.proxy.gate.waiting == 1)
-            proxy.proxy.gate.resume()
-            assert (await request).json() == {"choices": []}
 
     async def test_past_the_limit_the_client_is_told_in_openais_words(self) -> None:
         async with proxied(streams, PROXY_HOLD_LIMIT="0.05") as (proxy, _):

@@ -31,7 +31,7 @@ def test_prunes_counts_cuts_and_not_the_requests_that_are_pruned_at_one(sizes: l
             prepared = prepare(request, session, SETTINGS, window=4000, model="m")
             (note,) = [note for note in prepared.notes if note.guardrail == "context_prune"] or (None,)
             if note is not None:
-                cut = (note.facts["removed"], note.facts["shortened"])
+                cut = note.facts["removed"]
                 if not cuts or cuts[-1] != cut:
                     cuts.append(cut)
     assert session.prunes == len(cuts)

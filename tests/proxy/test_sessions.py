@@ -37,50 +37,6 @@ def test_a_session_idle_for_longer_than_the_ttl_is_forgotten() -> None:
     assert store.get("a") is not first
 
 
-def test_a_session_with_a_request_under_way_outlives_the_ttl() -> None:
-    store, clock = make_store(ttl=100)
-    first = store.get("a")
-    store.enter(first)
-    clock.now += 1000
-    assert store.find("a") is first
-    store.leave(first)
-    assert store.find("a") is first
-    clock.now += 101
-    assert store.find("a") is None
-
-
-def test_the_cap_forgets_the_least_recently_seen_first() -> None:
-    store, _ = make_store(cap=3)
-    for name in ("a", "b", "c"):
-        store.get(name)
-    store.get("a")
-    store.get("d")
-    assert [proxy_session.id for proxy_session in store.all()] == ["d", "a", "c"]
-
-
-def test_the_cap_spares_active_sessions_unless_all_are() -> None:
-    store, _ = make_store(cap=2)
-    busy = store.get("busy")
-    store.enter(busy)
-    store.get("b")
-    store.get("c")
-    assert {proxy_session.id for proxy_session in store.all()} == {"busy", "c"}
-    store.enter(store.get("c"))
-    store.get("d")
-    assert {proxy_session.id for proxy_session in store.all()} == {"c", "d"}
-    store.leave(busy)
-    assert busy.active == 0
-    assert store.find("busy") is None
-
-
-def test_a_session_forgotten_between_get_and_enter_is_remembered_again() -> None:
-    store, _ = make_store(cap=1)
-    early = store.get("a")
-    store.get("b")
-    store.enter(early)
-    assert store.find("a") is early
-
-
 def test_latest_is_the_last_one_seen_active_or_not() -> None:
     store, _ = make_store()
     assert store.latest() is None
@@ -179,22 +135,6 @@ def test_the_scale_moves_only_when_the_ratio_moved_by_more_than_a_tenth() -> Non
     assert session.scale == pytest.approx(1.2)
     session.turn_done(Usage(prompt=13_100), 10_000, None)
     assert session.scale == pytest.approx(1.2)
-
-
-def test_a_tiny_prompt_does_not_calibrate() -> None:
-    session = make_session()
-    session.turn_done(Usage(prompt=300), 100, 100_000)
-    assert session.scale == 1.0
-    session.turn_done(Usage(prompt=300), 150, 1024)
-    assert session.scale == 2.0
-
-
-@given(turns=st.lists(st.tuples(st.integers(1, 10**6), st.integers(0, 10**6)), max_size=30))
-def test_the_scale_stays_within_its_bounds(turns: list[tuple[int, int]]) -> None:
-    session = make_session()
-    for prompt, estimate in turns:
-        session.turn_done(Usage(prompt=prompt), estimate, 8192)
-        assert 0.5 <= session.scale <= 3.0
 
 
 def test_forced_requests_are_counted_once_per_turn() -> None:

@@ -110,13 +110,6 @@ def test_an_error_ends_a_valid_stream_anywhere(told: list[Told], at: int) -> Non
     assert writer.finished
 
 
-@pytest.mark.parametrize("arguments", ["", "[1]", '"x"', "null", '{"a":', "{} x"])
-def test_an_input_that_is_not_an_object_is_an_empty_one(arguments: str) -> None:
-    builder = MessageBuilder()
-    tell(builder, [("tool", 0), ("arguments", 0, arguments)])
-    assert builder.content() == [{"type": "tool_use", "id": "toolu_0", "name": "tool0", "input": {}}]
-
-
 def events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(frame.split("\ndata: ", 1)[1]) for frame in body.decode().split("\n\n") if frame]
 
@@ -146,18 +139,6 @@ def test_the_whole_stream_of_an_ordinary_turn() -> None:
         {"type": "message_stop"},
     ]  # fmt: skip
     assert signature_of("hm")
-
-
-def test_a_frame_is_an_event_line_and_one_data_line() -> None:
-    writer = begun_writer()
-    writer.add(Text("first"))
-    writer.take()
-    writer.add(Text("two\nlines"))
-    assert writer.take() == (
-        b"event: content_block_delta\n"
-        b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"two\\nlines"}}\n\n'
-    )
-    assert writer.take() == b""
 
 
 def test_each_piece_is_a_frame_of_its_own_and_leaves_at_once() -> None:
@@ -204,12 +185,6 @@ def test_text_after_a_call_is_a_block_of_its_own() -> None:
 def test_what_follows_a_whole_input_after_another_block_began_is_left_out() -> None:
     body = written([("tool", 0), ("arguments", 0, '{"a":1}'), ("text", "b"), ("arguments", 0, "garbage")])
     assert checked(body).content[0]["input"] == {"a": 1}
-
-
-def test_a_call_without_input_has_no_delta() -> None:
-    body = written([("tool", 0), ("arguments", 0, ""), ("tool", 1)])
-    assert "content_block_delta" not in checked(body).names
-    assert [entry["input"] for entry in checked(body).content] == [{}, {}]
 
 
 def finished_writer() -> SseWriter:

@@ -61,19 +61,7 @@ def test_text_that_holds_no_beginning_of_a_stop_passes_piece_for_piece(pieces: l
     assert run(["aa", "b]^\\-"], pieces)[0] == texts(*pieces)
 
 
-def test_every_character_that_means_something_in_a_pattern_is_only_a_character() -> None:
-    for character in "]^\\-[.*+?{}()|$#& ":
-        passed, attempt = run([character * 2], ["x" + character, character + "y"])
-        assert (text_of(passed), attempt.stop_text) == ("x", character * 2)
-
-
 CALL: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, '{"STOP":1}')]
-
-
-def test_nothing_passes_after_the_match() -> None:
-    sent = [*texts("a", "ST", "OP b STOP"), Thinking("x"), *CALL]
-    passed, attempt = through(lambda source, found: until_stop(source, found, ["STOP"]), sent)
-    assert (content_of(passed), attempt.stop_text) == ([{"type": "text", "text": "a"}], "STOP")
 
 
 def test_a_tool_call_and_thinking_come_after_the_text_held_before_them() -> None:

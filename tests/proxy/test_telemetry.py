@@ -160,18 +160,6 @@ def test_a_retry_that_nobody_answered_keeps_what_the_first_call_cost(desk: Desk)
     assert (event.completion_tokens, event.retries, event.error_type) == (50, 1, "overloaded_error")
 
 
-def test_what_is_not_known_is_left_out(desk: Desk) -> None:
-    desk.telemetry.finish(desk.begin(), outcome=RequestOutcome.ERROR, status=504, error_type="timeout_error")
-    event = desk.request()
-    unknown = (event.prompt_tokens, event.completion_tokens, event.ttft_s, event.decode_rate, event.draft_tokens)
-    assert unknown == (None,) * 5
-
-
-def test_a_client_that_left_has_status_499(desk: Desk) -> None:
-    desk.telemetry.finish(desk.begin(), outcome=RequestOutcome.CLIENT_LEFT)
-    assert (desk.request().outcome, desk.request().status) == (RequestOutcome.CLIENT_LEFT, 499)
-
-
 def test_only_the_first_end_counts(desk: Desk) -> None:
     active = desk.begin()
     desk.telemetry.finish(active, outcome=RequestOutcome.CLIENT_LEFT)

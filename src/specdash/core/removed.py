@@ -72,7 +72,6 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
             *("--gpu-layers", "--ubatch-size", "--env-file"),
         )
     },
-    ("incident", "--anonymise"): "a bundle has no secrets and no prompts; it names hosts and paths: read it first",
     ("incident", "--all"): "`specdash incident --url URL` writes the bundle of one server",
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",

@@ -88,6 +88,11 @@ class Gate:
         """Whether a hold ended so recently that the upstream may not be back yet."""
         return self._opened_at is not None and self._clock() - self._opened_at < SETTLING_S
 
+    @property
+    def unmet(self) -> bool:
+        """Whether the upstream may still be on its way back, and was not seen."""
+        return self.settling and not self.met
+
     async def wait(self, own_s: float) -> None:
         """Return once the gate is open. Raises `ApiError` 529 after the hold's `wait_s`, or after `own_s` without."""
         if not self.held:

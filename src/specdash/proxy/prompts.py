@@ -1,14 +1,12 @@
 """What changed in a prompt since the one it goes on from: its system prompt, its tools, or a message in the middle.
 
-Prompts are kept as short digests with a salt of this process: nothing of their text, and nothing to compare with
-another day's.
+Prompts are kept as hashes that are salted for this process: nothing of their text, and nothing to compare with another
+day's.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter, OrderedDict
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,65 +17,63 @@ from specdash.core.proxy_events import PromptChange
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KEPT = 256
-"""Prompts that are remembered: of about as many conversations."""
-MOST_PIECES = 4096
+MOST_SESSIONS = 256
+MOST_OF_SESSION = 4
+"""Prompts that are remembered of one: agents and small requests for titles alternate in it."""
+MOST_MESSAGES = 1024
+"""Messages that are looked at: the loop stands still meanwhile."""
 
 
 class Fingerprint(Struct, frozen=True):
-    """A prompt's pieces in the order in which a template prints them: what each is, its digest, and its size."""
+    """A prompt's pieces in the order in which a template prints them: system prompt, tools, messages."""
 
-    kinds: tuple[str, ...]
-    digests: tuple[bytes, ...]
+    hashes: tuple[int, ...]
     sizes: tuple[int, ...]
-    messages: frozenset[bytes]
-    """Digests of its messages, in any order."""
+    messages: frozenset[int]
 
 
 class PromptBook:
-    """The newest prompt of each conversation."""
+    """The newest prompts of each session."""
 
     def __init__(self) -> None:
-        self._salt = secrets.token_bytes(16)
-        self._kept: OrderedDict[tuple[bytes, ...], Fingerprint] = OrderedDict()
+        self._kept: OrderedDict[str, list[Fingerprint]] = OrderedDict()
 
-    def change(self, body: Mapping[str, Any]) -> PromptChange | None:
+    def change(self, session: str, body: Mapping[str, Any]) -> PromptChange | None:
         """What a chat completions body changed of the prompt that it goes on from; None for a new conversation."""
-        now = self._fingerprint(body)
-        before = max(self._kept.values(), key=lambda kept: len(kept.messages & now.messages), default=None)
-        if before is None or 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
+        now, kept = _fingerprint(body), self._kept.pop(session, [])
+        before = max(kept, key=lambda prompt: len(prompt.messages & now.messages), default=None)
+        if before is not None and 2 * len(before.messages & now.messages) < max(1, len(before.messages)):
             before = None
-        else:
-            self._kept.pop(before.digests)
-        self._kept[now.digests] = now
-        if len(self._kept) > KEPT:
+        self._kept[session] = [*(prompt for prompt in kept if prompt is not before), now][-MOST_OF_SESSION:]
+        if len(self._kept) > MOST_SESSIONS:
             self._kept.popitem(last=False)
         return _change(before, now) if before is not None else None
 
-    def _fingerprint(self, body: Mapping[str, Any]) -> Fingerprint:
-        messages, tools = body.get("messages"), body.get("tools")
-        listed = messages[:MOST_PIECES] if isinstance(messages, list) else []
-        system = [message for message in listed if isinstance(message, dict) and message.get("role") == "system"][:1]
-        rest = [message for message in listed if not system or message is not system[0]]
-        pieces = [("system", system), ("tools", tools), *((f"message {i}", m) for i, m in enumerate(rest, 1))]
-        texts = [orjson.dumps(piece, default=str) for _, piece in pieces]
-        digests = tuple(blake2b(text, digest_size=8, key=self._salt).digest() for text in texts)
-        kinds = tuple(kind for kind, _ in pieces)
-        return Fingerprint(kinds, digests, tuple(map(len, texts)), frozenset(digests[2:]))
+
+def _fingerprint(body: Mapping[str, Any]) -> Fingerprint:
+    messages, tools = body.get("messages"), body.get("tools")
+    listed = messages[:MOST_MESSAGES] if isinstance(messages, list) else []
+    system = next(
+        (message for message in listed if isinstance(message, dict) and message.get("role") == "system"), None
+    )
+    rest = (message for message in listed if message is not system)
+    texts = [orjson.dumps(piece, default=str) for piece in (system, tools, *rest)]
+    hashes = tuple(map(hash, texts))
+    return Fingerprint(hashes, tuple(map(len, texts)), frozenset(hashes[2:]))
 
 
 def _change(before: Fingerprint, now: Fingerprint) -> PromptChange:
     total = sum(now.sizes) or 1
-    same, left = 0, Counter(before.digests)
-    for mine, its in zip(now.digests, before.digests, strict=False):
-        if mine != its:
-            break
-        same += 1
+    pairs = enumerate(zip(now.hashes, before.hashes, strict=False))
+    same = next((at for at, (mine, its) in pairs if mine != its), min(len(now.hashes), len(before.hashes)))
     # Where the former prompt ends, this one goes on: that is no change.
-    what = "" if same >= len(before.digests) else now.kinds[same] if same < len(now.kinds) else "messages left out"
-    known = 0
-    for digest, size in zip(now.digests, now.sizes, strict=True):
+    what = ""
+    if same < len(before.hashes):
+        names = ("system", "tools", *(f"message {number}" for number in range(1, len(now.hashes) - 1)))
+        what = names[same] if same < len(now.hashes) else "messages left out"
+    known, left = 0, Counter(before.hashes)
+    for piece, size in zip(now.hashes, now.sizes, strict=True):
         # A text that stands there twice was read twice.
-        known += size if left[digest] > 0 else 0
-        left[digest] -= 1
+        known += size if left[piece] > 0 else 0
+        left[piece] -= 1
     return PromptChange(what, round(sum(now.sizes[:same]) / total, 4), round(known / total, 4))

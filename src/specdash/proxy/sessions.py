@@ -12,7 +12,6 @@ from collections import deque
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from msgspec import Struct, field
 
 from specdash.core.proxy_events import SessionView
@@ -73,8 +72,8 @@ class ProxySession(Struct, eq=False):
     loop_warnings: int = 0
     prunes: int = 0
     """Cuts made by pruning."""
-    pruned: tuple[int, int] | None = None
-    """The latest cut: messages it removed, and messages it shortened."""
+    pruned: int | None = None
+    """Messages that the latest cut removed."""
     overflows: int = 0
     unexpected_ends: int = 0
     window: int | None = None
@@ -171,9 +170,8 @@ class ProxySession(Struct, eq=False):
 
 
 class SessionStore:
-    """Sessions by id. One idle for longer than `ttl` seconds is forgotten, and the longest idle beyond `cap`.
+    """Sessions by id: those idle for longer than `ttl` seconds are forgotten, and the longest idle beyond `cap`.
 
-    A session with requests under way is forgotten only when all have some; its requests can still finish.
     `clock` is monotonic and measures idleness, `wall` is Unix time and is shown.
     """
 
@@ -196,13 +194,13 @@ class SessionStore:
 
     def get(self, session_id: str) -> ProxySession:
         """The session of that id, created when unknown or forgotten; counts as a sign of life."""
-        session = self.find(session_id) or ProxySession(session_id, self._wall())
-        self._place(session)
+        session = self.find(session_id) or ProxySession(session_id, 0.0)
+        self._touch(session)
         return session
 
     def find(self, session_id: str) -> ProxySession | None:
         """The session of that id if it is remembered; no sign of life."""
-        self.sweep()
+        self._forget_idle()
         return self._sessions.get(session_id)
 
     def latest(self) -> ProxySession | None:
@@ -211,77 +209,69 @@ class SessionStore:
 
     def all(self) -> list[ProxySession]:
         """Every remembered session, latest first."""
-        self.sweep()
+        self._forget_idle()
         return list(reversed(self._sessions.values()))
 
     def enter(self, session: ProxySession) -> None:
         """A request of the session begins."""
         session.active += 1
         session.requests += 1
-        if self._sessions.get(session.id, session) is session:
-            self._place(session)
+        self._touch(session)
 
     def leave(self, session: ProxySession) -> None:
         """A request of the session ended."""
-        session.active = max(0, session.active - 1)
-        if self._sessions.get(session.id) is session:
-            self._place(session)
+        session.active -= 1
+        self._touch(session)
 
-    def sweep(self) -> int:
-        """Forget what has been idle for too long; the number forgotten."""
-        oldest_kept = self._clock() - self.ttl
-        old = [item.id for item in self._sessions.values() if not item.active and item.touched < oldest_kept]
-        for session_id in old:
-            del self._sessions[session_id]
-        return len(old)
-
-    def _place(self, session: ProxySession) -> None:
+    def _touch(self, session: ProxySession) -> None:
+        if self._sessions.get(session.id, session) is not session:
+            return
         session.touched, session.last_seen = self._clock(), self._wall()
         self._sessions.pop(session.id, None)
-        while len(self._sessions) >= max(1, self.cap):
-            idle = next((item for item in self._sessions.values() if not item.active), None)
-            del self._sessions[idle.id if idle is not None else next(iter(self._sessions))]
         self._sessions[session.id] = session
+        if len(self._sessions) > self.cap:
+            del self._sessions[next(iter(self._sessions))]
+
+    def _forget_idle(self) -> None:
+        while self._sessions and (first := next(iter(self._sessions.values()))).touched < self._clock() - self.ttl:
+            del self._sessions[first.id]
 
 
 # Which session a request belongs to: the client's own word, else a fingerprint of the client's address and the user's
-# first message, without what changes between the turns of one conversation: reminders and ids of tool calls.
+# first message without its reminders, which change between the turns of one conversation.
 
 SESSION_HEADER = "x-claude-code-session-id"
 AGENT_HEADER = "x-claude-code-agent-id"
 OTHER_HEADERS = ("x-uap-session-id", "x-claude-session-id", "anthropic-session-id", "x-session-id")
-METADATA_KEYS = ("session_id", "conversation_id", "thread_id")
 LONGEST = 128
 """Characters of a client's id that are kept; a longer one is replaced by its digest."""
 
 KINDS = ("hdr:", "meta:", "fp:")
-"""How our ids begin: named by a header, by metadata, or known by a fingerprint."""
-_USER_CHARS = 1024
-_USER_READ = 8 * _USER_CHARS
-_USER_SESSION = re.compile(r"_session_([0-9A-Za-z-]+)\s*\Z")
+"""How our ids begin: named by a header, by the user id, or known by a fingerprint."""
+_PROMPT_CHARS = 1024
+_USER_SESSION = re.compile(r'(?:_session_|"session_id"\s*:\s*")([0-9A-Za-z-]+)')
+"""Claude Code's user id is `user_<hash>_account_<uuid>_session_<uuid>`, or the like as JSON text."""
 
 
 def session_id(headers: Mapping[str, str], request: MessagesRequest, client_host: str) -> str:
     """The session of a Messages request; `headers` have lower-case names.
 
-    `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's metadata, else
+    `hdr:<session>` or `hdr:<session>/<agent>` from headers, `meta:<session>` from the body's user id, else
     `fp:<20 hex>`. Always printable ASCII of bounded length.
     """
     first = next((message for message in request.messages if message.role == "user"), request.messages[0])
-    return _session_id(headers, request.metadata, request.metadata.get("user_id"), client_host, first.content)
+    return _session_id(headers, request.metadata.get("user_id"), client_host, first.content)
 
 
 def chat_session_id(headers: Mapping[str, str], body: dict[str, Any], client_host: str) -> str:
     """The session of a chat completion request; its `body` may be any JSON object."""
-    metadata, messages = body.get("metadata"), body.get("messages")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    messages = body.get("messages")
     turns = [turn for turn in messages if isinstance(turn, dict)] if isinstance(messages, list) else []
-    first = next((turn.get("content") for turn in turns if turn.get("role") == "user"), body.get("prompt"))
-    user = metadata.get("user_id") or body.get("user")
-    return _session_id(headers, {**body, **metadata}, user, client_host, first)
+    first = next((turn.get("content") for turn in turns if turn.get("role") == "user"), None)
+    return _session_id(headers, body.get("user"), client_host, first)
 
 
-def _session_id(headers: Mapping[str, str], metadata: Mapping[str, Any], user: Any, host: str, first: Any) -> str:
+def _session_id(headers: Mapping[str, str], user: Any, host: str, content: Any) -> str:
     named, agent = (headers.get(name, "").strip() for name in (SESSION_HEADER, AGENT_HEADER))
     if named:
         return f"hdr:{_bounded(named)}/{_bounded(agent)}" if agent else f"hdr:{_bounded(named)}"
@@ -289,39 +279,13 @@ def _session_id(headers: Mapping[str, str], metadata: Mapping[str, Any], user: A
         if other := headers.get(name, "").strip():
             return f"hdr:{_bounded(other)}"
     user = user if isinstance(user, str) else ""
-    if found := next(filter(None, (_id_text(metadata.get(key)) for key in METADATA_KEYS)), _session_of_user(user)):
-        return f"meta:{_bounded(found)}"
-    text = _text_of(first)
-    own = " ".join(without_reminders(text)[:_USER_READ].split()) or text
-    return f"fp:{_digest((host, user, own[:_USER_CHARS]))}"
-
-
-def _text_of(content: Any, levels: int = 3) -> str:
-    """What identifies the start of a conversation: its texts and pictures, not the ids of calls, which change."""
-    if isinstance(content, list | tuple):
-        return "\n".join(_text_of(block, levels) for block in content if isinstance(block, dict))
-    if not isinstance(content, dict) or not levels:
-        return content if isinstance(content, str) else ""
-    inner = (content.get(key) for key in ("text", "content", "source", "data", "url", "file_id", "name"))
-    return _text_of(next(filter(None, inner), ""), levels - 1)
-
-
-def _id_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value.strip()
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""
-
-
-def _session_of_user(user: str) -> str:
-    """Claude Code says `user_<hash>_account_<uuid>_session_<uuid>`, or the like as JSON text."""
-    if user.lstrip().startswith("{"):
-        try:
-            inner = orjson.loads(user)
-        except orjson.JSONDecodeError:
-            return ""
-        return _id_text(inner.get("session_id")) if isinstance(inner, dict) else ""
-    found = _USER_SESSION.search(user)
-    return found[1] if found else ""
+    if found := _USER_SESSION.search(user):
+        return f"meta:{_bounded(found[1])}"
+    blocks = content if isinstance(content, list | tuple) else [{"text": content}]
+    texts = (block.get("text") for block in blocks if isinstance(block, dict))
+    text = "\n".join(text for text in texts if isinstance(text, str))
+    own = " ".join(without_reminders(text)[: 8 * _PROMPT_CHARS].split()) or text
+    return f"fp:{_digest((host, user, own[:_PROMPT_CHARS]))}"
 
 
 def _bounded(value: str) -> str:

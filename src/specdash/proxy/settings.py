@@ -234,23 +234,18 @@ def reloaded(current: Configuration, texts: Mapping[str, str]) -> Reload:
 
     A value that cannot be read leaves the old one in force and is one of the new settings' `problems`.
     """
-    kept: dict[str, str] = {key: text for key, text in texts.items() if key not in BY_KEY}
-    problems: list[str] = []
-    restart: list[str] = []
     (before, _), (after, wrong) = _settings(current.texts), _settings(texts)
-    for parameter in PARAMETERS:
-        key, name = parameter.key, parameter.name
-        text = texts.get(key, "")
-        if key in wrong:
-            kept_text = shown(parameter, current.settings) or "it unset"
-            problems.append(f"{current.source}: {wrong[key]}; keeping {kept_text}")
-            text = current.texts.get(key, "")
-        elif key in NEEDS_RESTART and getattr(after, name) != getattr(before, name):
-            restart.append(key)
-            text = current.texts.get(key, "")
-        if text.strip():
-            kept[key] = text.strip()
+    restart = [
+        key
+        for key, parameter in BY_KEY.items()
+        if key in NEEDS_RESTART - wrong.keys() and getattr(after, parameter.name) != getattr(before, parameter.name)
+    ]
+    kept = {**texts, **{key: current.texts.get(key, "") for key in (*wrong, *restart)}}
     settings = settings_from_env(kept, current.source)
+    problems = [
+        f"{current.source}: {problem}; keeping {shown(BY_KEY[key], current.settings) or 'it unset'}"
+        for key, problem in wrong.items()
+    ]
     settings = settings.model_copy(update={"problems": (*problems, *settings.problems)})
     changed = tuple(
         f"{parameter.key}: {shown(parameter, current.settings)} -> {shown(parameter, settings)}"

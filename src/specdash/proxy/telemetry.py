@@ -28,7 +28,7 @@ from specdash.core.proxy_events import (
     warning_level,
 )
 from specdash.core.proxy_lines import CONTEXT_LEVELS, ContextLine, context_text, line_text, note_text
-from specdash.proxy.answer.blocks import Usage
+from specdash.proxy.answer.assembler import Cost
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.prompts import PromptBook
 from specdash.system.files import put
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from specdash.core.proxy_events import RequestEvent
     from specdash.proxy.answer.assembler import AnswerAssembler
+    from specdash.proxy.answer.blocks import Usage
     from specdash.proxy.sessions import ProxySession, SessionStore
     from specdash.proxy.settings import ProxySettings
 
@@ -96,50 +97,12 @@ class EventsFile:
 # One request under way: its phase, its live numbers, and their sums over retries.
 
 
-class Totals(Struct, frozen=True):
-    """Sums over the upstream calls of one request; None is unknown.
-
-    `prefilled` and `decoded` are tokens whose milliseconds are in `prefill_ms` and `decode_ms`: tokens from the cache
-    are no part of `prefilled`, and the first token of an answer none of `decoded`.
-    """
-
-    usage: Usage = field(default_factory=Usage)
-    draft: int | None = None
-    accepted: int | None = None
-    prefilled: int | None = None
-    prefill_ms: float | None = None
-    decoded: int | None = None
-    decode_ms: float | None = None
-
-    @classmethod
-    def of(cls, answers: Sequence[AnswerAssembler]) -> Totals:
-        """The sums over these answers."""
-        known: dict[str, list[float | None]] = {
-            "draft": [answer.draft for answer in answers],
-            "accepted": [answer.accepted for answer in answers],
-            "prefilled": [answer.prefilled for answer in answers if answer.prefill_ms],
-            "prefill_ms": [answer.prefill_ms or None for answer in answers],
-            "decoded": [answer.decoded for answer in answers if answer.decode_ms],
-            "decode_ms": [answer.decode_ms or None for answer in answers],
-        }
-        sums: dict[str, Any] = {}
-        for name, values in known.items():
-            numbers = [value for value in values if value is not None]
-            sums[name] = sum(numbers) if numbers else None
-        return cls(sum((answer.usage for answer in answers), Usage()), **sums)
-
-
 class ActiveRequest:
     """A request between its arrival and its end; `event` holds what was known of it at its arrival.
 
     Whoever serves the request calls `held`, `sent`, `update`, `first_content` and `next_attempt` as they happen. An
     answer's numbers, those of the current attempt, are read when asked for, not when they arrive.
     """
-
-    __slots__ = (
-        "_answer", "_clock", "_held_at", "_past", "arrived", "attempt", "ended", "event", "guardrails", "held_s",
-        "session", "ttft_s",
-    )  # fmt: skip
 
     def __init__(self, session: ProxySession, event: RequestEvent, clock: Callable[[], float]) -> None:
         self.session = session
@@ -152,7 +115,7 @@ class ActiveRequest:
         self.ended = False
         self._clock = clock
         self._held_at: float | None = None
-        self._past: list[AnswerAssembler] = []
+        self._past: list[Cost] = []
         self._answer: AnswerAssembler | None = None
 
     def held(self) -> None:
@@ -176,8 +139,8 @@ class ActiveRequest:
             self.ttft_s = self._clock() - self.arrived
 
     def next_attempt(self) -> None:
-        """The upstream will be asked once more: what the last call cost goes into the totals."""
-        self._past += [self._answer] if self._answer is not None else []
+        """The upstream will be asked once more: what the last call cost goes into the cost."""
+        self._past.append(self.call_cost())
         self._answer = None
         self.attempt += 1
 
@@ -199,42 +162,24 @@ class ActiveRequest:
             return RequestPhase.WAITING
         if answer.started:
             return RequestPhase.DECODE
-        return RequestPhase.WAITING if answer.prompt_done is None else RequestPhase.PREFILL
+        return RequestPhase.WAITING if answer.cost().prompt_done is None else RequestPhase.PREFILL
 
     @property
     def text_chars(self) -> int | None:
         """Characters of visible text that the model wrote."""
         return self._answer.text_chars if self._answer is not None else None
 
-    def prompt(self) -> Usage:
-        """The prompt of the latest upstream call, as far as it is known by now."""
-        answer = self._answer
-        return Usage(answer.prompt_total or 0, answer.cached or 0) if answer is not None else Usage()
+    def call_cost(self) -> Cost:
+        """What the latest upstream call has cost so far."""
+        return self._answer.cost() if self._answer is not None else Cost()
 
-    def call_usage(self) -> Usage:
-        """Tokens of the latest upstream call alone, as far as known."""
-        return self._answer.usage if self._answer is not None else Usage()
-
-    def totals(self) -> Totals:
+    def cost(self) -> Cost:
         """Everything so far, retries included."""
-        return Totals.of([*self._past, self._answer] if self._answer is not None else self._past)
+        return Cost.total([*self._past, self.call_cost()])
 
     def view(self) -> ActiveView:
         """As the dashboard sees it."""
-        event, answer = self.event, self._answer
-        if answer is None:
-            numbers: dict[str, Any] = {}
-        else:
-            numbers = {
-                "prompt_tokens": answer.prompt_total,
-                "prompt_done": answer.prompt_done,
-                "cached_tokens": answer.cached,
-                "completion_tokens": answer.predicted,
-                "prefill_rate": speed(answer.prefilled, answer.prefill_ms, PREFILL),
-                "decode_rate": speed(answer.decoded, answer.decode_ms, DECODE),
-                "draft_tokens": answer.draft,
-                "accepted_tokens": answer.accepted,
-            }
+        event, cost = self.event, self.call_cost()
         return ActiveView(
             request_id=event.request_id,
             session=event.session,
@@ -248,7 +193,14 @@ class ActiveRequest:
             attempt=self.attempt,
             ttft_s=self.ttft_s,
             guardrails=tuple(self.guardrails),
-            **numbers,
+            prompt_tokens=cost.prompt,
+            prompt_done=cost.prompt_done,
+            cached_tokens=cost.cached,
+            completion_tokens=cost.predicted,
+            prefill_rate=speed(cost.prefilled, cost.prefill_ms, PREFILL),
+            decode_rate=speed(cost.decoded, cost.decode_ms, DECODE),
+            draft_tokens=cost.draft,
+            accepted_tokens=cost.accepted,
         )
 
 
@@ -256,14 +208,24 @@ class ActiveRequest:
 
 BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the buckets, in seconds; one more bucket has none."""
-MAX_LABELS = 32
-OTHER = "other"
+SUMS = (
+    ("retries", "retries", "Upstream calls beyond the first of a request."),
+    ("held_seconds", "held_s", "Time requests waited because the proxy was held."),
+    ("prompt_tokens", "prompt_tokens", "Prompt tokens, cached ones included, over all retries."),
+    ("cached_tokens", "cached_tokens", "Prompt tokens that the upstream had in its cache."),
+    ("completion_tokens", "completion_tokens", "Tokens of answers, over all retries."),
+    ("prefilled_tokens", "prefilled", "Prompt tokens processed in prefill_seconds."),
+    ("prefill_seconds", "prefill_s", "Time the upstream took to process prompts."),
+    ("decoded_tokens", "decoded", "Tokens generated in decode_seconds: all but the first of each answer."),
+    ("decode_seconds", "decode_s", "Time the upstream took to generate tokens."),
+    ("draft_tokens", "draft_tokens", "Draft tokens proposed."),
+    ("accepted_tokens", "accepted_tokens", "Draft tokens accepted."),
+)
+"""Sums over finished requests: the metric, the field of `RequestEvent` or `Cost`, and what it is."""
 
 
 class Histogram:
     """Counts of values by bucket, not cumulative, and their sum."""
-
-    __slots__ = ("counts", "sum")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS_S) + 1)
@@ -287,26 +249,14 @@ class TokenTally(Struct):
     ttft: Histogram = field(default_factory=Histogram)
     duration: Histogram = field(default_factory=Histogram)
 
-    def add(self, event: RequestEvent, totals: Totals) -> None:
+    def add(self, event: RequestEvent, cost: Cost) -> None:
         """Count a finished request."""
         self.requests[event.path, event.outcome] += 1
         if event.outcome is RequestOutcome.ERROR:
-            kind = event.error_type or "unknown"
-            self.errors[kind if kind in self.errors or len(self.errors) < MAX_LABELS else OTHER] += 1
-        for name, value in (
-            ("retries", event.retries),
-            ("held_seconds", event.held_s),
-            ("prompt_tokens", None if event.prompt_estimated else event.prompt_tokens),
-            ("cached_tokens", event.cached_tokens),
-            ("completion_tokens", event.completion_tokens),
-            ("prefilled_tokens", totals.prefilled),
-            ("prefill_seconds", event.prefill_s),
-            ("decoded_tokens", totals.decoded),
-            ("decode_seconds", event.decode_s),
-            ("draft_tokens", event.draft_tokens),
-            ("accepted_tokens", event.accepted_tokens),
-        ):
-            self.sums[name] += value or 0
+            self.errors[event.error_type or "unknown"] += 1
+        for name, field_name, _ in SUMS:
+            if name != "prompt_tokens" or not event.prompt_estimated:
+                self.sums[name] += getattr(event if hasattr(event, field_name) else cost, field_name) or 0
         self.ttft.add(event.ttft_s)
         self.duration.add(event.duration_s)
 
@@ -340,8 +290,6 @@ class Telemetry:
         self.counters: Counter[str] = Counter()
         self.tally = TokenTally()
         self.file = EventsFile(events_path(settings.events_file, env))
-        self.log_lines_lost: Callable[[], int] = int
-        """Lines of the human log that could not be written."""
         self._sessions = sessions
         self._prompts = PromptBook()
         self._clock = clock
@@ -365,7 +313,7 @@ class Telemetry:
 
     def sends(self, active: ActiveRequest, body: Mapping[str, Any]) -> None:
         """The chat completions body of a request, as it goes to the upstream."""
-        change = self._prompts.change(body)
+        change = self._prompts.change(active.session.id, body)
         if change is not None:
             active.event = msgspec.structs.replace(
                 active.event, changed=change.what, changed_at=change.at, known_share=change.known
@@ -413,9 +361,9 @@ class Telemetry:
         duration_s = active.end()
         self._active.pop(id(active), None)
         self._sessions.leave(active.session)
-        totals = active.totals()
-        if usage is None or totals.usage.total > usage.total:
-            usage, prompt_estimated = totals.usage, False
+        cost = active.cost()
+        if usage is None or cost.usage.total > usage.total:
+            usage, prompt_estimated = cost.usage, False
         event = msgspec.structs.replace(
             active.event,
             outcome=outcome,
@@ -425,26 +373,41 @@ class Telemetry:
             duration_s=round(duration_s, 4),
             held_s=_rounded(active.held_s, 4),
             ttft_s=_rounded(active.ttft_s, 4),
-            prefill_s=_rounded(_seconds(totals.prefill_ms), 4),
-            decode_s=_rounded(_seconds(totals.decode_ms), 4),
+            prefill_s=round(cost.prefill_ms / 1000, 4) if cost.prefill_ms else None,
+            decode_s=round(cost.decode_ms / 1000, 4) if cost.decode_ms else None,
             prompt_tokens=usage.prompt or None,
             cached_tokens=usage.cached if usage.prompt and not prompt_estimated else None,
             completion_tokens=usage.completion if usage.total > 0 else None,
-            prefill_rate=_rounded(speed(totals.prefilled, totals.prefill_ms, PREFILL), 2),
-            decode_rate=_rounded(speed(totals.decoded, totals.decode_ms, DECODE), 2),
-            draft_tokens=totals.draft,
-            accepted_tokens=totals.accepted,
+            prefill_rate=_rounded(speed(cost.prefilled, cost.prefill_ms, PREFILL), 2),
+            decode_rate=_rounded(speed(cost.decoded, cost.decode_ms, DECODE), 2),
+            draft_tokens=cost.draft,
+            accepted_tokens=cost.accepted,
             retries=active.attempt - 1,
             context_window=active.session.window,
             tool_calls=tuple(name[:LONGEST_NAME] for name in tool_calls[:MOST_NAMES]),
             guardrails=tuple(active.guardrails),
             prompt_estimated=prompt_estimated or None,
         )
-        self.tally.add(event, totals)
+        self.tally.add(event, cost)
         self.file.write(to_json(event))
-        _log_response(event, active.text_chars)
-        if outcome is RequestOutcome.OK:
-            _log_context(active.session)
+        session = active.session
+        facts = {
+            "finish": event.stop_reason or event.outcome,
+            "output_tokens": event.completion_tokens,
+            "text_len": active.text_chars,
+            "tool_calls": len(event.tool_calls or ()),
+            "status": event.status,
+            "error": event.error_type,
+            "retries": event.retries or None,
+            "ttft_s": event.ttft_s,
+            "tok_s": event.decode_rate,
+        }
+        _tell(logging.INFO, line_text, "response", facts, session=session.id, request_id=event.request_id)
+        tokens, window = session.context_tokens, session.window
+        if outcome is RequestOutcome.OK and tokens is not None and window:
+            level, left = warning_level(tokens / window), session.turns_remaining(window)
+            line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
+            _tell(CONTEXT_LEVELS[level], context_text, line)
 
 
 def numbers_and_names(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -464,35 +427,6 @@ def _tell(level: int, made: Callable[..., tuple[int, str]], *values: Any, **name
     """A line of the human log: its wording is in `core.proxy_lines`, whose function is called with these values."""
     if _LOG.isEnabledFor(level):
         _LOG.log(level, "%s", made(*values, **named)[1])
-
-
-def _log_response(event: RequestEvent, text_chars: int | None) -> None:
-    facts = {
-        "finish": event.stop_reason or event.outcome,
-        "output_tokens": event.completion_tokens,
-        "text_len": text_chars,
-        "tool_calls": len(event.tool_calls or ()),
-        "status": event.status,
-        "error": event.error_type,
-        "retries": event.retries or None,
-        "ttft_s": event.ttft_s,
-        "tok_s": event.decode_rate,
-    }
-    _tell(logging.INFO, line_text, "response", facts, session=event.session, request_id=event.request_id)
-
-
-def _log_context(session: ProxySession) -> None:
-    """What the session's last turn used of its window; nothing while either is unknown."""
-    tokens, window = session.context_tokens, session.window
-    if tokens is None or not window:
-        return
-    level, left = warning_level(tokens / window), session.turns_remaining(window)
-    line = ContextLine(tokens, window, level, left, session.prunes, session.overflows, session.id)
-    _tell(CONTEXT_LEVELS[level], context_text, line)
-
-
-def _seconds(ms: float | None) -> float | None:
-    return None if ms is None else ms / 1000.0
 
 
 def _rounded(value: float | None, digits: int) -> float | None:

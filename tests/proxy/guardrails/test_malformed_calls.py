@@ -60,18 +60,9 @@ def test_markup_inside_an_argument_is_data(content: str) -> None:
     assert call_fault(call("Write", arguments), OFFERED) is None
 
 
-def test_closing_tags_at_the_end_of_an_argument_that_is_not_the_last_are_data() -> None:
-    arguments = json.dumps({"content": "x" + LEAK, "file_path": "/a"})
-    assert call_fault(call("Write", arguments), OFFERED) is None
-
-
 @pytest.mark.parametrize("value", [{"file_path": "/a"}, {"file_path": "/a", "limit": 5}, {"file_path": "", "more": 1}])
 def test_a_valid_call_is_healthy(value: dict[str, Any]) -> None:
     assert call_fault(call("Read", json.dumps(value)), OFFERED) is None
-
-
-def test_a_call_without_arguments_text_has_none() -> None:
-    assert call_fault(call("Ping", ""), OFFERED) is None
 
 
 def test_the_token_limit_excuses_what_arguments_lack_and_no_unknown_tool() -> None:

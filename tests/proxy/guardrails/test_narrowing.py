@@ -10,7 +10,7 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails.tools import narrow
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import Message, MessagesRequest, Tool, ToolChoice
-from support.histories import assistant, request, tool_turn, user
+from support.histories import request, tool_turn, user
 
 ON = settings_from_env({"PROXY_TOOL_NARROWING": "on", "PROXY_TOOL_NARROWING_KEEP": "3"})
 NAMES = [f"tool_{index}" for index in range(14)]
@@ -49,22 +49,6 @@ def test_tools_in_use_stay_besides_those_kept() -> None:
     made, chosen, _ = narrow(asked(*messages, choice=ToolChoice("tool", "tool_12")), None, ON)
     assert names(made) == ["tool_0", "tool_9", "tool_12", "WebFetch", "sql_query"]
     assert chosen == frozenset(names(made))
-
-
-def test_a_session_that_uses_every_tool_is_offered_every_tool() -> None:
-    given_request = asked(TASK, *(message for tool in OFFERED for message in tool_turn(0, tool.name, {}, "x")))
-    made, chosen, note = narrow(given_request, None, ON)
-    assert made is given_request
-    assert chosen == frozenset(tool.name for tool in OFFERED)
-    assert note is None
-
-
-def test_later_requests_keep_the_choice_whatever_is_said_then() -> None:
-    _, chosen, _ = narrow(asked(), None, ON)
-    later = asked(TASK, assistant("done"), user("now tool_5 and tool_6 please"))
-    made, again, _ = narrow(later, chosen, ON)
-    assert again == chosen
-    assert frozenset(names(made)) == chosen
 
 
 def test_a_choice_whose_tools_are_gone_is_filled_up() -> None:

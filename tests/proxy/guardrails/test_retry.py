@@ -51,11 +51,6 @@ def test_the_cap_only_lowers(cap: int, current: int | None, sent: int) -> None:
     assert malformed_retry(chat, settings, 1)["max_tokens"] == sent
 
 
-def test_no_cap_adds_no_limit() -> None:
-    settings = settings_from_env({"PROXY_MALFORMED_TOOL_RETRY_MAX_TOKENS": "0"})
-    assert "max_tokens" not in malformed_retry({"tools": TOOLS}, settings, 1)
-
-
 def test_a_required_retry_changes_only_the_choice() -> None:
     assert changed(CHAT, required_retry(CHAT)) == {"tool_choice": "required"}
     assert required_retry({"tools": TOOLS})["tool_choice"] == "required"
@@ -68,20 +63,11 @@ def test_a_choice_of_the_client_that_says_more_stands(choice: Any) -> None:
     assert malformed_retry(chat, SETTINGS, 1)["tool_choice"] == choice
 
 
-def test_without_tools_none_is_required() -> None:
-    assert "tool_choice" not in required_retry({"messages": []})
-
-
 def test_a_turn_of_nothing_but_reasoning_is_tried_without() -> None:
     chat = {**CHAT, "chat_template_kwargs": {"x": 1}}
     after = empty_retry(chat, reasoning_only=True)
     assert changed(chat, after) == {"chat_template_kwargs": {"x": 1, "enable_thinking": False}}
     assert empty_retry({}, reasoning_only=True) == {"chat_template_kwargs": {"enable_thinking": False}}
-
-
-def test_an_empty_turn_is_tried_as_it_is() -> None:
-    assert empty_retry(CHAT, reasoning_only=False) == CHAT
-    assert empty_retry({**CHAT, "temperature": 0}, reasoning_only=False)["temperature"] == 0.5
 
 
 _BODIES = st.fixed_dictionaries({

@@ -34,9 +34,6 @@ FAILS = [
     ({"multiline": 1}, "property multiline is integer, not boolean"),
     ({"multiline": "true"}, "property multiline is string, not boolean"),
     ({"globs": "[]"}, "property globs is string, not array"),
-    ({"globs": ["a", 1]}, "property globs[] is integer, not string"),
-    ({"options": {}}, "required property options.depth is missing"),
-    ({"options": {"depth": "1"}}, "property options.depth is string, not integer"),
     ({"context": True}, "property context is boolean, not integer or null"),
     ({"context": 3.5}, "property context is number, not integer or null"),
     ({"kind": "binary"}, "property kind is not one of its allowed values"),
@@ -69,31 +66,15 @@ def test_true_is_not_one() -> None:
     assert problem(tool, {"a": True}) is not None
 
 
-def test_alternatives_are_tried_one_by_one() -> None:
-    either = {"oneOf": [{"type": "string", "enum": ["all"]}, {"type": "integer"}]}
-    tool = Tool("T", "", {"properties": {"a": either}})
-    assert problem(tool, {"a": "all"}) is None
-    assert problem(tool, {"a": 4}) is None
-    assert problem(tool, {"a": "some"}) is not None
-
-
 def test_a_reference_allows_anything() -> None:
     either = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
     tool = Tool("T", "", {"properties": {"a": {"$ref": "#/$defs/a"}, "b": either, "c": {"anyOf": 3}}})
     assert problem(tool, {"a": 1, "b": 2, "c": 3}) is None
 
 
-def test_the_third_level_is_the_clients_business() -> None:
-    number = {"type": "integer"}
-    nested, listed = {"properties": {"a": number}}, {"type": "array", "items": number}
-    for schema, good, bad, deeper in (
-        (nested, {"a": 1}, {"a": "x"}, {"properties": {"a": nested}}),
-        (listed, [1], ["x"], {"properties": {"a": {"items": listed}}}),
-    ):
-        tool = Tool("T", "", {"properties": {"a": schema, "b": deeper, "c": {"items": deeper}}})
-        assert problem(tool, {"a": good}) is None
-        assert "is string, not integer" in (problem(tool, {"a": bad}) or "")
-        assert problem(tool, {"b": {"a": [bad] if schema is listed else bad}, "c": [{"a": bad}]}) is None
+def test_what_is_inside_a_property_is_the_clients_business() -> None:
+    nested = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    assert problem(Tool("T", "", {"properties": {"a": nested}}), {"a": {"a": "x"}}) is None
 
 
 _JSON = st.recursive(

@@ -47,10 +47,6 @@ def test_the_floor_lifts_all_but_tiny_probes(requested: int, with_tools: bool, e
     assert sent(requested, with_tools=with_tools, settings=FLOOR) == expected
 
 
-def test_there_is_no_floor_by_default() -> None:
-    assert sent(600, with_tools=True) == 600
-
-
 @pytest.mark.parametrize(
     ("requested", "prompt", "window", "expected"),
     [
@@ -66,10 +62,6 @@ def test_there_is_no_floor_by_default() -> None:
 )
 def test_the_cap_is_what_the_window_has_left(requested: int, prompt: int, window: int | None, expected: int) -> None:
     assert sent(requested, prompt=prompt, window=window) == expected
-
-
-def test_the_cap_holds_for_the_floor_too() -> None:
-    assert sent(2000, prompt=5000, window=10_000, with_tools=True, settings=FLOOR) == 4744
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())

@@ -54,10 +54,6 @@ def test_outside_a_tool_loop_nothing_is_unexpected(text: str) -> None:
         assert not is_unexpected_end(request(), text, [], reason)
 
 
-def test_a_tool_result_counts_beside_other_blocks() -> None:
-    assert is_unexpected_end(request(RESULT, SAID), "Let me read the file:", [], "stop")
-
-
 def test_a_prefilled_answer_is_the_clients_own() -> None:
     asked = request()
     prefilled = request(messages=(*asked.messages, Message("assistant", (SAID,))))

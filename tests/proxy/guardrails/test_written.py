@@ -206,11 +206,6 @@ def test_untyped_text_gets_the_types_of_the_schema() -> None:
         assert calls_in(form("Grep", value)) == [("Grep", value)]
 
 
-def test_python_spellings_of_constants_are_understood() -> None:
-    text = qwen("Grep", {"pattern": "None", "multiline": "True", "context": "None"})
-    assert calls_in(text) == [("Grep", {"pattern": "None", "multiline": True, "context": None})]
-
-
 def test_ids_depend_on_content_position_and_seed_only() -> None:
     text = f"{HERMES}\n{HERMES}"
     first, again, other = read(text), read(text), read(text, seed="msg_2")
@@ -229,24 +224,6 @@ _WORDS = st.text(st.characters(exclude_characters="<>\r"), max_size=30)
 def test_any_content_survives_the_way_through_text(content: str, path: str, form: Any) -> None:
     value = {"file_path": path, "content": content}
     assert calls_in(form("Write", value)) == [("Write", value)]
-
-
-_PLAIN_LINE = st.text(st.characters(exclude_characters="\n`~<[{"), max_size=40)
-
-
-@given(st.lists(_PLAIN_LINE, max_size=8))
-def test_a_text_without_a_marker_is_text(lines: list[str]) -> None:
-    assert read("\n".join(lines)) is None
-
-
-_PIECES = st.sampled_from(
-    ["<tool_call>", "</tool_call>", '{"name": "Read"', "<function=Read>", "</parameter>", "\n", " "]
-)
-
-
-@given(st.lists(_PIECES | st.text(st.characters(exclude_characters="~"), max_size=5), max_size=12).map("".join))
-def test_any_payload_in_a_fence_is_text(payload: str) -> None:
-    assert read(f"Quoted:\n~~~\n{payload}\n~~~\n") is None
 
 
 @pytest.mark.timeout(20)

@@ -6,15 +6,16 @@ Source: llama.cpp tools/server (chat completions), OpenAI API reference, "Chat s
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct, field
 
 from specdash.proxy.answer.blocks import Arguments, Text, Thinking, ToolCall, ToolStart, Usage
 from specdash.proxy.http.responses import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from specdash.proxy.answer.blocks import Piece
 
@@ -23,103 +24,71 @@ if TYPE_CHECKING:
 #
 # Source: llama.cpp tools/server README (`timings`, `prompt_progress`), OpenAI API reference (`usage`).
 
-_Number = TypeVar("_Number", int, float)
+
+class Cost(Struct, frozen=True):
+    """Tokens and milliseconds of an answer, or sums over several; None is unknown.
+
+    `prompt_done` counts tokens of the prompt that are processed or were in the cache. `prefilled` are those of
+    `prefill_ms`, without cached ones; `decoded` are those of `decode_ms`, without the first, which is the prompt's.
+    """
+
+    usage: Usage = field(default_factory=Usage)
+    prompt: int | None = None
+    prompt_done: int | None = None
+    cached: int | None = None
+    predicted: int | None = None
+    prefilled: int | None = None
+    prefill_ms: float | None = None
+    decoded: int | None = None
+    decode_ms: float | None = None
+    draft: int | None = None
+    accepted: int | None = None
+
+    @classmethod
+    def total(cls, costs: Sequence[Cost]) -> Cost:
+        """The sums of what is known."""
+        sums: dict[str, Any] = {}
+        for name in cls.__slots__[1:]:
+            known = [value for cost in costs if (value := getattr(cost, name)) is not None]
+            sums[name] = sum(known) if known else None
+        return cls(sum((cost.usage for cost in costs), Usage()), **sums)
 
 
-class Meter:
-    """Keeps the latest counts as they came and interprets them only when asked: chunks are many, questions few."""
-
-    __slots__ = ("_deltas", "_progress", "_timings", "_usage", "started")
-
-    def __init__(self) -> None:
-        self.started = False
-        """Some content has come: thinking, text or a call."""
-        self._deltas = 0
-        self._timings: dict[str, Any] = {}
-        self._progress: dict[str, Any] = {}
-        self._usage: dict[str, Any] = {}
-
-    @property
-    def usage(self) -> Usage:
-        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
-        if (prompt := _count(self._usage, "prompt_tokens")) is not None:
-            completion = _count(self._usage, "completion_tokens") or 0
-        else:
-            prompt, completion = self.prompt_total or 0, self.predicted or 0
-        return Usage(prompt, min(prompt, self.cached or 0), completion)
-
-    @property
-    def prompt_total(self) -> int | None:
-        """Tokens of the whole prompt."""
-        found = _count(self._usage, "prompt_tokens")
-        if found is None:
-            found = _count(self._progress, "total")
-        return self._evaluated() if found is None else found
-
-    @property
-    def prompt_done(self) -> int | None:
-        """Tokens of the prompt that are processed or were in the cache."""
-        if self.started:
-            return self.prompt_total
-        return _first(_count(self._progress, "processed"), self._evaluated())
-
-    @property
-    def cached(self) -> int | None:
-        """Tokens of the prompt that were in the cache."""
-        details = self._usage.get("prompt_tokens_details")
-        of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
-        return _first(of_usage, _count(self._timings, "cache_n"), _count(self._progress, "cache"))
-
-    @property
-    def prefilled(self) -> int | None:
-        """Prompt tokens processed so far that were not in the cache."""
-        done = self.prompt_done
-        return None if done is None else max(0, done - (self.cached or 0))
-
-    @property
-    def predicted(self) -> int | None:
-        """Tokens of the answer; deltas of content where the upstream does not count them."""
-        counted = self._deltas or None
-        return _first(_count(self._timings, "predicted_n"), _count(self._usage, "completion_tokens"), counted)
-
-    @property
-    def decoded(self) -> int | None:
-        """Tokens of `decode_ms`: all but the first, which is the prompt's and from which that time runs."""
-        generated = self.predicted
-        return None if generated is None else max(0, generated - 1)
-
-    @property
-    def draft(self) -> int | None:
-        """Draft tokens proposed."""
-        return _count(self._timings, "draft_n")
-
-    @property
-    def accepted(self) -> int | None:
-        """Draft tokens accepted."""
-        return _count(self._timings, "draft_n_accepted")
-
-    @property
-    def prefill_ms(self) -> float | None:
-        """Milliseconds the prompt took, or has taken so far."""
-        if self.started or not self._progress:
-            return _first(_number(self._timings, "prompt_ms"), _number(self._progress, "time_ms"))
-        return _number(self._progress, "time_ms")
-
-    @property
-    def decode_ms(self) -> float | None:
-        """Milliseconds of decoding."""
-        return _number(self._timings, "predicted_ms")
-
-    def _evaluated(self) -> int | None:
-        """Prompt tokens by the timings: those of the cache and those processed."""
-        fresh = _count(self._timings, "prompt_n")
-        return None if fresh is None else fresh + (_count(self._timings, "cache_n") or 0)
+def _cost(
+    usage: dict[str, Any], timings: dict[str, Any], progress: dict[str, Any], deltas: int, *, started: bool
+) -> Cost:
+    """What the latest counts come to; `deltas` of content where the upstream does not count tokens."""
+    fresh, cache, told = _count(timings, "prompt_n"), _count(timings, "cache_n"), _count(usage, "prompt_tokens")
+    evaluated = None if fresh is None else fresh + (cache or 0)
+    prompt = _first(told, _count(progress, "total"), evaluated)
+    done = prompt if started else _first(_count(progress, "processed"), evaluated)
+    details = usage.get("prompt_tokens_details")
+    of_usage = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    cached = _first(of_usage, cache, _count(progress, "cache"))
+    completion = _count(usage, "completion_tokens")
+    predicted = _first(_count(timings, "predicted_n"), completion, deltas or None)
+    spent = _number(timings, "prompt_ms") if started or not progress else None
+    prefill_ms = _first(spent, _number(progress, "time_ms")) or None
+    decode_ms = _number(timings, "predicted_ms") or None
+    shown = prompt or 0
+    return Cost(
+        Usage(shown, min(shown, cached or 0), (predicted if told is None else completion) or 0),
+        prompt,
+        done,
+        cached,
+        predicted,
+        max(0, done - (cached or 0)) if done is not None and prefill_ms else None,
+        prefill_ms,
+        max(0, predicted - 1) if predicted is not None and decode_ms else None,
+        decode_ms,
+        _count(timings, "draft_n"),
+        _count(timings, "draft_n_accepted"),
+    )
 
 
 def _count(values: dict[str, Any], name: str) -> int | None:
-    value: Any = values.get(name)
-    kind = value.__class__
-    return int(value) if (kind is int or kind is float) and value >= 0 else None
+    value = _number(values, name)
+    return int(value) if value is not None and value >= 0 else None
 
 
 def _number(values: dict[str, Any], name: str) -> float | None:
@@ -127,7 +96,7 @@ def _number(values: dict[str, Any], name: str) -> float | None:
     return value if value.__class__ is int or value.__class__ is float else None
 
 
-def _first(*values: _Number | None) -> _Number | None:
+def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
@@ -147,8 +116,6 @@ class ChatDecoder:
     What cannot be understood becomes a chunk `{"error": {"type", "message"}}`, as the upstream's own errors are:
     events named error, data that is not a JSON object.
     """
-
-    __slots__ = ("_rest", "done")
 
     def __init__(self) -> None:
         self._rest = b""
@@ -207,38 +174,22 @@ _NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
 _ID_PREFIX = "chatcmpl-"
 
 
-class CallRecord:
-    """One tool call as it arrives. Once it has a name, `index` counts the calls, and `id` is the client's."""
-
-    __slots__ = ("id", "index", "name", "pieces", "upstream_id")
-
-    def __init__(self, upstream_id: str) -> None:
-        self.index = -1
-        self.id = ""
-        self.name = ""
-        self.upstream_id = upstream_id
-        self.pieces: list[str] = []
-
-    @property
-    def arguments(self) -> str:
-        """JSON text so far."""
-        return "".join(self.pieces)
-
-
-class AnswerAssembler(Meter):
+class AnswerAssembler:
     """Makes pieces of chunks, one for each piece of content, and knows what the answer has cost so far.
+
+    The latest counts are kept as they came and interpreted only when asked: chunks are many, questions few.
 
     `fallback_id` names an answer whose upstream gives no id.
     """
 
-    __slots__ = (
-        "_by_key", "_fallback_id", "_latest", "_texts", "_thinking", "calls", "error",
-        "finish_reason", "id", "stop_text", "text_chars", "thinking_chars",
-    )  # fmt: skip
-
     def __init__(self, *, fallback_id: str = "") -> None:
-        super().__init__()
         self._fallback_id = fallback_id
+        self.started = False
+        """Some content has come: thinking, text or a call."""
+        self._deltas = 0
+        self._timings: dict[str, Any] = {}
+        self._progress: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
         self.id: str | None = None
         self.finish_reason: str | None = None
         self.error: dict[str, Any] | None = None
@@ -247,16 +198,27 @@ class AnswerAssembler(Meter):
         """The stop word, when the upstream names it."""
         self.text_chars = 0
         self.thinking_chars = 0
-        self.calls: list[CallRecord] = []
-        self._by_key: dict[int | str, CallRecord] = {}
-        self._latest: CallRecord | None = None
+        self._early: dict[int, tuple[str, str]] = {}
+        """Id and arguments of calls whose name has not come."""
+        self._numbers: dict[int, int] = {}
+        """Of the upstream's number of a call, which of those here it is."""
+        self._starts: list[ToolStart] = []
+        self._arguments: list[list[str]] = []
         self._texts: list[str] = []
-        self._thinking: list[str] = []
 
     @property
     def message_id(self) -> str:
         """The id the client sees, made of the upstream's."""
         return f"msg_{self._id_part()}"
+
+    @property
+    def usage(self) -> Usage:
+        """The best known now: of the upstream's usage chunk, its timings, or the deltas counted here."""
+        return self.cost().usage
+
+    def cost(self) -> Cost:
+        """What the answer has cost so far."""
+        return _cost(self._usage, self._timings, self._progress, self._deltas, started=self.started)
 
     def chunk(self, obj: dict[str, Any]) -> list[Piece]:
         """The pieces of the next chunk; one that cannot be understood is passed over."""
@@ -287,20 +249,16 @@ class AnswerAssembler(Meter):
         """All visible text."""
         return "".join(self._texts)
 
-    def thinking_text(self) -> str:
-        """All reasoning."""
-        return "".join(self._thinking)
-
     def tool_calls(self) -> list[ToolCall]:
         """The calls so far, as the model wrote them."""
-        return [ToolCall(call.id, call.name, call.arguments) for call in self.calls]
+        pairs = zip(self._starts, self._arguments, strict=True)
+        return [ToolCall(start.id, start.name, "".join(pieces)) for start, pieces in pairs]
 
     def _delta(self, delta: dict[str, Any], pieces: list[Piece]) -> None:
         thinking = _text_of(delta.get("reasoning_content")) or _text_of(delta.get("reasoning"))
         if thinking:
             self.started = True
             self._deltas += 1
-            self._thinking.append(thinking)
             self.thinking_chars += len(thinking)
             pieces.append(Thinking(thinking))
         text = _text_of(delta.get("content"))
@@ -336,38 +294,38 @@ class AnswerAssembler(Meter):
             self._progress = obj["prompt_progress"]
 
     def _call_delta(self, entry: dict[str, Any], pieces: list[Piece]) -> None:
-        """A part of the call of its index, or else of its id; without either, a part with a name begins a call."""
-        function = entry.get("function")
-        name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else ("", "")
-        name = name if isinstance(name, str) else ""
-        index, upstream_id = entry.get("index"), entry.get("id")
-        upstream_id = upstream_id if isinstance(upstream_id, str) else ""
+        """A part of the call of its index; without one, a part with a name begins a call."""
+        function, index = entry.get("function"), entry.get("index")
+        if not isinstance(function, dict):
+            return
+        name, arguments = _text_of(function.get("name")), _text_of(function.get("arguments"))
+        number = self._numbers.get(index) if isinstance(index, int) else None
+        if not isinstance(index, int) and not name and self._starts:
+            number = len(self._starts) - 1
+        if number is None:
+            early = self._early.pop(index, ("", "")) if isinstance(index, int) else ("", "")
+            upstream_id, arguments = early[0] or _text_of(entry.get("id")), early[1] + arguments
+            if not name:
+                self._early |= {index: (upstream_id, arguments)} if isinstance(index, int) else {}
+                return
+            number = len(self._starts)
+            if isinstance(index, int):
+                self._numbers[index] = number
+            start = ToolStart(number, self._client_id(upstream_id), name)
+            self._starts.append(start)
+            self._arguments.append([])
+            pieces.append(start)
         self.started = True
         self._deltas += 1
-        key = index if isinstance(index, int | str) else upstream_id
-        call = self._by_key.get(key) if key != "" else None if name else self._latest
-        if call is None or (name and call.name and upstream_id and upstream_id != call.upstream_id):
-            call = CallRecord(upstream_id)
-            if key != "":
-                self._by_key[key] = call
-        self._latest = call
-        if isinstance(arguments, dict | list):
-            arguments = orjson.dumps(arguments).decode()
-        if isinstance(arguments, str) and arguments:
-            call.pieces.append(arguments)
-            if call.name:
-                pieces.append(Arguments(call.index, arguments))
-        if name and not call.name:
-            call.index, call.name = len(self.calls), name
-            call.id = self._client_id(call.upstream_id)
-            self.calls.append(call)
-            pieces.append(ToolStart(call.index, call.id, name))
-            pieces += [Arguments(call.index, piece) for piece in call.pieces]
+        if arguments:
+            self._arguments[number].append(arguments)
+            pieces.append(Arguments(number, arguments))
 
     def _client_id(self, upstream_id: str) -> str:
-        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{len(self.calls)}"
+        count = len(self._starts)
+        known = _NOT_ID.sub("_", upstream_id) or f"{self._id_part()}_{count}"
         wanted = known if known.startswith("toolu_") else f"toolu_{known}"
-        return f"{wanted}_{len(self.calls)}" if any(call.id == wanted for call in self.calls) else wanted
+        return f"{wanted}_{count}" if any(start.id == wanted for start in self._starts) else wanted
 
     def _id_part(self) -> str:
         return _NOT_ID.sub("_", (self.id or "").removeprefix(_ID_PREFIX) or self._fallback_id) or "unknown"

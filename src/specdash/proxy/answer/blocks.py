@@ -104,8 +104,6 @@ class BlockOrder:
     another block has begun is left out. A piece of an unknown call, or a call begun twice, is an error of the program.
     """
 
-    __slots__ = ("_arguments", "_call", "_waiting", "calls", "has_text", "has_thinking")
-
     def __init__(self) -> None:
         self.calls: dict[int, ToolStart] = {}
         """Those begun so far, by their index."""
@@ -193,8 +191,6 @@ class Block(Struct):
 class MessageBuilder(BlockOrder):
     """Collects an answer; its blocks are those that `SseWriter` would stream."""
 
-    __slots__ = ("_blocks",)
-
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[Block] = []
@@ -255,8 +251,6 @@ class SseWriter(BlockOrder):
 
     Calls in a wrong state are errors of the program and raise RuntimeError.
     """
-
-    __slots__ = ("_delta", "_index", "_kind", "_out", "_thought", "finished", "has_content", "started")
 
     def __init__(self) -> None:
         super().__init__()

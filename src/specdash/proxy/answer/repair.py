@@ -23,7 +23,7 @@ from specdash.proxy.guardrails.malformed import (
     required_retry,
 )
 from specdash.proxy.guardrails.unexpected_end import ADDED_ID, has_been_added_to, is_unexpected_end
-from specdash.proxy.guardrails.written import IN_TEXT, ToolUseFault, echoed_rules, written_at_end
+from specdash.proxy.guardrails.written import ToolUseFault, echoed_rules, written_at_end
 from specdash.proxy.http.responses import ApiError, object_of
 from specdash.proxy.upstream.upstream import UpstreamBrokenError, stream_error
 from specdash.proxy.upstream.window import RetryPolicy
@@ -74,7 +74,7 @@ async def _pieces(turn: Turn, body: dict[str, Any], attempt: Attempt) -> Pieces:
             with turn.deadline.paused():
                 await gate.wait(turn.settings.hold_limit)
         answer = attempt.answer = AnswerAssembler(fallback_id=turn.request_id)
-        turn.attempt_begins(answer)
+        turn.active.update(answer)
         turn.active.sent()
         try:
             async with await turn.proxy.upstream.open(orjson.dumps(body)) as reply:
@@ -104,12 +104,9 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
                 raise stream_error(answer.error)
         yield PAUSE
     is_done = decoder.done
-    if is_done:
-        await reply.read_to_the_end()
-    else:
-        for chunk in decoder.close():
-            for piece in answer.chunk(chunk):
-                yield piece
+    for chunk in decoder.close():
+        for piece in answer.chunk(chunk):
+            yield piece
     if answer.error is not None:
         raise stream_error(answer.error)
     if answer.finish_reason is None and not (is_done and answer.started):
@@ -117,6 +114,7 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
 
 
 async def _whole(reply: UpstreamReply, attempt: Attempt) -> Pieces:
+    """An answer that is no stream, though one was asked for."""
     answer = attempt.answer
     try:
         completion = orjson.loads(await reply.body(_LARGEST_ANSWER))
@@ -146,7 +144,7 @@ async def _attempted(turn: Turn, body: dict[str, Any], attempt: Attempt, *, thin
 
 async def answered(turn: Turn, *, live: bool) -> Pieces:
     """The pieces for the client: as they come where the answer is `live`, with pauses, else once they are judged."""
-    first = turn.attempt = Attempt()
+    first = turn.attempt
     thinking = turn.prepared.request.wants_thinking
     async with aclosing(_attempted(turn, turn.prepared.body, first, thinking=thinking)) as pieces:
         async for piece in pieces:
@@ -308,7 +306,7 @@ def _made_do(turn: Turn, bad: Fault, first: Attempt, held: str) -> Iterator[Piec
     """
     if not turn.shows_no_fragment:
         yield Text(held)
-    elif bad.tool_use is not None and bad.tool_use.kind in IN_TEXT:
+    elif bad.tool_use is not None and bad.tool_use.kind == "unparsed_call":
         yield Text(_NOT_READ)
     yield from _added(first.calls)
 

@@ -10,21 +10,21 @@ from msgspec import Struct, field
 
 from specdash.core.proxy_events import Guardrail, GuardrailAction, RequestOutcome
 from specdash.proxy.answer.blocks import PAUSE, MessageBuilder, Text, Usage
-from specdash.proxy.answer.filters import stop_reason_of
+from specdash.proxy.answer.filters import Attempt, stop_reason_of
 from specdash.proxy.answer.repair import answered
 from specdash.proxy.guardrails import GuardrailNote, loops
 from specdash.proxy.guardrails.history import cut_back, max_tokens, prune, request_tokens
 from specdash.proxy.guardrails.tools import narrow, supplemented
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
 from specdash.proxy.translate.translate import chat_body, prefill_of
-from specdash.proxy.upstream.window import admitted, learn_models, upstream_model
+from specdash.proxy.upstream.window import admitted, use_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from specdash.proxy.answer.assembler import AnswerAssembler
     from specdash.proxy.answer.blocks import BlockOrder, SseWriter
-    from specdash.proxy.answer.filters import Attempt, Pieces
+    from specdash.proxy.answer.filters import Pieces
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.sessions import ProxySession
     from specdash.proxy.settings import ProxySettings
@@ -100,7 +100,7 @@ def prepare(
     """
     tools = request.tools
     notes: list[GuardrailNote] = []
-    state = loops.loop_state(request.messages, settings)
+    state = loops.loop_state(request.messages, settings, session.pause_s)
     session.loop = state
     request, session.cut, note = cut_back(request, session.malformed_streak, session.cut, settings)
     if note is not None:
@@ -115,11 +115,15 @@ def prepare(
         request, note = prune(request, window, settings, session.scale)
         if note is not None:
             # Every later request of the same history is pruned at the same place: that is the same cut.
-            pruned = (note.facts["removed"], note.facts["shortened"])
-            session.prunes += pruned != session.pruned
-            session.pruned = pruned
+            session.prunes += note.facts["removed"] != session.pruned
+            session.pruned = note.facts["removed"]
             notes.append(note)
-    request, loop_notes = _break_loop(request, session, state, settings, window)
+    session.note_forced(request.tool_choice.kind in {"any", "tool"} and bool(request.tools), len(request.messages))
+    use = session.utilisation(window)
+    request, loop_notes = loops.break_loop(request, state, settings, forced=session.forced_streak, utilisation=use)
+    session.loop_warnings += bool(loop_notes)
+    if any(note.action is GuardrailAction.RELEASED for note in loop_notes):
+        session.forced_streak = 0
     notes += loop_notes
     thinking_off = bool(request.tools) and settings.disable_thinking_on_tool_turns
     if thinking_off:
@@ -131,33 +135,11 @@ def prepare(
     return PreparedRequest(request, body, prompt, prefill_of(request), tools, notes)
 
 
-def _break_loop(
-    request: MessagesRequest, session: ProxySession, state: loops.LoopState, settings: ProxySettings, window: int | None
-) -> tuple[MessagesRequest, tuple[GuardrailNote, ...]]:
-    forced = request.tool_choice.kind in {"any", "tool"} and bool(request.tools)
-    session.note_forced(forced, len(request.messages))
-    utilisation = session.utilisation(window)
-    request, notes = loops.break_loop(
-        request,
-        state,
-        settings,
-        forced=session.forced_streak,
-        utilisation=utilisation,
-        pause_s=session.pause_s(state.repeats),
-    )
-    session.loop_warnings += bool(notes)
-    if any(note.action is GuardrailAction.RELEASED for note in notes):
-        session.forced_streak = 0
-    return request, notes
-
-
 class Turn:
     """A turn from its arrival on. Use `admitted`, `stream` or `message` once, then `done` or `failed` once."""
 
     prepared: PreparedRequest
     """What goes upstream, under the settings of the moment in which it was admitted."""
-    attempt: Attempt
-    """The call of the upstream that counts for the stop reason."""
 
     def __init__(self, proxy: Proxy, request: MessagesRequest, session: ProxySession, active: ActiveRequest) -> None:
         self.proxy = proxy
@@ -180,7 +162,8 @@ class Turn:
         """The answer, where it is collected before the client gets it."""
         self.given: BlockOrder = self.shown
         """What is the client's for good."""
-        self._current: AnswerAssembler | None = None
+        self.attempt = Attempt()
+        """The call of the upstream that counts for the stop reason."""
 
     async def admitted(self) -> None:
         """Prepare the request once it may be sent: how much the upstream takes may be another after a hold.
@@ -189,11 +172,9 @@ class Turn:
         """
         proxy, request = self.proxy, self.request
         await admitted(proxy, self._wait_for_gate)
-        await learn_models(request.model, proxy.window)
+        model = await use_model(request.model, proxy.window)
         self.settings = proxy.settings
         self.deadline = Deadline(self.settings.generation_timeout)
-        model = upstream_model(request.model, proxy.window)
-        proxy.window.note_use(model)
         self.prepared = prepare(request, self.session, self.settings, window=proxy.window.tokens, model=model)
         self._size = self.prepared.estimate
         proxy.telemetry.sends(self.active, self.prepared.body)
@@ -247,18 +228,12 @@ class Turn:
         if writer.has_content:
             self.active.first_content()
 
-    def attempt_begins(self, answer: AnswerAssembler) -> None:
-        """Another upstream call is being made; `answer` is what it will fill."""
-        self._current = answer
-
     def begin(self, writer: SseWriter) -> None:
         """Write message_start unless it is written, with the prompt's real size where it is known by now."""
         if writer.started:
             return
-        if self._current is not None:
-            self._identify(self._current)
-            self.active.update(self._current)
-        known = self.active.prompt()
+        self._identify(self.attempt.answer)
+        known = self.active.call_cost().usage
         prompt = self.usage.prompt or known.prompt or self._estimate
         cached = self.usage.cached or known.cached
         writer.start(self.message_id, self.request.model, Usage(prompt=prompt, cached=min(cached, prompt)))
@@ -279,7 +254,7 @@ class Turn:
     def done(self) -> None:
         """The client has the answer."""
         # The last call alone: how full the context is has nothing to do with what its retries cost.
-        self.session.turn_done(self.active.call_usage(), self.prepared.estimate, self.proxy.window.tokens)
+        self.session.turn_done(self.active.call_cost().usage, self.prepared.estimate, self.proxy.window.tokens)
         self._finish(RequestOutcome.OK, 200, None, self._stop_reason)
 
     def failed(

@@ -17,10 +17,10 @@ from msgspec import Struct
 from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.translate.parse import Message
-from specdash.proxy.translate.translate import parts_of, without_reminders
+from specdash.proxy.translate.translate import without_reminders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import Block, MessagesRequest, Tool
@@ -209,18 +209,12 @@ def _block_tokens(block: Block) -> int:
             return MESSAGE_TOKENS + _content_tokens(block.get("content") or "")
         case "thinking":
             return text_tokens(block["thinking"])
-        case "image":
-            return IMAGE_TOKENS
         case _:
-            return _shown_tokens((block,))
+            return IMAGE_TOKENS
 
 
 def _content_tokens(content: str | list[Block]) -> int:
     return text_tokens(content) if isinstance(content, str) else sum(_block_tokens(block) for block in content)
-
-
-def _shown_tokens(blocks: Iterable[Block]) -> int:
-    return sum(text_tokens(part) if isinstance(part, str) else IMAGE_TOKENS for part in parts_of(blocks))
 
 
 def _tool_tokens(tool: Tool) -> int:
@@ -274,12 +268,6 @@ PRUNED_MARKER = (
 )
 MARKER_TOKENS = 64
 """No marker is larger."""
-RECENT = 4
-"""Exchanges that are kept whole as long as shortening their tool results is enough."""
-OVERSIZED = 2000
-"""Characters from which a tool result's text can be shortened, to `HEAD` from its start and `TAIL` from its end."""
-HEAD = 1000
-TAIL = 500
 
 
 def prune(
@@ -301,14 +289,13 @@ def prune(
         return request, None
     growth = _Growth(messages, sizes, head, *limits)
     growth.run()
-    if growth.cut == head and not growth.shortened:
+    if growth.cut == head:
         return request, None
     kept = growth.kept()
     after = overhead + sum(message_tokens(message) for message in kept)
     facts = {
         "removed": growth.cut - head,
         "removed_tokens": round(sum(sizes[head : growth.cut]) * scale),
-        "shortened": len(growth.shortened),
         "kept": len(kept),
         "before": round((overhead + sum(sizes)) * scale),
         "after": round(after * scale),
@@ -335,7 +322,7 @@ def _limits(fixed: int, window: float, settings: ProxySettings) -> tuple[float, 
 
 @dataclasses.dataclass(slots=True)
 class _Growth:
-    """The fold over a history. `cut` is the first kept message after the head, `shortened` those with cut results."""
+    """The fold over a history. `cut` is the first kept message after the head."""
 
     messages: Sequence[Message]
     sizes: list[int]
@@ -349,19 +336,16 @@ class _Growth:
     """Size of the text that stands for what was removed."""
     boundaries: list[int] = dataclasses.field(default_factory=list)
     """Where the cut can still move to."""
-    shortened: dict[int, Message] = dataclasses.field(default_factory=dict)
-    sent: list[int] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.cut = self.head
-        self.sent = list(self.sizes)
 
     def run(self) -> None:
         """Let the history grow, and cut whenever it is a request that is too large."""
         last_user = 0
         for index in range(self.head, len(self.messages)):
             role = self.messages[index].role
-            self.body += self.sent[index]
+            self.body += self.sizes[index]
             if role == "assistant":
                 if index > self.head and is_boundary(self.messages, index):
                     self.boundaries.append(index)
@@ -369,73 +353,24 @@ class _Growth:
             if role == "user":
                 last_user = index
             if self.body + self.removed >= self.limit:
-                self._fit(last_user)
+                self._move(last_user)
 
     def kept(self) -> tuple[Message, ...]:
         """The messages to send."""
-        messages = [self.shortened.get(index, message) for index, message in enumerate(self.messages)]
-        if self.cut == self.head:
-            return tuple(messages)
         # The numbers are unscaled, because a marker that changes changes the prefix.
         tokens = sum(self.sizes[self.head : self.cut])
-        return cut_messages(messages, self.cut, PRUNED_MARKER.format(messages=self.cut - self.head, tokens=tokens))
+        return cut_messages(self.messages, self.cut, PRUNED_MARKER.format(messages=self.cut - self.head, tokens=tokens))
 
-    def _fit(self, last_user: int) -> None:
-        """Reach the goal with the least loss: older exchanges, then parts of old results, then recent exchanges."""
-        self._move(last_user, RECENT - 1)
-        self._shorten(last_user)
-        self._move(last_user, 0)
-
-    def _move(self, last_user: int, stay: int) -> None:
-        """Move the cut over boundaries before the last user message, all but the latest `stay` of them."""
-        most = sum(boundary < last_user for boundary in self.boundaries) - stay
+    def _move(self, last_user: int) -> None:
+        """Move the cut over boundaries before the last user message until the rest reaches the goal."""
         moved = 0
-        while moved < most and self._is_large():
-            boundary = self.boundaries[moved]
+        for boundary in self.boundaries:
+            if boundary >= last_user or self.body + self.removed < self.goal:
+                break
             moved += 1
-            self.body -= sum(self.sent[self.cut : boundary])
+            self.body -= sum(self.sizes[self.cut : boundary])
             recall = recalled(self.messages, self.cut, boundary)
             if recall or not self.removed:
                 self.removed = MARKER_TOKENS + text_tokens(recall)
             self.cut = boundary
         del self.boundaries[:moved]
-        self.shortened = {index: message for index, message in self.shortened.items() if index >= self.cut}
-
-    def _shorten(self, last_user: int) -> None:
-        for index in range(self.cut, last_user):
-            if not self._is_large():
-                return
-            if index in self.shortened:
-                continue
-            message = shortened_results(self.messages[index])
-            if message is not self.messages[index]:
-                self.shortened[index] = message
-                size = message_tokens(message)
-                self.body -= self.sent[index] - size
-                self.sent[index] = size
-
-    def _is_large(self) -> bool:
-        return self.body + self.removed >= self.goal
-
-
-def shortened_results(message: Message) -> Message:
-    """The message with its oversized tool result texts shortened; the same object when it has none."""
-    content = tuple(_shortened_block(block) if block["type"] == "tool_result" else block for block in message.content)
-    unchanged = all(new is old for new, old in zip(content, message.content, strict=True))
-    return message if unchanged else Message(message.role, content)
-
-
-def _shortened_block(block: Block) -> Block:
-    content = block.get("content") or ""
-    if isinstance(content, str):
-        return {**block, "content": shorten(content, HEAD, TAIL)} if len(content) > OVERSIZED else block
-    if not any(_is_oversized(entry) for entry in content):
-        return block
-    parts = [
-        {**entry, "text": shorten(entry["text"], HEAD, TAIL)} if _is_oversized(entry) else entry for entry in content
-    ]
-    return {**block, "content": parts}
-
-
-def _is_oversized(block: Block) -> bool:
-    return bool(block["type"] == "text" and len(block["text"]) > OVERSIZED)

@@ -1,8 +1,8 @@
 """Finds loops of identical tool calls with identical results, and breaks them.
 
 A tool turn is an assistant message with calls and the results that followed. Two turns are the same when all their
-calls, arguments and results are: a changed result is progress, and so are other arguments. Waiting is none: a cycle in
-which a call waits polls, and turns whose tools take long are at least no tight loop.
+calls, arguments and results are: a changed result is progress, and so are other arguments. A cycle that waits is no
+loop: a tool or a command in it says so, or its tools take long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from specdash.proxy.guardrails.history import calls_of, digest, instruction_of, 
 from specdash.proxy.translate.translate import result_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import Block, Message, MessagesRequest
@@ -27,22 +27,10 @@ if TYPE_CHECKING:
 PERIODS = (1, 2, 3)
 STOP_FACTOR = 2
 """A run of so many times the threshold gets no tools at all, for one turn."""
-SPACED_S = 5.0
-"""Median time a tool takes from which its repetition makes no tight loop: a note is added, the tools stay."""
-_WAITING_TOOL = re.compile(
-    r"(?:\b|_)(?:wait|sleep|poll|watch|monitor|wake\w*|await|delay|follow)(?:\b|_|ing\b|s\b)|(?:bash|task|agent|shell|process)_?output",
-    re.IGNORECASE,
-)
-_WAITING_COMMAND = re.compile(
-    r"""(?:^|[;&|\n({`]|\b(?:do|then|else|sudo|exec|time)\s|-c\s+["'])\s*
-        (?:sleep|usleep|watch|wait|inotifywait|start-sleep|wait-\w+|timeout\s+/t)(?=[\s;&|)"']|$)
-    |\b(?:time|asyncio)\.sleep\(|\s--(?:wait|watch|follow)\b|\btail\s+-\w*f\b""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_QUOTED = re.compile(r"""(?<!-c\s)(?<!\w)("|')(?:\\.|(?!\1)[^\\])*\1""", re.DOTALL)
-_COMMAND_ARGUMENTS = frozenset({"command", "commands", "cmd", "script", "code", "shell", "input", "args"})
-_WAITING_ARGUMENT = re.compile(r"(?:wait|delay|sleep|poll|interval)(?:_?\w*)?", re.IGNORECASE)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WAITS = re.compile(r"(?:\b|_)(?:sleep|wait|poll|watch|monitor|tail -\w*f)|output\b", re.IGNORECASE)
+_COMMANDS = ("command", "cmd", "script", "code")
+POLLING_S = 5.0
+"""Median time a turn's tools take from which their repetition is no loop."""
 MARKER = (
     "[LOOP BREAKER: the last {repeats} tool turns only repeated the same calls ({tools}) with the same results. "
     "Repeating them again will not change anything. Try a different approach, or report what is blocking you.]"
@@ -75,8 +63,6 @@ class LoopState(Struct, frozen=True):
 
 class _Turn:
     """Messages of the assistant in a row and what followed; its key is made only when it is asked for."""
-
-    __slots__ = ("_key", "after", "messages")
 
     def __init__(self, message: Message) -> None:
         self.messages = [message]
@@ -111,8 +97,13 @@ class _Turn:
         return digest("tools", sorted(digest(c["name"], c["input"], _shown(results.get(c["id"]))) for c in calls))
 
 
-def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopState:
-    """What the history shows; a request sent twice counts once, because nothing but the history does."""
+def loop_state(
+    messages: Sequence[Message], settings: ProxySettings, pause_of: Callable[[int], float | None] | None = None
+) -> LoopState:
+    """What the history shows; a request sent twice counts once, because nothing but the history does.
+
+    `pause_of` gives the seconds that the tools of the last so many turns took, None where that was not seen.
+    """
     turns = _turns(messages)
     if not turns:
         return LoopState()
@@ -127,21 +118,15 @@ def loop_state(messages: Sequence[Message], settings: ProxySettings) -> LoopStat
         and repeats >= settings.loop_window
         and no_progress >= settings.no_progress_threshold
     )
-    polling = repeated and any(waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
-    return LoopState(repeats, period, no_progress, repeated and not polling, patterns, len(turns))
+    pause_s = pause_of(repeats) if repeated and pause_of is not None else None
+    polls = pause_s is not None and pause_s >= POLLING_S
+    polls = polls or any(_waits(call) for turn in turns[len(turns) - period :] for call in turn.calls)
+    return LoopState(repeats, period, no_progress, repeated and not polls, patterns, len(turns))
 
 
-def waits(call: Block) -> bool:
-    """True for a call that takes its time on purpose: its tool, its command or an argument says so."""
-    if _WAITING_TOOL.search(_CAMEL.sub("_", call["name"])):
-        return True
-    for name, value in call["input"].items():
-        is_command = name.lower() in _COMMAND_ARGUMENTS and isinstance(value, str)
-        if is_command and _WAITING_COMMAND.search(_QUOTED.sub("''", value)):
-            return True
-        if _WAITING_ARGUMENT.fullmatch(name) and value and not isinstance(value, str):
-            return True
-    return False
+def _waits(call: Block) -> bool:
+    commands = (str(call["input"][name]) for name in _COMMANDS if name in call["input"])
+    return any(_WAITS.search(text) for text in (call["name"], *commands))
 
 
 def break_loop(
@@ -151,12 +136,10 @@ def break_loop(
     *,
     forced: int,
     utilisation: float | None,
-    pause_s: float | None = None,
 ) -> tuple[MessagesRequest, tuple[GuardrailNote, ...]]:
     """Tell the model of a loop, release a forced tool_choice, and stop a long loop by an answer without tools.
 
-    `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window,
-    `pause_s` how long the tools of the run took, None when that was not seen. A
+    `forced` counts consecutive requests with a forced tool_choice, `utilisation` is the used share of the window. A
     request without tools, or with none to be called, is returned as it is, and so is every healthy one.
     """
     kind = request.tool_choice.kind
@@ -165,8 +148,7 @@ def break_loop(
     notes: list[GuardrailNote] = []
     choice = kind
     if state.is_looping:
-        spaced = pause_s is not None and pause_s >= SPACED_S
-        stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold and not spaced
+        stop = state.repeats >= STOP_FACTOR * settings.loop_repeat_threshold
         request = _noted(request, state, STOP_MARKER if stop else MARKER)
         notes.append(
             GuardrailNote(Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, _facts(state, stage=2 if stop else 1))

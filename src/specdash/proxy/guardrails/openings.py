@@ -52,7 +52,7 @@ def plain_name(name: str, offered: Collection[str]) -> str:
     """A tool's name without what models write around it."""
     if name in offered:
         return name
-    return re.sub(r"^(?:functions\.|default_api\.|tools\.)|:\d+\Z", "", name)
+    return re.sub(r"^(?:functions\.|default_api\.|tools\.)|:\d+\Z|\.call\Z", "", name)
 
 
 def fence_after(line: str, fence: str) -> str:

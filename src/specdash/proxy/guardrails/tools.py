@@ -1,10 +1,8 @@
-"""Rules for tool use, added to the system prompt of requests that offer tools."""
+"""Which tools a request offers, and the rules for their use that are added to its system prompt."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec.structs
@@ -14,7 +12,7 @@ from specdash.proxy.guardrails import GuardrailNote
 from specdash.proxy.guardrails.history import calls_of, instruction_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from specdash.proxy.settings import ProxySettings
     from specdash.proxy.translate.parse import Message, MessagesRequest, Tool
@@ -25,9 +23,8 @@ if TYPE_CHECKING:
 # A tool block that changes costs the upstream's whole prefix cache, and a tool that vanishes while in use confuses
 # the model: so the choice is made once, from the first instruction, and then only grows.
 
-_WORD = re.compile(r"[^\W_]{2,}")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-NAME_WEIGHT = 3.0
+_WORD = re.compile(r"[A-Z]?[^\W_A-Z]{2,}|[^\W_]{2,}")
+NAME_WEIGHT = 3
 """A word of the name counts for so many of the description."""
 
 
@@ -65,27 +62,16 @@ def _in_use(request: MessagesRequest) -> frozenset[str]:
 def _ranked(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
     """Names by relevance to the first instruction, then in the client's order, where the basic tools come first."""
     query = _words(next(filter(None, map(instruction_of, messages)), ""))
-    described = [_words(tool.description) for tool in tools]
-    spread = Counter(word for words in described for word in words)
 
-    def score(index: int) -> float:
-        # A word that every description has means nothing.
-        rare = sum(math.log(len(tools) / spread[word]) for word in sorted(query & described[index]))
-        return rare + NAME_WEIGHT * len(query & _words(tools[index].name))
+    def score(tool: Tool) -> int:
+        return len(query & _words(tool.description)) + NAME_WEIGHT * len(query & _words(tool.name))
 
-    order = sorted(range(len(tools)), key=lambda index: (-score(index), index))
-    return [tools[index].name for index in order]
+    return [tool.name for tool in sorted(tools, key=score, reverse=True)]
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(_stems(_WORD.findall(_HUMP.sub(" ", text))))
-
-
-def _stems(words: Iterable[str]) -> Iterable[str]:
     """Lower-case words without a plural's ending."""
-    for word in words:
-        low = word.lower()
-        yield low[:-1] if len(low) > 3 and low.endswith("s") else low
+    return frozenset(word.lower().removesuffix("s") for word in _WORD.findall(text))
 
 
 RULES: dict[str, tuple[str, ...]] = {

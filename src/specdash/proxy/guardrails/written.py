@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ToolUseFault(Struct, frozen=True):
     """Why an answer's tool use is malformed; safe to log: names and types, never text of the answer.
 
-    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags,
-    json_as_text or supplement_echo. `tool` is the tool meant, when that is known.
+    `kind` is empty_name, unknown_tool, bad_json, not_an_object, schema, missing_call, unparsed_call, orphan_tags or
+    supplement_echo. `tool` is the tool meant, when that is known.
     """
 
     kind: str
@@ -64,8 +64,6 @@ _LOOKED_AT = 4000
 """Characters of a call that cannot be read in which its name is looked for."""
 _ECHO_MAX = 4000
 """Characters at the end of an answer in which rules are looked for."""
-IN_TEXT = frozenset({"unparsed_call", "json_as_text"})
-"""Kinds of faults of a call that stands in the text."""
 _MOST_PLACES = 24
 """So many places at either end of a text are looked at."""
 _SPACE = r"(?:antml:|｜DSML｜|minimax:|seed:)?"
@@ -111,9 +109,7 @@ _HARMONY = re.compile(
 _FINAL = re.compile(
     r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>(.*?)(?:<\|(?:return|end)\|>\s*)?\Z", re.DOTALL
 )
-_PYTHON = re.compile(
-    r"(?:\[\s*|(?:for|if|with|try)\b[^()`]*:\s*)?(?:(?:await|print)\b[\s(]*|\w+\s*=\s*)*(?P<name>[A-Za-z_][\w.\-]*)\("
-)
+_PYTHON = re.compile(r"(?:\[\s*)?(?P<name>[A-Za-z_][\w.\-]*)\(")
 _PYTHON_END = re.compile(r"\n?```|</tool_code>|<\|\w+\|>|\Z")
 _TAG_PART = re.compile(r"<[\w:=]*\Z")
 _PAIRED_END = re.compile(r"\s*</tool_call>")
@@ -129,10 +125,6 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": No
 _DECODER = json.JSONDecoder(strict=False)
 _NO_VALUE: Any = object()
 _OBJECT_PART = re.compile(r"(?:\[\s*)?\{\s*\"")
-_TAGGED = (_NAMED, _PAIRED)
-"""Forms that need a tag before them."""
-_SURE = (_FUNCTION, _PAIRED)
-"""Forms that nothing else has."""
 _ENTRIES = {_FUNCTION: (_PARAMETER, _FUNCTION_END), _PAIRED: (_PAIR, _PAIRED_END)}
 
 _ORPHANS = re.compile(
@@ -205,7 +197,7 @@ def _judged(
             return None
         if lead.strip() and not ((fits or calls[-1].is_broken) and _INTENDS.match(_last_sentence(lead))):
             return None
-    if _is_example(lead, fits=fits):
+    if _is_example(lead):
         return None
     if fits:
         digest = hashlib.sha256(f"{seed}\0{text[start:]}".encode("utf-8", "surrogatepass"))
@@ -215,16 +207,17 @@ def _judged(
             made.append(ToolCall(f"toolu_{digest.hexdigest()[:24]}", call.name, json.dumps(call.arguments)))
         return Written(start, calls=tuple(made))
     named = next((call.name for call in calls if call.name in offered), None)
-    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls) or (calls and run.is_sample):
+    if any(call.name and not _PLAIN_NAME.fullmatch(call.name) for call in calls):
+        return None
+    if calls and _SAMPLE.search(text, start, start + _LOOKED_AT):
         return None
     is_nameless = bool(calls) and calls[-1].is_broken and not calls[-1].name
     if calls and lead.strip() and not (named or is_nameless):
         return None
     if not calls and (is_truncated or text[start] in "{[`"):
         return None
-    kind = "json_as_text" if run.is_bare else "unparsed_call"
     what = "the call was left unparsed in the text" if calls else "only its call's opening came"
-    return Written(start, fault=ToolUseFault(kind, named, f"{named or 'a tool'}: {what}"))
+    return Written(start, fault=ToolUseFault("unparsed_call", named, f"{named or 'a tool'}: {what}"))
 
 
 def _fits(call: _Call, offered: Mapping[str, Tool]) -> bool:
@@ -251,18 +244,15 @@ def _last_sentence(lead: str) -> str:
     return _SENTENCE.split(lead.rstrip()[-400:].replace("’", "'"))[-1].strip("*_ ")
 
 
-def _is_example(lead: str, *, fits: bool) -> bool:
-    """True when what follows `lead` is shown as an example; everyday words make none of a call that `fits`."""
+def _is_example(lead: str) -> bool:
+    """True when what follows `lead` is shown as an example."""
     lead = lead.rstrip()[-400:].casefold()
     last = _SENTENCE.split(lead.rstrip(":： "))[-1]
     if _SHOWS.search(last):
         return True
     if not lead.endswith((":", "：")) or announces_action(lead):
         return False
-    shown = last if fits else lead[lead.rfind("\n\n") + 1 :]
-    if _EXAMPLE.search(shown):
-        return True
-    return _FORM.search(shown) is not None and (not fits or _MODEL.search(shown) is not None)
+    return _EXAMPLE.search(last) is not None or bool(_FORM.search(last) and _MODEL.search(last))
 
 
 def _orphans(text: str) -> Written | None:
@@ -307,15 +297,13 @@ def echoed_rules(text: str) -> Written | None:
 class _Run:
     """A run of markup from `start` up to `at`, and the calls in it.
 
-    `is_bare` says that no tag opens it, `is_sample` that dots or a word in angle brackets stand for arguments; `final`
-    is a last message in Harmony's form.
+    `is_bare` says that no tag opens it; `final` is a last message in Harmony's form.
     """
 
     def __init__(self, text: str, start: int, offered: Mapping[str, Tool]) -> None:
         self.at = start
         self.calls: list[_Call] = []
         self.is_bare = _BARE.match(text, start) is not None
-        self.is_sample = True
         self.final: str | None = None
         self._text = text
         self._offered = offered
@@ -343,25 +331,20 @@ class _Run:
                 return False
             opened = False
 
-    def _add(self, name: str, arguments: Any, end: int) -> bool:
-        self.calls.append(_Call(plain_name(name, self._offered), arguments if isinstance(arguments, dict) else None))
-        self.at, self.is_sample = end, False
-        return True
-
-    def _add_broken(self, name: str, end: int) -> bool:
-        is_sample = _SAMPLE.search(self._text, self.at, min(end, self.at + _LOOKED_AT)) is not None
-        self.calls.append(_Call(plain_name(name, self._offered), None, is_broken=True))
-        self.at, self.is_sample = end, self.is_sample and is_sample
+    def _add(self, name: str, arguments: Any, end: int, *, is_broken: bool = False) -> bool:
+        arguments = arguments if isinstance(arguments, dict) else None
+        self.calls.append(_Call(plain_name(name, self._offered), arguments, is_broken))
+        self.at = end
         return True
 
     def _head(self, form: re.Pattern[str]) -> re.Match[str] | None:
         """The start of a call in `form`, where the form itself, a mark or the name of an offered tool shows one."""
         head = form.match(self._text, self.at)
-        if head is None or (form in _TAGGED and not self._is_tagged):
+        if head is None or (form in (_NAMED, _PAIRED) and not self._is_tagged):
             return None
-        if form in _SURE or head[0].startswith("<") or head.groupdict().get("mark"):
+        if form is _PAIRED or head[0].startswith("<") or head.groupdict().get("mark"):
             return head
-        return head if plain_name(head["name"].removesuffix(".call"), self._offered) in self._offered else None
+        return head if plain_name(head["name"], self._offered) in self._offered else None
 
     def _named(self) -> bool:
         """A name, then its arguments: as JSON (Mistral, Kimi, DeepSeek, Harmony), as parameters, as pairs (GLM)."""
@@ -401,17 +384,15 @@ class _Run:
         return (values, ended.end()) if ended else (_NO_VALUE, at)
 
     def _python(self) -> bool:
-        """Calls in Python's words, each a statement or an element of a list."""
+        """A call in Python's words, or a list of them."""
         if _PYTHON.match(self._text, self.at) is None:
             return False
         ended = _PYTHON_END.search(self._text, self.at)
         end = ended.start() if ended else len(self._text)
-        source = self._text[self.at : end]
-        found = _python_calls(source, self._offered)
+        found = _python_calls(self._text[self.at : end], self._offered)
         if not found or not (self._is_tagged or any(call.name in self._offered for call in found)):
             return False
         self.calls += found
-        self.is_sample = self.is_sample and _SAMPLE.search(source, 0, _LOOKED_AT) is not None
         self.at = end
         return True
 
@@ -425,7 +406,7 @@ class _Run:
         if not found or len(found) < len(calls):
             return False
         self.calls += found
-        self.at, self.is_sample = end, False
+        self.at = end
         return True
 
     def _broken(self) -> bool:
@@ -437,29 +418,32 @@ class _Run:
         is_cut = end == len(text) and not text.rstrip().endswith(("}", "]", ">", "`"))
         looked_at = text[begun : min(end, begun + _LOOKED_AT)]
         if head is not None:
-            name = head["name"].removesuffix(".call")
+            name = head["name"]
         elif is_json and _value(text, begun)[0] is _NO_VALUE and (named := _NAME_KEY.search(looked_at)):
             name = named[1] if is_cut or _ARGUMENTS_KEY.search(looked_at) else None
         else:
             name = "" if is_cut and _OBJECT_PART.match(looked_at) else None
-        return name is not None and self._add_broken(name, end)
+        return name is not None and self._add(name, None, end, is_broken=True)
 
 
 def _python_calls(source: str, offered: Mapping[str, Tool]) -> list[_Call]:
-    """The calls in lines of Python but for print."""
+    """The calls of an expression, which is one or a list of them."""
     try:
-        nodes = [node for node in ast.walk(ast.parse(source.strip())) if isinstance(node, ast.Call)]
+        tree = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = []
-    for node in nodes:
-        name = plain_name(ast.unparse(node.func).removesuffix(".call"), offered)
+    for node in tree.elts if isinstance(tree, ast.List) else [tree]:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and node.args:
+            node = node.args[0]
+        if not isinstance(node, ast.Call):
+            return []
         try:
             values: Any = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
         except (ValueError, TypeError, RecursionError):
             values = None
-        if name != "print":
-            found.append(_Call(name, None if node.args or values is None or None in values else values))
+        is_read = not node.args and values is not None and None not in values
+        found.append(_Call(plain_name(ast.unparse(node.func), offered), values if is_read else None))
     return found
 
 

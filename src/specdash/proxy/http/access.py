@@ -99,7 +99,8 @@ def check_host(request: Request, settings: ProxySettings) -> None:
     host = host_of(named[0])
     if host is None:
         raise ApiError(400, "the Host header is not a host")
-    if not _is_known(host, settings.host, settings.allowed_hosts, local=is_local(_here(request))):
+    here = request.scope.get("server") or ("", None)
+    if not _is_known(host, settings.host, settings.allowed_hosts, local=here[1] is None or is_local(str(here[0]))):
         raise ApiError(403, f"{host[:200]} is not a name of this proxy; if it should be, add it to PROXY_ALLOWED_HOSTS")
 
 
@@ -123,9 +124,10 @@ def host_of(authority: str) -> str | None:
 @lru_cache(maxsize=256)
 def _is_known(host: str, listens: str, allowed: str | None, *, local: bool) -> bool:
     """Whether a request may name `host` on a connection to this machine's loopback (`local`) or to another address."""
-    if host in {host_of(listens), host_of(f"[{listens}]")} or host in _own_names():
-        return True
-    if host in {host_of(name) for name in _listed(allowed)}:
+    own = socket.gethostname().lower().removesuffix(".")
+    short = own.partition(".")[0]
+    listed = (name.strip().rstrip("/") for name in (allowed or "").split(","))
+    if host in {"localhost", own, short, f"{short}.local", *map(host_of, (listens, f"[{listens}]", *listed))}:
         return True
     try:
         address = ipaddress.ip_address(host)
@@ -133,21 +135,3 @@ def _is_known(host: str, listens: str, allowed: str | None, *, local: bool) -> b
         return False
     # No name stands for an address that is written out: no DNS can have led a browser here.
     return not local or is_local(str(address))
-
-
-@lru_cache(maxsize=1)
-def _own_names() -> frozenset[str]:
-    own = socket.gethostname().lower().removesuffix(".")
-    short = own.partition(".")[0]
-    return frozenset({"localhost", own, short, f"{short}.local"}) - {""}
-
-
-@lru_cache(maxsize=16)
-def _listed(text: str | None) -> frozenset[str]:
-    return frozenset(part.strip().rstrip("/").lower() for part in (text or "").split(",")) - {""}
-
-
-def _here(request: Request) -> str:
-    """This machine's address of the connection, "" on a Unix socket."""
-    server = request.scope.get("server")
-    return str(server[0]) if server and server[1] is not None else ""

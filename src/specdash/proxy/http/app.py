@@ -65,7 +65,6 @@ class Proxy:
 
     async def close(self) -> None:
         """Close what is open."""
-        await self.window.close()
         await self.upstream.close()
 
 

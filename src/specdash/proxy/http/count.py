@@ -11,7 +11,7 @@ from specdash.proxy.http.stream import unless_gone
 from specdash.proxy.translate.parse import parse_count_tokens
 from specdash.proxy.translate.translate import chat_body
 from specdash.proxy.upstream.upstream import api_error
-from specdash.proxy.upstream.window import RetryPolicy, admitted, learn_models, upstream_model
+from specdash.proxy.upstream.window import RetryPolicy, admitted, use_model
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,8 +37,7 @@ async def _count(proxy: Proxy, request: MessagesRequest) -> int:
     patience = RetryPolicy(proxy.gate)
     while True:
         await admitted(proxy, lambda: proxy.gate.wait(proxy.settings.hold_limit))
-        await learn_models(request.model, proxy.window)
-        body = chat_body(request, upstream_model(request.model, proxy.window))
+        body = chat_body(request, await use_model(request.model, proxy.window))
         try:
             return await count(proxy.upstream, body, proxy.settings.read_timeout)
         except ApiError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,12 @@ from specdash.core.proxy_events import RequestEvent
 from specdash.proxy.answer.blocks import SseWriter
 from specdash.proxy.answer.turn import Turn
 from specdash.proxy.http.responses import client_host, json_response, read_body
-from specdash.proxy.http.stream import EventStream, record_end, unless_gone
+from specdash.proxy.http.stream import EventStream
 from specdash.proxy.sessions import session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import parse_messages
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -27,15 +26,41 @@ if TYPE_CHECKING:
 async def handle_messages(request: Request) -> Response:
     """Serve one request. Raises `ApiError` while nothing was sent; afterwards errors are events of the stream."""
     turn = await _received(request)
-    if turn.is_stream:
-        return _stream(turn)
-    try:
-        answer = json_response(await unless_gone(request.receive, _message(turn)))
-    except BaseException as error:
-        record_end(error, turn.failed)
-        raise
-    turn.done()
-    return answer
+    settings, writer = turn.proxy.settings, SseWriter()
+
+    async def produce(stream: EventStream) -> Response | None:
+        async def flush() -> None:
+            await stream.write(writer.take())
+
+        answer = None
+        await turn.admitted()
+        async with turn.deadline.running():
+            if turn.is_stream:
+                await turn.stream(writer, flush)
+            else:
+                answer = json_response(await turn.message())
+        await flush()
+        turn.done()
+        return answer
+
+    def idle() -> bytes:
+        if not writer.finished:
+            turn.begin(writer)
+            writer.ping()
+        return writer.take()
+
+    def failure(error: ApiError) -> bytes:
+        writer.error(error.envelope(turn.request_id))
+        return writer.take()
+
+    return EventStream(
+        produce,
+        commit_s=settings.commit_delay if turn.is_stream else math.inf,
+        ping_s=settings.ping_interval,
+        idle=idle,
+        failure=failure,
+        ended=turn.failed,
+    )
 
 
 async def _received(request: Request) -> Turn:
@@ -51,42 +76,3 @@ async def _received(request: Request) -> Turn:
         model=parsed.model[:LONGEST_NAME], messages=len(parsed.messages), tools=len(parsed.tools),
     )  # fmt: skip
     return Turn(proxy, parsed, session, proxy.telemetry.begin(session, event))
-
-
-async def _message(turn: Turn) -> dict[str, Any]:
-    await turn.admitted()
-    async with turn.deadline.running():
-        return await turn.message()
-
-
-def _stream(turn: Turn) -> EventStream:
-    settings, writer = turn.proxy.settings, SseWriter()
-
-    async def produce(stream: EventStream) -> None:
-        async def flush() -> None:
-            await stream.write(writer.take())
-
-        await turn.admitted()
-        async with turn.deadline.running():
-            await turn.stream(writer, flush)
-        await flush()
-        turn.done()
-
-    def idle() -> bytes:
-        if not writer.finished:
-            turn.begin(writer)
-            writer.ping()
-        return writer.take()
-
-    def failure(error: ApiError) -> bytes:
-        writer.error(error.envelope(turn.request_id))
-        return writer.take()
-
-    return EventStream(
-        produce,
-        commit_s=settings.commit_delay,
-        ping_s=settings.ping_interval,
-        idle=idle,
-        failure=failure,
-        ended=turn.failed,
-    )

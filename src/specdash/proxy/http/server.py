@@ -7,6 +7,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import io
 import logging
 import os
 import signal
@@ -50,12 +51,13 @@ def listening_sockets(settings: ProxySettings, env: MutableMapping[str, str] = o
 
     Raises `PortInUseError` or `InputError`, also when a passed socket lets other machines in without a key.
     """
-    found = inherited_sockets(env)
-    if not found:
-        return open_sockets(settings.host, settings.port)
-    for item in found:
+    passed = inherited_sockets(env)
+    for item in passed:
         if not settings.api_key and not _is_local(item):
             raise InputError(f"the socket unit listens on {address(item)}, for other machines too: set PROXY_API_KEY")
+    found = passed or open_sockets(settings.host, settings.port)
+    for item in found:
+        item.setblocking(False)
     return found
 
 
@@ -73,14 +75,13 @@ def inherited_sockets(env: MutableMapping[str, str]) -> list[socket.socket]:
     for descriptor in range(_FIRST_FD, _FIRST_FD + int(count)):
         os.set_inheritable(descriptor, False)
         found.append(socket.socket(fileno=descriptor))
-        found[-1].setblocking(False)
     return found
 
 
 def open_sockets(host: str, port: int) -> list[socket.socket]:
     """A listening socket on every address of `host`."""
     try:
-        found = open_listening(host, port)
+        return open_listening(host, port)
     except socket.gaierror as error:
         raise InputError(f"PROXY_HOST={host}: {error.strerror or error}") from None
     except PermissionError:
@@ -90,9 +91,6 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
             text = f"port {port} of {host} is in use; stop its owner, or set another PROXY_PORT"
             raise PortInUseError(text) from None
         raise InputError(f"PROXY_HOST={host}: cannot listen there ({error.strerror})") from None
-    for item in found:
-        item.setblocking(False)
-    return found
 
 
 def address(item: socket.socket) -> str:
@@ -122,23 +120,8 @@ def notify(state: str, env: Mapping[str, str] = os.environ) -> None:
         item.sendall(state.encode())
 
 
-class _Log(logging.Handler):
-    """The human log on standard error, past Python's buffer: that would keep what a full disk refuses, and complain at
-    the end. `lost` counts lines that could not be written."""
-
-    lost = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            os.write(_STDERR, (self.format(record) + "\n").encode("utf-8", "backslashreplace"))
-        except OSError:
-            self.lost += 1
-        except Exception:  # noqa: BLE001 - as logging has it: a bug in a line must not end a request
-            self.handleError(record)
-
-
-_STDERR = 2
 _LOG = logging.getLogger("specdash.proxy")
+_STDERR = 2
 LOG_FORMAT = "%(asctime)s [%(levelname)s] %(name)s: %(message)s"
 _LARGEST_HEAD = 64 << 10
 _KEEP_ALIVE_S = 75
@@ -159,12 +142,12 @@ def run(configuration: Configuration, reloads: list[int] | None = None) -> int:
     """
     settings = configuration.settings
     sockets = listening_sockets(settings)
-    log = set_up_log(settings.log_level)
+    set_up_log(settings.log_level)
     # Copies outlive the server's own, so that a restart refuses no connection.
     listening = [os.dup(item.fileno()) for item in sockets]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         early = reloads if reloads is not None else []
-        restarts = runner.run(_serve(configuration, sockets, early, log))
+        restarts = runner.run(_serve(configuration, sockets, early))
     if restarts:
         execute_again(listening)
     return ExitCode.OK
@@ -179,25 +162,19 @@ def execute_again(listening: Sequence[int]) -> NoReturn:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **passed})  # noqa: S606 - itself, without a shell
 
 
-def set_up_log(level: str) -> _Log:
-    """Send the log to standard error."""
+def set_up_log(level: str) -> None:
+    """Send the log to standard error, past Python's buffer: that would keep what a full disk refuses."""
     # Found out for every line otherwise, and shown in none.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = _Log()
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], format=LOG_FORMAT, force=True)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = logging.raiseExceptions = False
+    raw = open(_STDERR, "wb", 0, closefd=False)  # noqa: SIM115 - as long as the process
+    stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
+    logging.basicConfig(level=logging.WARNING, stream=stream, format=LOG_FORMAT, force=True)
     _LOG.setLevel(level)
-    return handler
 
 
-async def _serve(
-    configuration: Configuration,
-    sockets: list[socket.socket],
-    reloads: list[int],
-    log: _Log,
-) -> bool:
+async def _serve(configuration: Configuration, sockets: list[socket.socket], reloads: list[int]) -> bool:
     """Serve to the end; True when the proxy is to start again."""
     proxy = Proxy(configuration.settings)
-    proxy.telemetry.log_lines_lost = lambda: log.lost
     record = record_of(configuration, client_url(sockets[0]))
     is_open = any(not _is_local(item) for item in sockets)
     server = _Server(proxy, configuration, record, reloads, is_open=is_open)
@@ -386,28 +363,23 @@ class _Server(uvicorn.Server):
             _LOG.error("reload: the run record cannot be written: %s", error)
 
 
-_SWITCHES = (
-    "malformed_tool_guardrail", "malformed_tool_stream_strict", "tool_narrowing",
-    "disable_thinking_on_tool_turns", "session_contamination_breaker",
-)  # fmt: skip
-
-
 def say_settings(proxy: Proxy) -> None:
     """The lines that tell what holds, in the words operators grep for."""
-    settings = proxy.settings
-    tokens = proxy.window.tokens
-    _LOG.info(
-        "Context window: %s, prune threshold: %g%%, prune target: %g%%",
-        f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers",
-        settings.context_prune_threshold * 100,
-        settings.context_prune_target_fraction * 100,
-    )
+    settings, tokens = proxy.settings, proxy.window.tokens
+    window = f"{tokens} tokens" if tokens is not None else "unknown until the upstream answers"
+    shares = settings.context_prune_threshold * 100, settings.context_prune_target_fraction * 100
+    _LOG.info("Context window: %s, prune threshold: %g%%, prune target: %g%%", window, *shares)
+    switches = (
+        settings.malformed_tool_guardrail, settings.malformed_tool_stream_strict, settings.tool_narrowing,
+        settings.disable_thinking_on_tool_turns, settings.session_contamination_breaker, settings.loop_breaker,
+    )  # fmt: skip
+    *words, loops = ("on" if switch else "off" for switch in switches)
     _LOG.info(
         "Guardrails: malformed=%s stream_strict=%s tool_narrowing=%s thinking_off_on_tools=%s "
         "contamination_breaker=%s(%d) loop_breaker=%s",
-        *("on" if getattr(settings, name) else "off" for name in _SWITCHES),
+        *words,
         settings.session_contamination_threshold,
-        "on" if settings.loop_breaker else "off",
+        loops,
     )
 
 
@@ -438,22 +410,21 @@ def write_admin_token(record: ProxyRecord, token: str) -> Path:
     """Leave the token of the admin endpoints for programs of the same user, mode 0600; returns its file."""
     from specdash.system.processes import is_alive
 
-    directory = proxy_records_dir()
-    files.make_directories(directory)
-    for left in directory.glob(f"*{_TOKEN_SUFFIX}"):
+    for left in proxy_records_dir().glob(f"*{_TOKEN_SUFFIX}"):
         # A proxy that was killed leaves its own behind.
         if left.stem.isdecimal() and not is_alive(int(left.stem)):
             left.unlink(missing_ok=True)
-    path = directory / f"{record.pid}{_TOKEN_SUFFIX}"
-    files.replace(path, token.encode())
-    return path
+    return _left(f"{record.pid}{_TOKEN_SUFFIX}", token)
 
 
 def write_record(record: ProxyRecord) -> Path:
     """Write it, also in place of an earlier one: whole or not at all, mode 0600; returns its file."""
+    return _left(f"{record.pid}.json", record.to_json())
+
+
+def _left(name: str, text: str) -> Path:
     directory = proxy_records_dir()
     files.make_directories(directory)
-    path = directory / f"{record.pid}.json"
-    files.sweep(path.parent)
-    files.replace(path, record.to_json().encode())
-    return path
+    files.sweep(directory)
+    files.replace(directory / name, text.encode())
+    return directory / name

@@ -25,7 +25,7 @@ from specdash.core.structs import json_of
 from specdash.proxy.guardrails.loops import LoopState
 from specdash.proxy.http.responses import ApiError, json_response
 from specdash.proxy.sessions import KINDS, ProxySession
-from specdash.proxy.telemetry import BOUNDS_S
+from specdash.proxy.telemetry import BOUNDS_S, SUMS
 from specdash.proxy.upstream.upstream import without_secrets
 
 if TYPE_CHECKING:
@@ -154,20 +154,6 @@ def proxy_status(proxy: Proxy) -> ProxyStatus:
 
 
 _PREFIX = "specdash_proxy_"
-_SUMS = {
-    "retries": "Upstream calls beyond the first of a request.",
-    "held_seconds": "Time requests waited because the proxy was held.",
-    "prompt_tokens": "Prompt tokens, cached ones included, over all retries.",
-    "cached_tokens": "Prompt tokens that the upstream had in its cache.",
-    "completion_tokens": "Tokens of answers, over all retries.",
-    "prefilled_tokens": "Prompt tokens processed in prefill_seconds.",
-    "prefill_seconds": "Time the upstream took to process prompts.",
-    "decoded_tokens": "Tokens generated in decode_seconds: all but the first of each answer.",
-    "decode_seconds": "Time the upstream took to generate tokens.",
-    "draft_tokens": "Draft tokens proposed.",
-    "accepted_tokens": "Draft tokens accepted.",
-}
-"""What `TokenTally.sums` holds."""
 
 
 def render(proxy: Proxy) -> str:
@@ -208,8 +194,7 @@ class _Figures(Collector):
         help_ = "What guardrails did, by guardrail and action."
         yield _counter("guardrail_actions", help_, actions, "guardrail", "action")
         yield _counter("events_lost", "Events that could not be written to the events file.", telemetry.file.lost)
-        yield _counter("log_lines_lost", "Lines of the log that could not be written.", telemetry.log_lines_lost())
-        for name, text in _SUMS.items():
+        for name, _, text in SUMS:
             yield _counter(name, text, tally.sums[name])
         yield _histogram("ttft_seconds", "Time from a request's arrival to its first content.", tally.ttft)
         yield _histogram("request_duration_seconds", "Time from a request's arrival to its end.", tally.duration)

@@ -1,4 +1,4 @@
-"""Answers that take their time: event streams that are kept alive, and the end of work that no client waits for."""
+"""Answers that take their time: kept alive while they stream, and given up when no client waits for them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ class ClientLeftError(Exception):
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """The result of `work`, which is cancelled when the client leaves. Raises `ClientLeftError` then.
-
-    The request's body has to be read before.
-    """
+    """The result of `work`, which is cancelled when the client leaves. Raises `ClientLeftError` then."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -43,9 +40,9 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
 
 
 class EventStream(Response):
-    """Server-sent events that `produce` writes while the client stays.
+    """Server-sent events that `produce` writes while the client stays, or the other response that it returns.
 
-    The response begins with the first bytes, or with what `idle` gives once `commit_s` seconds have passed without any:
+    A stream begins with the first bytes, or with what `idle` gives once `commit_s` seconds have passed without any:
     until then an error keeps its status, and `produce` may return another response. Afterwards an error is what
     `failure` makes of it, and `idle` is asked for something to send whenever nothing was sent for `ping_s` seconds.
     """
@@ -92,7 +89,7 @@ class EventStream(Response):
             other = await self._watched(task, gone)
         except BaseException as error:
             await _cancelled(task, gone)
-            shown = record_end(error, self._ended)
+            shown = _record_end(error, self._ended)
             if shown is None:
                 return
             if not self.started:
@@ -124,7 +121,7 @@ class EventStream(Response):
                 wait_s = self._ping_s
 
 
-def record_end(error: BaseException, ended: Ended) -> ApiError | None:
+def _record_end(error: BaseException, ended: Ended) -> ApiError | None:
     """Record a request that ended with `error`; what its client is to read, None for a client that is gone."""
     if isinstance(error, ClientLeftError):
         ended(RequestOutcome.CLIENT_LEFT, 499, None, None)

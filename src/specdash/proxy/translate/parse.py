@@ -195,28 +195,12 @@ class _Result(_Shape):
     is_error: bool = False
 
 
-class _Found(_Shape):
-    title: str = ""
-    source: str = ""
-    content: list[Any] = []
-
-
 class _ImageSource(_Shape):
     type: Literal["base64", "url", "file"]
 
 
 class _Image(_Shape):
     source: _ImageSource
-
-
-class _DocumentSource(_Shape):
-    type: Literal["text", "content", "base64", "url", "file"]
-
-
-class _Document(_Shape):
-    title: str = ""
-    context: str = ""
-    source: _DocumentSource
 
 
 class _Picture(_Shape):
@@ -228,42 +212,23 @@ class _Url(_Shape):
     url: Filled
 
 
-class _Data(_Shape):
-    data: str
-
-
-class _Content(_Shape):
-    content: Any
-
-
-class _Packed(_Shape):
-    media_type: str = ""
-
-
 _KINDS: dict[str, type[_Shape]] = {
     "text": _Text,
     "thinking": _Reasoning,
     "image": _Image,
-    "document": _Document,
-    "search_result": _Found,
     "tool_use": _Call,
     "tool_result": _Result,
 }
 """Known types. Redacted thinking and the calls and results of server tools are not among them: no other model than
 Anthropic's can read the former, and the latter name tools that do not run here."""
-_SOURCES: dict[tuple[str, str], type[_Shape]] = {
-    ("image", "base64"): _Picture,
-    ("image", "url"): _Url,
-    ("document", "text"): _Data,
-    ("document", "content"): _Content,
-    ("document", "base64"): _Packed,
-    ("document", "url"): _Url,
-}
+_SOURCES: dict[str, type[_Shape]] = {"base64": _Picture, "url": _Url}
+_UNREADABLE = frozenset({"document", "search_result"})
+"""Types of which no more than a plain text is read."""
 _OF_ROLE = {"tool_use": "assistant", "tool_result": "user"}
 """The one role whose turns may hold such a block."""
+_IN_MESSAGE = _KINDS.keys() | _UNREADABLE
 _IN_SYSTEM = frozenset({"text"})
-_IN_DOCUMENT = frozenset({"text", "image"})
-_IN_RESULT = frozenset({"text", "image", "document", "search_result"})
+_IN_RESULT = frozenset({"text", "image"}) | _UNREADABLE
 _URL_SCHEMES = ("https://", "http://", "data:")
 _S = TypeVar("_S", bound=_Shape)
 
@@ -354,7 +319,7 @@ def _request(body: bytes | bytearray, *, counts: bool) -> MessagesRequest:
     messages = []
     for index, value in enumerate(found.messages):
         turn = _read(_Turn, value, f"messages.{index}")
-        messages.append(Message(turn.role, _blocks(turn.content, f"messages.{index}.content", _KINDS, turn.role)))
+        messages.append(Message(turn.role, _blocks(turn.content, f"messages.{index}.content", _IN_MESSAGE, turn.role)))
     tools, server_tools = _tools(found.tools)
     thinking = _read(_Thinking, found.thinking, "thinking") if found.thinking is not None else None
     return MessagesRequest(
@@ -391,33 +356,41 @@ def _blocks(content: Any, where: str, known: Collection[str], role: str = "") ->
         if role and _OF_ROLE.get(kind, role) != role:
             raise InvalidRequestError(where, f"`{kind}` blocks can only be in `{_OF_ROLE[kind]}` messages")
         block.pop("cache_control", None)
+        if kind in _UNREADABLE:
+            found.append(_plain(block))
+            continue
         _read(_KINDS[kind], block, here)
         if kind == "tool_use":
             block["input"] = block.get("input") or {}
             # The levels it lies deeper in what is sent upstream than here.
             dumped([[[[[[[[block["input"]]]]]]]]], f"{here}.input")
         elif kind == "tool_result":
-            block["content"] = _inner(block.get("content") or "", f"{here}.content", _IN_RESULT)
-        elif kind == "search_result":
-            block["content"] = list(_blocks(block.get("content") or [], f"{here}.content", _IN_SYSTEM))
-        elif kind in {"image", "document"}:
-            _check_source(kind, block["source"], f"{here}.source")
+            content = block.get("content") or ""
+            if not isinstance(content, str):
+                content = list(_blocks(content, f"{here}.content", _IN_RESULT))
+            block["content"] = content
+        elif kind == "image":
+            block = _image(block, f"{here}.source")
         found.append(block)
     return tuple(found)
 
 
-def _inner(content: Any, where: str, known: Collection[str]) -> str | list[Block]:
-    return content if isinstance(content, str) else list(_blocks(content, where, known))
-
-
-def _check_source(kind: str, source: JsonObject, where: str) -> None:
-    shape = _SOURCES.get((kind, source["type"]))
-    if shape is not None:
-        _read(shape, source, where)
-    if kind == "image" and shape is _Url and not source["url"].lower().startswith(_URL_SCHEMES):
+def _image(block: Block, where: str) -> Block:
+    source = block["source"]
+    shape = _SOURCES.get(source["type"])
+    if shape is None:
+        return _plain(block)
+    _read(shape, source, where)
+    if shape is _Url and not source["url"].lower().startswith(_URL_SCHEMES):
         raise InvalidRequestError(f"{where}.url", "Only http, https and data URLs are supported")
-    if shape is _Content:
-        source["content"] = _inner(source["content"], f"{where}.content", _IN_DOCUMENT)
+    return block
+
+
+def _plain(block: Block) -> Block:
+    """The text of a document, or in its place that it cannot be read here."""
+    source = block.get("source")
+    data = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else None
+    return {"type": "text", "text": data if isinstance(data, str) else f"[{block['type']}: it cannot be read here]"}
 
 
 def _tools(values: list[Any]) -> tuple[tuple[Tool, ...], tuple[str, ...]]:

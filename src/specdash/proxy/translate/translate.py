@@ -56,21 +56,16 @@ Part = str | dict[str, Any]
 JOINT = "\n\n"
 """Between two texts that become one."""
 
-_NAMED_BY = {"base64": "media_type", "url": "url"}
-
 
 def parts_of(blocks: Iterable[Block]) -> Iterator[Part]:
-    """What text, image, document and search result blocks show, in order; other blocks show nothing."""
+    """What text and image blocks show, in order; other blocks show nothing."""
     for block in blocks:
-        match block["type"]:
-            case "text":
-                yield block["text"]
-            case "image":
-                yield _image(block["source"])
-            case "document":
-                yield from _document(block)
-            case "search_result":
-                yield _search_result(block)
+        if block["type"] == "text":
+            yield block["text"]
+        elif block["type"] == "image":
+            source = block["source"]
+            url = source["url"] if source["type"] == "url" else f"data:{source['media_type']};base64,{source['data']}"
+            yield {"type": "image_url", "image_url": {"url": url}}
 
 
 def result_parts(block: Block) -> list[Part]:
@@ -110,42 +105,6 @@ def _add_text(found: list[dict[str, Any]], texts: list[str]) -> None:
 
 def _says_error(text: str) -> bool:
     return text.lstrip()[:24].lower().lstrip("<[(*# ").startswith(("error", "tool_use_error"))
-
-
-def _image(source: dict[str, Any]) -> Part:
-    match source["type"]:
-        case "base64":
-            url = f"data:{source['media_type']};base64,{source['data']}"
-        case "url":
-            url = source["url"]
-        case _:
-            return "[An image that was uploaded elsewhere: it cannot be read here]"
-    return {"type": "image_url", "image_url": {"url": url}}
-
-
-def _document(block: Block) -> Iterator[Part]:
-    source = block["source"]
-    title = block.get("title") or ""
-    match source["type"]:
-        case "text":
-            inner: Iterable[Part] = (source["data"],)
-        case "content" if isinstance(source["content"], str):
-            inner = (source["content"],)
-        case "content":
-            inner = parts_of(source["content"])
-        case kind:
-            what = source.get(_NAMED_BY.get(kind, "")) or "a file"
-            name = f" {title!r}" if title else ""
-            yield f"[A document{name} ({what}): it cannot be read here]"
-            return
-    yield "\n".join(filter(None, ["<document>", title and f"<title>{title}</title>", block.get("context") or ""]))
-    yield from inner
-    yield "</document>"
-
-
-def _search_result(block: Block) -> str:
-    heading = " ".join(filter(None, [block.get("title") or "", f"({block['source']})" if block.get("source") else ""]))
-    return "\n".join(filter(None, [heading, *(inner["text"] for inner in block["content"])]))
 
 
 ChatMessage = dict[str, Any]

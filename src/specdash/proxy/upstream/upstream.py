@@ -1,4 +1,7 @@
-"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
+"""Connections to the llama.cpp server: bounded, one for each request, closed at once when its answer is not wanted.
+
+A kept connection would be one that llama.cpp's server may close just then: it loses one stream in seven so.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,11 @@ import io
 import logging
 import os
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 import orjson
-from yarl import URL
 
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, PromptTooLongError
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from specdash.proxy.settings import ProxySettings
 
 
-# llama.cpp's error answers, and those of servers and gateways like it, as errors the client understands.
+# llama.cpp's error answers as errors the client understands.
 #
-# Source: the error objects of llama.cpp's server (`format_error_response`), builds b4000 to b11549: a JSON object
-# with an `error` of `code`, `message` and `type`, and for a full context `n_prompt_tokens` and `n_ctx`.
+# Source: the error objects of llama.cpp's server (`format_error_response`): a JSON object with an `error` of `code`,
+# `message` and `type`, and for a full context `n_prompt_tokens` and `n_ctx`.
 
 LOADING_RETRY_S = 2
 LONGEST_QUOTE = 600
@@ -44,40 +45,37 @@ _CLIENT_MADE = re.compile(
     re.IGNORECASE,
 )
 """Faults of the request that llama.cpp reports as its own (500)."""
-_MARKUP = re.compile(rb"^\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
-_TAGS = re.compile(r"<[^>]*>")
 
 
 def api_error(status: int, body: bytes) -> ApiError:
     """The error for the client when the upstream answered `status` (anything but 2xx) with `body`."""
-    message, error = _error_parts(body)
-    named = error.get("type") == "exceed_context_size_error" or error.get("code") == "context_length_exceeded"
-    if named or (status >= 400 and _OVERFLOW.search(message)):
+    error = _error_of(body)
+    message = error.get("message")
+    message = message[:LONGEST_QUOTE] if isinstance(message, str) else ""
+    if error.get("type") == "exceed_context_size_error" or _OVERFLOW.search(message):
         tokens, limit = error.get("n_prompt_tokens"), error.get("n_ctx")
         if isinstance(tokens, int) and isinstance(limit, int):
             return PromptTooLongError(tokens, limit)
         # Clients compact on these very words.
         return ApiError(400, f"prompt is too long: {message or 'it does not fit the context window'}")
     detail = f": {message}" if message else ""
-    if status == 503:
-        if "oading" in message:
+    match status:
+        case 503 if "oading" in message:
             return ModelLoadingError(LOADING_RETRY_S)
-        return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
-    if status in {401, 403}:
-        return ApiError(
-            502,
-            "the upstream refuses the proxy's own key: set PROXY_UPSTREAM_API_KEY to the key of the llama.cpp server",
-            retry=False,
-        )
-    if status == 404:
-        return ApiError(
-            502, f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}", retry=False
-        )
-    if status == 429:
-        return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
-    if status == 413:
-        return ApiError(413, message or "the upstream finds the request too large")
-    if 400 <= status < 500 or (status >= 500 and _CLIENT_MADE.search(message)):
+        case 503:
+            return ApiError(529, f"the upstream is not ready (503){detail}", retry_after=LOADING_RETRY_S)
+        case 401 | 403:
+            remedy = "set PROXY_UPSTREAM_API_KEY to the key of the llama.cpp server"
+            why = f"the upstream refuses the proxy's own key: {remedy}"
+            return ApiError(502, why, retry=False)
+        case 404:
+            why = f"LLAMA_CPP_BASE does not look like a llama.cpp server: it answers 404{detail}"
+            return ApiError(502, why, retry=False)
+        case 429:
+            return ApiError(429, message or "the upstream has too many requests", retry_after=LOADING_RETRY_S)
+        case 413:
+            return ApiError(413, message or "the upstream finds the request too large")
+    if 400 <= status < 500 or _CLIENT_MADE.search(message):
         return ApiError(400, message or f"the upstream refuses the request ({status})")
     if 300 <= status < 400:
         return ApiError(502, f"the upstream redirects ({status}): LLAMA_CPP_BASE must be its final URL", retry=False)
@@ -90,40 +88,19 @@ def stream_error(error: dict[str, Any]) -> ApiError:
     return api_error(code if isinstance(code, int) and 400 <= code < 600 else 500, orjson.dumps({"error": error}))
 
 
-def _error_parts(body: bytes) -> tuple[str, dict[str, Any]]:
-    """The message of an error body, "" when it has none, and its error object. Never fails."""
+def _error_of(body: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return _plain_text(body), {}
-    error = value.get("error", value) if isinstance(value, dict) else value
-    if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or ""
-        return _bounded(message if isinstance(message, str) else ""), error
-    return _bounded(error) if isinstance(error, str) else "", {}
-
-
-def _plain_text(body: bytes) -> str:
-    text = body[:4096].decode("utf-8", "replace")
-    if _MARKUP.match(body):
-        text = " ".join(_TAGS.sub(" ", text).split())
-    elif "\ufffd" in text or "\x00" in text:
-        return ""
-    return _bounded(text.strip())
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
+        return {}
+    error = value.get("error") if isinstance(value, dict) else None
+    return error if isinstance(error, dict) else {}
 
 
 _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
-_LLAMA_CPP = "llama.cpp"
 CONNECT_S = 10.0
-_KEEP_ALIVE_S = 4.0
-"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
-_LAST_CHUNK_S = 0.05
 _LARGEST_ERROR = 1 << 20
 
 
@@ -132,7 +109,7 @@ class UpstreamBrokenError(ApiError):
 
 
 class UpstreamReply:
-    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
+    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed behind it."""
 
     def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
         self.status: int = response.status
@@ -176,15 +153,6 @@ class UpstreamReply:
         self.abort()
         return b"".join(pieces)[:limit]
 
-    async def read_to_the_end(self) -> None:
-        """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
-        if self._response.content.at_eof():
-            self._finish()
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_CHUNK_S):
-                await self.read()
-
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
@@ -220,19 +188,16 @@ class Upstream:
         self._slots = asyncio.Semaphore(settings.max_connections)
         self.in_flight = 0
         """Calls for clients whose answer has not ended, those waiting for a connection included."""
-        self.is_llama_cpp = False
-        """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._trouble: str | None = None
         """The trouble logged last, until the server answers again."""
         self._idle = asyncio.Event()
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}
-        self._urls: dict[str, URL] = {}
+        self._session: aiohttp.ClientSession | None = None
 
     async def open(self, body: bytes, path: str = CHAT_PATH) -> UpstreamReply:
         """POST a JSON body and return the answer once its head is there, of any status.
 
-        A connection that ends before the first byte of the answer is replaced once. Raises `ApiError`: 529 when the
-        server cannot be reached, 504 after `read_timeout` without an answer, 502 when it breaks off.
+        Raises `ApiError`: 529 when the server cannot be reached, 504 after `read_timeout` without an answer, 502 when
+        it breaks off.
         """
         self.in_flight += 1
         try:
@@ -241,11 +206,14 @@ class Upstream:
             self._gone()
             raise
         try:
-            response = await self._post(body, path)
+            response = await self._send("POST", body, path)
+        except (aiohttp.ClientError, OSError) as error:
+            self.ended()
+            raise self.failure(error) from None
         except BaseException:
             self.ended()
             raise
-        self._met(response)
+        self._trouble = None
         return UpstreamReply(response, self)
 
     def ended(self) -> None:
@@ -261,10 +229,6 @@ class Upstream:
                 async with asyncio.timeout(limit_s):
                     await self._idle.wait()
         return not self.in_flight
-
-    def _met(self, response: aiohttp.ClientResponse) -> None:
-        self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
-        self._trouble = None
 
     def _gone(self) -> None:
         self.in_flight -= 1
@@ -290,10 +254,8 @@ class Upstream:
         self.in_flight += counted
         try:
             async with asyncio.timeout(limit_s):
-                session = self._session(fresh=False)
-                asked = session.get(self._url(path), **self._options()) if body is None else self._post(body, path)
-                async with await asked as response:
-                    self._met(response)
+                async with await self._send("GET" if body is None else "POST", body, path) as response:
+                    self._trouble = None
                     pieces = [piece async for piece in response.content.iter_any()]
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
@@ -304,9 +266,8 @@ class Upstream:
 
     async def close(self) -> None:
         """Close every connection."""
-        sessions, self._sessions = list(self._sessions.values()), {}
-        for session in sessions:
-            await session.close()
+        if self._session is not None:
+            await self._session.close()
 
     def failure(self, error: BaseException, *, begun: bool = False) -> ApiError:
         """The error for the client when a connection fails; `begun` once an answer had started.
@@ -338,70 +299,28 @@ class Upstream:
             return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
-    async def _post(self, body: bytes, path: str) -> aiohttp.ClientResponse:
-        try:
-            return await self._send(body, path, fresh=False)
-        except (aiohttp.ClientError, OSError) as error:
-            if not _is_unanswered(error):
-                raise self.failure(error) from None
-        try:
-            return await self._send(body, path, fresh=True)
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.failure(error) from None
-
-    async def _send(self, body: bytes, path: str, *, fresh: bool) -> aiohttp.ClientResponse:
-        session = self._session(fresh=fresh)
-        data = io.BytesIO(body)
-        return await session.post(self._url(path), data=data, **self._options())
-
-    def _options(self) -> dict[str, Any]:
+    async def _send(self, method: str, body: bytes | None, path: str) -> aiohttp.ClientResponse:
         settings = self.settings
-        return _options(settings.upstream_api_key, CONNECT_S, settings.read_timeout)
-
-    def _url(self, path: str) -> URL:
-        found = self._urls.get(path)
-        if found is None:
-            base = self.shown_url if self.settings.upstream_api_key else self.url
-            found = self._urls[path] = URL(base + path)
-        return found
-
-    def _session(self, *, fresh: bool) -> aiohttp.ClientSession:
-        """The session of kept connections, or the one that never reuses a connection."""
-        found = self._sessions.get(fresh)
-        if found is None:
-            connector = (
-                aiohttp.TCPConnector(limit=0, force_close=True)
-                if fresh
-                else aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
-            )
-            found = self._sessions[fresh] = aiohttp.ClientSession(
-                connector=connector,
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=1 << 18,
             )
-        return found
-
-
-@lru_cache(maxsize=1)
-def _options(key: str | None, connect_s: float, read_s: float) -> dict[str, Any]:
-    """Options of every request of aiohttp."""
-    headers = {"content-type": "application/json", "accept-encoding": "identity"}
-    if key:
-        headers["authorization"] = f"Bearer {key}"
-    limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_s, sock_read=read_s)
-    return {"headers": headers, "timeout": limits, "allow_redirects": False}
-
-
-def _is_unanswered(error: BaseException) -> bool:
-    """True when the connection was there, and ended before any byte of an answer."""
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        # Anything but a text is the beginning of an answer.
-        return isinstance(error.message, str)
-    if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError)):
-        return False
-    return isinstance(error, (aiohttp.ClientConnectionError, ConnectionError))
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
+        if settings.upstream_api_key:
+            headers["authorization"] = f"Bearer {settings.upstream_api_key}"
+        base = self.shown_url if settings.upstream_api_key else self.url
+        return await self._session.request(
+            method,
+            base + path,
+            data=None if body is None else io.BytesIO(body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
+            allow_redirects=False,
+        )
 
 
 def _why(error: BaseException) -> str:

@@ -54,15 +54,14 @@ class ContextWindow:
         """The models of an upstream in router mode, with their states; empty for one that is none."""
         self._used: dict[str, float] = {}
         """When requests were last sent to each of them, in Unix time: b11434's router does not tell."""
-        self.build: str | None = None
         self.status = State.UNKNOWN
-        self.read_at: float | None = None
-        """Clock time of the last reading that had the window; None when it has to be read again."""
         self._upstream = upstream
         self._clock = clock
         self._size: int | None = None
-        self._tried_at: float | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._is_known = False
+        """The latest reading had the window, and nothing has happened since."""
+        self._tried_at = -REFRESH_S
+        self._reading = asyncio.Lock()
 
     @property
     def tokens(self) -> int | None:
@@ -70,22 +69,17 @@ class ContextWindow:
         return self.settings.context_window or self._size
 
     async def refresh(self, *, force: bool = False) -> None:
-        """See to it that the window is known and not older than `REFRESH_S`.
+        """See to it that the window is known and not older than `REFRESH_S`, which takes 2 s at most.
 
-        Waits, at most 2 s, only while nothing is known or when forced; otherwise reading goes on in the background.
         Never fails: what cannot be read stays unknown.
         """
-        now = self._clock()
-        if not force:
-            if self.read_at is not None and now - self.read_at < REFRESH_S:
-                return
-            if self._tried_at is not None and now - self._tried_at < _AGAIN_S and self._reading is None:
-                return
-        if self._reading is None:
-            self._tried_at = now
-            self._reading = asyncio.get_running_loop().create_task(self._read())
-        if force or self.tokens is None or not self.models:
-            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+        asked = self._clock()
+        if not force and asked - self._tried_at < (REFRESH_S if self._is_known else _AGAIN_S):
+            return
+        async with self._reading:
+            if self._tried_at < asked or (force and self._tried_at == asked):
+                self._tried_at = asked
+                await self._read()
 
     def note_use(self, model: str) -> None:
         """A request for this model of the upstream is about to be sent."""
@@ -102,37 +96,24 @@ class ContextWindow:
 
     def forget(self) -> None:
         """The upstream may have restarted: read again before the next request relies on it."""
-        self.read_at = None
+        self._is_known = False
         self._size = None
 
     async def check(self, max_age_s: float = 1.0) -> State:
         """Whether the upstream answers now; an answer up to `max_age_s` old counts. Does not wake a sleeping server."""
-        now = self._clock()
-        if self._tried_at is None or now - self._tried_at >= max_age_s:
-            await self.refresh(force=True)
-        elif self._reading is not None:
-            await asyncio.wait({self._reading}, timeout=LONGEST_WAIT_S)
+        await self.refresh(force=self._clock() - self._tried_at >= max_age_s)
         return self.status
 
-    async def close(self) -> None:
-        """End a reading under way."""
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
-
     async def _read(self) -> None:
-        before = (self._size, self.model_id, self.build)
+        before = (self._size, self.model_id)
         try:
             await self._ask()
         except ApiError as error:
             self.status = State.LOADING if isinstance(error, ModelLoadingError) else State.UNREACHABLE
             if self.status is State.UNREACHABLE and error.status == 504:
                 # Busy, not gone: its earlier answer still holds.
-                self.status = State.OK if self.read_at is not None else State.UNKNOWN
-        finally:
-            self._reading = None
-        after = (self._size, self.model_id, self.build)
-        if self._size is not None and before != after and before[1] is not None:
+                self.status = State.OK if self._is_known else State.UNKNOWN
+        if self._size is not None and before != (self._size, self.model_id) and before[1] is not None:
             _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
     async def _ask(self) -> None:
@@ -151,12 +132,11 @@ class ContextWindow:
         self._used = {name: at for name, at in self._used.items() if any(model.id == name for model in self.router)}
         self.models = tuple(str(row["id"]) for row in rows) or self.models
         self.model_id = _loaded(rows) or self.model_id
-        self.build = _text(facts.get("build_info")) or self.build
         size = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
         self.status = State.OK
         if size is not None:
             self._size = size
-            self.read_at = self._clock()
+            self._is_known = True
 
 
 def _rows(models: Any) -> list[dict[str, Any]]:
@@ -178,10 +158,6 @@ def _meta(rows: list[dict[str, Any]], model_id: str | None) -> Any:
 def _size(values: Any) -> int | None:
     size = values.get("n_ctx") if isinstance(values, dict) else None
     return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 # The upstream's models, and what a client's name for one means.
@@ -208,22 +184,21 @@ def upstream_model(requested: str, window: ContextWindow) -> str:
     """
     found = find_model(requested, window.models)
     if found is None and requested == ANY and window.router:
-        return _resident(window)
+        best = most_recent_resident(window.resident_models())
+        if best is not None:
+            return best.id
+        names = ", ".join(router_model.id for router_model in window.router[:8])
+        raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
     return found or window.model_id or requested
 
 
-async def learn_models(requested: str, window: ContextWindow) -> None:
-    """See to it that the upstream's models are known well enough to tell what a client's model name means."""
+async def use_model(requested: str, window: ContextWindow) -> str:
+    """`upstream_model`, of models that are known well enough to tell; it is noted as used."""
     # What is in memory may be another model after any request, of this proxy or of another client.
     await window.refresh(force=requested == ANY and bool(window.router))
-
-
-def _resident(window: ContextWindow) -> str:
-    best = most_recent_resident(window.resident_models())
-    if best is not None:
-        return best.id
-    names = ", ".join(router_model.id for router_model in window.router[:8])
-    raise ApiError(400, f"model '{ANY}': the router has no model in memory; name one of: {names}")
+    model = upstream_model(requested, window)
+    window.note_use(model)
+    return model
 
 
 def find_model(requested: str, models: tuple[str, ...]) -> str | None:
@@ -301,26 +276,19 @@ class RetryPolicy:
         return True
 
 
-def must_wait(proxy: Proxy) -> bool:
-    """Whether nothing may be sent upstream yet: the proxy is held, or has not seen since a hold what is there now."""
-    return proxy.gate.held or (proxy.gate.settling and not proxy.gate.met)
-
-
-async def meet_upstream(proxy: Proxy) -> None:
-    """See to it that the window is known, as `Window.refresh` does; right after a hold, wait until it can be."""
-    gate, window = proxy.gate, proxy.window
-    await window.refresh(force=must_wait(proxy))
-    while must_wait(proxy) and not gate.held and window.status in _ON_ITS_WAY:
-        await asyncio.sleep(_RESTARTS_AGAIN_S)
-        await window.refresh(force=True)
-    gate.met = not gate.held
-
-
 async def admitted(proxy: Proxy, wait: Callable[[], Awaitable[None]]) -> None:
-    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before."""
+    """Return in the moment in which a request may be sent; `wait` is called as often as the proxy is held before.
+
+    Right after a hold this waits until it is seen what is there now, and so how large its window is.
+    """
+    gate, window = proxy.gate, proxy.window
     while True:
-        if proxy.gate.held:
+        if gate.held:
             await wait()
-        await meet_upstream(proxy)
-        if not proxy.gate.held:
+        await window.refresh(force=gate.held or gate.unmet)
+        while gate.unmet and not gate.held and window.status in _ON_ITS_WAY:
+            await asyncio.sleep(_RESTARTS_AGAIN_S)
+            await window.refresh(force=True)
+        gate.met = not gate.held
+        if gate.met:
             return

@@ -1,0 +1,53 @@
+"""What changed in a prompt since the one it goes on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specdash.core.proxy_events import PromptChange
+from specdash.proxy.prompts import MOST_OF_SESSION, MOST_SESSIONS, PromptBook
+
+
+def body(*texts: str, system: str = "Help.", tools: str = "Read") -> dict[str, Any]:
+    messages = [{"role": "user", "content": text} for text in texts]
+    return {"messages": [{"role": "system", "content": system}, *messages], "tools": [{"name": tools}]}
+
+
+@pytest.mark.parametrize(
+    ("later", "what"),
+    [
+        (body("a", "b", "c"), ""),
+        (body("a", "b", "c", system="Help me."), "system"),
+        (body("a", "b", "c", tools="Grep"), "tools"),
+        (body("a", "x", "c"), "message 2"),
+        (body("a"), "messages left out"),
+    ],
+)
+def test_the_first_piece_that_differs_is_named(later: dict[str, Any], what: str) -> None:
+    book = PromptBook()
+    assert book.change("s", body("a", "b")) is None
+    change = book.change("s", later)
+    assert isinstance(change, PromptChange)
+    assert change.what == what
+    assert 0 <= change.at <= change.known <= 1
+
+
+def test_other_conversations_of_the_session_and_other_sessions_do_not_count() -> None:
+    book = PromptBook()
+    book.change("s", body("a", "b"))
+    assert book.change("s", body("title")) is None
+    assert book.change("t", body("a", "b")) is None
+    change = book.change("s", body("a", "b", "c"))
+    assert change is not None
+    assert change.what == ""
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    book = PromptBook()
+    for number in range(MOST_SESSIONS + 5):
+        for text in range(MOST_OF_SESSION + 3):
+            book.change(str(number), body(f"{text}"))
+    assert len(book._kept) == MOST_SESSIONS
+    assert {len(prompts) for prompts in book._kept.values()} == {MOST_OF_SESSION}
