@@ -48,7 +48,7 @@ class Cost(Struct, frozen=True):
     def total(cls, costs: Sequence[Cost]) -> Cost:
         """The sums of what is known."""
         sums: dict[str, Any] = {}
-        for name in cls.__slots__[1:]:
+        for name in cls.__struct_fields__[1:]:
             known = [value for cost in costs if (value := getattr(cost, name)) is not None]
             sums[name] = sum(known) if known else None
         return cls(sum((cost.usage for cost in costs), Usage()), **sums)
