@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ def derive(state: TargetState, now: float, window_s: float) -> CheckpointsPictur
         speculative=_counts(state, "speculative"),
         full_reprocessed=log.here["context full_reprocess"] if log.since_wall is None else 0,
         held=held,
-        **{field.name: getattr(shown, field.name) for field in fields(ReplayFigures)},
+        **asdict(shown),
         lifetime=life,
         verdict=_verdict(way, shown),
     )
