@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from specdash.core.readings import Counters, Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
