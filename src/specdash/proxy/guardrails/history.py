@@ -128,7 +128,8 @@ def cut_back(
     if not settings.session_contamination_breaker:
         return request, cut, None
     messages = request.messages
-    if cut is not None and not _matches(messages, cut):
+    at = cut.index if cut is not None else 0
+    if cut is not None and not (at < len(messages) and is_boundary(messages, at) and _name(messages[at]) == cut.digest):
         cut = None
     note = None
     if streak >= settings.session_contamination_threshold:
@@ -147,11 +148,6 @@ def _boundary(messages: Sequence[Message], keep_last: int) -> int:
     """The latest boundary that keeps at least `keep_last` messages; 0 when there is none."""
     latest = min(len(messages) - keep_last, len(messages) - 1)
     return next((index for index in range(latest, 0, -1) if is_boundary(messages, index)), 0)
-
-
-def _matches(messages: Sequence[Message], cut: HistoryCut) -> bool:
-    at = cut.index
-    return at < len(messages) and is_boundary(messages, at) and _name(messages[at]) == cut.digest
 
 
 def _name(message: Message) -> str:

@@ -8,6 +8,7 @@ loop: a tool or a command in it says so, or its tools take long.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec.structs
@@ -67,13 +68,6 @@ class _Turn:
     def __init__(self, message: Message) -> None:
         self.messages = [message]
         self.after: list[Message] = []
-        self._key: str | None = None
-
-    @property
-    def key(self) -> str:
-        if self._key is None:
-            self._key = self._made_key()
-        return self._key
 
     @property
     def calls(self) -> list[Block]:
@@ -89,7 +83,8 @@ class _Turn:
         """False while its calls have no results."""
         return not self.calls or any(results_of(message) for message in self.after)
 
-    def _made_key(self) -> str:
+    @cached_property
+    def key(self) -> str:
         calls = self.calls
         if not calls:
             return digest("text", _text(self.messages[0]), [instruction_of(message) for message in self.after])

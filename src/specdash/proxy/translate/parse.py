@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import orjson
 from msgspec import Struct, field
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from specdash.proxy.http.responses import ApiError, InvalidRequestError, read_json
 
@@ -176,52 +176,24 @@ class _Kind(_Shape):
     type: str
 
 
-class _Text(_Shape):
-    text: str
-
-
-class _Reasoning(_Shape):
-    thinking: str
-
-
-class _Call(_Shape):
-    id: Filled
-    name: Filled
-    input: JsonObject = {}
-
-
-class _Result(_Shape):
-    tool_use_id: Filled
-    is_error: bool = False
-
-
-class _ImageSource(_Shape):
-    type: Literal["base64", "url", "file"]
-
-
-class _Image(_Shape):
-    source: _ImageSource
-
-
-class _Picture(_Shape):
-    media_type: Filled
-    data: Filled
-
-
-class _Url(_Shape):
-    url: Filled
+def _shape(**fields: Any) -> type[_Shape]:
+    """A shape of these fields, each its type with its default, `...` for none."""
+    return create_model("_Fields", __base__=_Shape, **fields)
 
 
 _KINDS: dict[str, type[_Shape]] = {
-    "text": _Text,
-    "thinking": _Reasoning,
-    "image": _Image,
-    "tool_use": _Call,
-    "tool_result": _Result,
+    "text": _shape(text=(str, ...)),
+    "thinking": _shape(thinking=(str, ...)),
+    "image": _shape(source=(_shape(type=(Literal["base64", "url", "file"], ...)), ...)),
+    "tool_use": _shape(id=(Filled, ...), name=(Filled, ...), input=(JsonObject, {})),
+    "tool_result": _shape(tool_use_id=(Filled, ...), is_error=(bool, False)),
 }
 """Known types. Redacted thinking and the calls and results of server tools are not among them: no other model than
 Anthropic's can read the former, and the latter name tools that do not run here."""
-_SOURCES: dict[str, type[_Shape]] = {"base64": _Picture, "url": _Url}
+_SOURCES: dict[str, type[_Shape]] = {
+    "base64": _shape(media_type=(Filled, ...), data=(Filled, ...)),
+    "url": _shape(url=(Filled, ...)),
+}
 _UNREADABLE = frozenset({"document", "search_result"})
 """Types of which no more than a plain text is read."""
 _OF_ROLE = {"tool_use": "assistant", "tool_result": "user"}
@@ -381,7 +353,7 @@ def _image(block: Block, where: str) -> Block:
     if shape is None:
         return _plain(block)
     _read(shape, source, where)
-    if shape is _Url and not source["url"].lower().startswith(_URL_SCHEMES):
+    if source["type"] == "url" and not source["url"].lower().startswith(_URL_SCHEMES):
         raise InvalidRequestError(f"{where}.url", "Only http, https and data URLs are supported")
     return block
 

@@ -296,7 +296,12 @@ class Upstream:
         if isinstance(error, aiohttp.ClientResponseError):
             return ApiError(502, "LLAMA_CPP_BASE: what is there does not answer in HTTP", retry=False)
         if isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)):
-            return ApiError(529, f"the upstream cannot be reached: {_why(error)}", retry_after=RETRY_S)
+            # Not its own words: asyncio puts the address in them.
+            number = getattr(getattr(error, "os_error", None), "errno", None)
+            why = os.strerror(number).lower() if number and number > 0 else "no connection"
+            if isinstance(error, aiohttp.ConnectionTimeoutError):
+                why = "no connection in time"
+            return ApiError(529, f"the upstream cannot be reached: {why}", retry_after=RETRY_S)
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
     async def _send(self, method: str, body: bytes | None, path: str) -> aiohttp.ClientResponse:
@@ -321,19 +326,6 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
             allow_redirects=False,
         )
-
-
-def _why(error: BaseException) -> str:
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return "no connection in time"
-    cause = getattr(error, "os_error", None)
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name is not known"
-    if isinstance(cause, ConnectionRefusedError):
-        return "connection refused"
-    # Not its own words: asyncio puts the address in them.
-    number = getattr(cause, "errno", None)
-    return os.strerror(number).lower() if number else "no connection"
 
 
 def without_secrets(url: str) -> str:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from specdash.core.proxy_events import UpstreamStatus as State
 from specdash.core.readings import most_recent_resident
-from specdash.llama.server_answers import router_models
+from specdash.llama.server_answers import mapping, natural, router_models, text
 from specdash.proxy.http.responses import ApiError, ModelLoadingError, json_response
 from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.system.text import utc_timestamp
@@ -117,8 +117,6 @@ class ContextWindow:
             _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
     async def _ask(self) -> None:
-        props: Any
-        models: Any
         props, models = await asyncio.gather(
             self._upstream.get_json("/props", LONGEST_WAIT_S),
             self._upstream.get_json("/v1/models", LONGEST_WAIT_S),
@@ -126,38 +124,21 @@ class ContextWindow:
         )
         if isinstance(models, BaseException) and isinstance(props, BaseException):
             raise models
-        facts = props if isinstance(props, dict) else {}
-        rows = _rows(models)
+        data = mapping(models).get("data")
+        rows = [row for row in data if isinstance(row, dict) and text(row.get("id"))] if isinstance(data, list) else []
+        in_memory = [row for row in rows if mapping(row.get("status")).get("value") == "loaded"]
+        # The only model, or the one that a router has loaded, or the first.
+        model = next(iter((*in_memory, *rows)), {})
         self.router = router_models(models).models
         self._used = {name: at for name, at in self._used.items() if any(model.id == name for model in self.router)}
-        self.models = tuple(str(row["id"]) for row in rows) or self.models
-        self.model_id = _loaded(rows) or self.model_id
-        size = _size(facts.get("default_generation_settings")) or _size(_meta(rows, self.model_id))
+        self.models = tuple(row["id"] for row in rows) or self.models
+        self.model_id = model.get("id") or self.model_id
+        of_server = mapping(mapping(props).get("default_generation_settings"))
+        size = natural(of_server.get("n_ctx")) or natural(mapping(model.get("meta")).get("n_ctx"))
         self.status = State.OK
-        if size is not None:
+        if size:
             self._size = size
             self._is_known = True
-
-
-def _rows(models: Any) -> list[dict[str, Any]]:
-    data = models.get("data") if isinstance(models, dict) else None
-    rows = data if isinstance(data, list) else []
-    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
-
-
-def _loaded(rows: list[dict[str, Any]]) -> str | None:
-    """The id of the only model, or of the one a router has loaded, or of the first."""
-    loaded = [row for row in rows if isinstance(row.get("status"), dict) and row["status"].get("value") == "loaded"]
-    return next((str(row["id"]) for row in (*loaded, *rows)), None)
-
-
-def _meta(rows: list[dict[str, Any]], model_id: str | None) -> Any:
-    return next((row.get("meta") for row in rows if row["id"] == model_id), None)
-
-
-def _size(values: Any) -> int | None:
-    size = values.get("n_ctx") if isinstance(values, dict) else None
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else None
 
 
 # The upstream's models, and what a client's name for one means.
