@@ -166,11 +166,6 @@ def test_a_whole_completion_is_the_same_answer() -> None:
     assert answer.usage == Usage(9, 0, 4)
 
 
-def test_the_message_id_is_the_upstreams() -> None:
-    assert answered(delta())[0].message_id == "msg_abc"
-    assert AnswerAssembler(fallback_id="req.1").message_id == "msg_req_1"
-
-
 @pytest.mark.parametrize("error", [{"code": 500, "message": "boom", "type": "server_error"}, {"message": "boom"}])
 def test_an_error_in_the_stream_is_kept_and_the_first_one_counts(error: dict[str, Any]) -> None:
     answer, heard = answered(delta(content="so"), {"error": error}, {"error": "another"})

@@ -81,13 +81,6 @@ async def test_while_none_is_resident_it_is_refused_and_nothing_is_loaded(path: 
     assert upstream.asked == []
 
 
-async def test_a_model_that_really_has_the_name_is_meant() -> None:
-    upstream = Upstream(a="loaded", any="unloaded")
-    async with proxied(upstream) as (proxy, _):
-        await proxy.post("/v1/messages", turn("any"))
-    assert upstream.asked == ["any"]
-
-
 @pytest.mark.llama_server
 async def test_on_the_real_router_it_is_the_model_used_last_and_no_other_is_loaded(tmp_path: Path) -> None:
     with running_router(tmp_path) as router:

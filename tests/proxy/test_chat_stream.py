@@ -59,15 +59,6 @@ def test_a_stray_event_is_an_error_chunk_and_the_rest_is_still_read(stray: bytes
     assert second == {"a": 1}
 
 
-def test_bytes_that_are_not_text_cost_only_their_character() -> None:
-    assert decoded(b'data: {"a":"x\xff\xfey"}\n\n') == [{"a": "x\ufffd\ufffdy"}]
-
-
-def test_half_of_a_surrogate_pair_costs_only_its_character() -> None:
-    body = rb'data: {"a":"\ud83d x \\ud83d \ud83e\uddea \udc00"}' + b"\n\n"
-    assert decoded(body) == [{"a": "\ufffd x \\ud83d \U0001f9ea \ufffd"}]
-
-
 def test_the_end_of_bytes_ends_a_whole_event_and_drops_a_torn_one() -> None:
     assert decoded(b'data: {"a":1}') == [{"a": 1}]
     assert decoded(b'data: {"a":1}\n') == [{"a": 1}]

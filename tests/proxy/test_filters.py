@@ -15,7 +15,6 @@ from specdash.proxy.answer.filters import (
     until_repeated,
     with_allowed_calls,
     without_echo,
-    without_thinking,
 )
 from support.pieces import text_of, texts, through
 
@@ -75,13 +74,6 @@ CALL: list[Piece] = [ToolStart(0, "toolu_0", "f"), Arguments(0, "{}")]
 def test_a_tool_call_comes_after_text_that_was_held_as_an_echo() -> None:
     passed, _ = through(lambda source, _: without_echo(source, "abc"), [Thinking("hm"), Text("ab"), *CALL])
     assert passed == [Thinking("hm"), Text("ab"), *CALL]
-
-
-def test_thinking_that_was_not_asked_for_is_kept() -> None:
-    sent = [Thinking("h"), Thinking("m"), Text("so"), *CALL]
-    passed, attempt = through(without_thinking, sent)
-    assert passed == [Text("so"), *CALL]
-    assert "".join(attempt.hidden) == "hm"
 
 
 def test_the_repetition_ends_the_answer_and_calls_are_not_watched() -> None:

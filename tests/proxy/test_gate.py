@@ -11,11 +11,6 @@ from specdash.proxy.gate import SETTLING_S, Gate
 from specdash.proxy.http.responses import ApiError
 
 
-async def turns(count: int = 3) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
 async def test_a_request_that_waits_too_long_is_told_to_come_back_and_the_hold_stays() -> None:
     gate = Gate()
     gate.hold("new model", 60)
@@ -60,19 +55,6 @@ async def test_a_renewed_hold_gives_those_who_wait_its_own_time_without_waking_t
     gate.resume()
     await waiting
     assert gate.wait_s is None
-
-
-async def test_whoever_wants_to_know_hears_of_the_end_of_a_hold_before_the_waiting_go_on() -> None:
-    gate, seen = Gate(), []
-    gate.on_open = lambda: seen.append(gate.waiting)
-    gate.hold("", 60)
-    waiting = asyncio.create_task(gate.wait(60))
-    await turns()
-    gate.resume()
-    await waiting
-    gate.hold("", 0.01)
-    await gate.wait(5)
-    assert seen == [1, 1]
 
 
 async def test_a_gate_is_settling_for_a_while_after_a_hold_and_never_before() -> None:

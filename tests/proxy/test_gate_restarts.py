@@ -142,18 +142,6 @@ async def test_right_after_a_hold_a_request_waits_for_an_upstream_that_does_not_
 
 
 @pytest.mark.parametrize(("path", "body"), WAYS)
-async def test_a_hold_that_ends_by_itself_lets_requests_go_on_too(path: str, body: dict[str, Any]) -> None:
-    async with proxied() as (proxy, behave, _):
-        behave.trouble = loading()
-        await proxy.post("/admin/hold", {"limit_s": 0.1})
-        request = asyncio.create_task(proxy.post(path, body))
-        await asyncio.sleep(0.3)
-        assert not proxy.proxy.gate.held
-        behave.trouble = None
-        check(path, await request)
-
-
-@pytest.mark.parametrize(("path", "body"), WAYS)
 async def test_patience_with_an_upstream_that_stays_away_ends(
     path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

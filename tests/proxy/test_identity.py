@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specdash.proxy.sessions import chat_session_id, session_id
 from specdash.proxy.translate.parse import parse_messages
-from support.messages_bodies import any_json, body_of, rich_body
+from support.messages_bodies import any_json, body_of
 
 UUID_TEXT = "11111111-2222-3333-4444-555555555555"
 USER = {"role": "user", "content": "hi"}
@@ -84,18 +84,6 @@ class TestFingerprint:
         grown = [later, *(message for number in range(turns) for message in turn(number))]
         assert identity(messages=grown) == identity(messages=[first])
 
-    @given(st.text(min_size=1, max_size=30), st.text(min_size=1, max_size=30))
-    def test_different_first_messages_differ(self, name: str, two: str) -> None:
-        same = name.split() == two.split()
-        prints = [identity(messages=[{"role": "user", "content": f"do {text}"}]) for text in (name, two)]
-        assert (prints[0] == prints[1]) is same
-
-    def test_a_first_message_of_reminders_only_still_tells(self) -> None:
-        def of(text: str) -> str:
-            return identity(messages=[{"role": "user", "content": f"<system-reminder>{text}</system-reminder>"}])
-
-        assert of("use tabs") != of("use blanks")
-
     def test_hosts_and_users_are_kept_apart(self) -> None:
         ids = {identity(host="10.0.0.1"), identity(host="10.0.0.2"), identity(metadata={"user_id": "alice"})}
         assert len(ids) == 3
@@ -144,7 +132,3 @@ class TestChatCompletions:
     def test_deep_nesting_is_no_trouble(self) -> None:
         deep = orjson.loads(b"[" * 1000 + b"]" * 1000)
         assert chat_session_id({}, {"messages": [{"role": "user", "content": deep}]}, "h")
-
-
-def test_the_richest_body_names_its_session() -> None:
-    assert session_id({}, parse_messages(orjson.dumps(rich_body())), "h") == f"meta:{UUID_TEXT}"

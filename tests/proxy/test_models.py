@@ -74,9 +74,3 @@ async def test_the_list_is_one_for_both_apis() -> None:
         assert first["display_name"] == "Qwen3 8B"
         assert first["created_at"].endswith("Z")
         assert isinstance(first["created"], int)
-
-
-@pytest.mark.parametrize("path", ["org/Gemma:12b", "org%2FGemma%3A12b", "%2Fmodels%2FQwen3%208B.gguf"])
-async def test_one_model_by_its_id(path: str) -> None:
-    async with serving(*IDS) as (proxy, _):
-        assert (await proxy.get(f"/v1/models/{path}")).status_code == 200

@@ -74,20 +74,6 @@ def test_the_cap_is_never_exceeded(cap: int, steps: list[tuple[str, int, float]]
     assert all(proxy_session.active == 0 for proxy_session in store.all())
 
 
-@given(turns=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 10_000), st.integers(0, 500)), max_size=60))
-def test_no_session_sees_anothers_numbers(turns: list[tuple[int, int, int]]) -> None:
-    together, _ = make_store(cap=8)
-    alone: dict[int, ProxySession] = {}
-    for number, prompt, completion in turns:
-        usage = Usage(prompt=prompt, completion=completion)
-        for session in (together.get(str(number)), alone.setdefault(number, ProxySession(str(number), 0.0))):
-            session.turn_done(usage, prompt // 2, 20_000)
-    for number, expected in alone.items():
-        found = together.get(str(number))
-        assert list(found.history) == list(expected.history)
-        assert (found.scale, found.peak_tokens) == (expected.scale, expected.peak_tokens)
-
-
 def test_a_turn_says_what_it_used_of_the_window() -> None:
     session = make_session()
     assert session.utilisation(1000) is None
@@ -98,13 +84,6 @@ def test_a_turn_says_what_it_used_of_the_window() -> None:
     assert (session.peak_tokens, session.peak_prompt_tokens) == (750, 600)
     view = session.view(1000)
     assert (view.context_tokens, view.context_window, view.output_tokens) == (450, 1000, 50)
-
-
-def test_a_turn_whose_prompt_nobody_counted_changes_nothing() -> None:
-    session = make_session()
-    session.turn_done(Usage(prompt=0, completion=12), 100, 1000)
-    assert session.context_tokens is None
-    assert not session.history
 
 
 @pytest.mark.parametrize(

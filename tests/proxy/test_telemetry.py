@@ -207,15 +207,6 @@ def test_a_guardrail_action_is_an_event_a_count_a_mark_and_a_line(desk: Desk, ca
     assert "MALFORMED TOOL PAYLOAD: detected streak=2 kind=markup request=req_1 session=s" in caplog.messages
 
 
-def test_a_refused_prompt_is_an_overflow(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    active = desk.begin()
-    desk.telemetry.overflow(active, 5000, 4096)
-    assert active.session.overflows == 1
-    assert any(
-        text.startswith("CONTEXT OVERFLOW: detected overflows=1 prompt=5000 window=4096") for text in caplog.messages
-    )
-
-
 @pytest.mark.parametrize(("prompt", "level"), [(1000, "INFO"), (3100, "WARNING"), (3500, "WARNING"), (3900, "ERROR")])
 def test_a_turn_ends_in_a_context_line(desk: Desk, caplog: pytest.LogCaptureFixture, prompt: int, level: str) -> None:
     caplog.set_level(logging.INFO)
@@ -236,15 +227,6 @@ def test_requests_are_logged_as_counts(desk: Desk, caplog: pytest.LogCaptureFixt
     request, response = caplog.messages
     assert request.startswith("REQ: stream=")
     assert response.startswith("RESP: finish=end_turn output_tokens=50 text_len=5 ")
-
-
-def test_events_can_be_switched_off(tmp_path: Path) -> None:
-    settings = settings_from_env({"PROXY_EVENTS_FILE": "off"})
-    sessions = SessionStore(1000, 10)
-    telemetry = Telemetry(settings, sessions, env={"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
-    active = telemetry.begin(sessions.get("s"), RequestEvent(0.0, "s", "r"))
-    telemetry.finish(active, outcome=RequestOutcome.OK)
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_no_prompt_text_is_told_anywhere(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,17 +92,6 @@ class TestConversation:
         ]
         assert found[4]["content"] == "first\n\nsecond"
 
-    def test_an_assistant_that_only_calls_has_no_content(self) -> None:
-        found = rendered(user("q"), assistant(CALL), user(result("toolu_1")))
-        arguments = '{"path":"a"}'
-        call = {"id": "toolu_1", "type": "function", "function": {"name": "Read", "arguments": arguments}}
-        assert found[1] == {"role": "assistant", "content": None, "tool_calls": [call]}
-
-    def test_arguments_keep_the_order_of_the_clients_keys(self) -> None:
-        call = {**CALL, "input": {"z": 1, "a": [1.5, None], "ü": "é"}}
-        found = rendered(user("q"), assistant(call), user(result("toolu_1")))
-        assert found[1]["tool_calls"][0]["function"]["arguments"] == '{"z":1,"a":[1.5,null],"ü":"é"}'
-
     def test_thinking_becomes_reasoning_and_redacted_thinking_nothing(self) -> None:
         thinking = {"type": "thinking", "thinking": "hm", "signature": "s"}
         found = rendered(

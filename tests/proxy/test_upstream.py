@@ -153,15 +153,6 @@ class TestFailures:
             with pytest.raises(ApiError, match="does not answer in HTTP"):
                 await upstream.open(b"{}")
 
-    async def test_every_loss_is_told_to_whoever_remembers_the_upstream(self) -> None:
-        lost = []
-        upstream = Upstream(settings_for(f"http://127.0.0.1:{free_port()}"))
-        upstream.on_lost = lambda: lost.append(1)
-        with pytest.raises(ApiError):
-            await upstream.open(b"{}")
-        await upstream.close()
-        assert lost == [1]
-
     async def test_an_error_body_of_any_size_is_read_within_bounds(self) -> None:
         async def floods(call: Call) -> None:
             await call.begin("text/plain")
@@ -214,22 +205,6 @@ class TestAbort:
                 assert upstream.in_flight == 1
             async with await upstream.open(b"{}") as reply:
                 assert await reply.read()
-
-    async def test_a_thousand_aborted_requests_leave_nothing_behind(self) -> None:
-        async with connected(endless, PROXY_MAX_CONNECTIONS="16") as (upstream, server):
-            tasks_before = len(asyncio.all_tasks())
-
-            async def one(number: int) -> None:
-                async with await upstream.open(b"{}") as reply:
-                    for _ in range(number % 3):
-                        await reply.read()
-
-            for start in range(0, 1000, 50):
-                await asyncio.gather(*(one(number) for number in range(start, start + 50)))
-            await until_async(lambda: server.open == 0)
-            await until_async(lambda: len(asyncio.all_tasks()) <= tasks_before)
-            assert upstream.in_flight == 0
-            assert len(server.calls) == 1000
 
     async def test_drained_waits_for_what_is_running(self) -> None:
         async with connected(endless) as (upstream, _):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.proxy.http.responses import ApiError, PromptTooLongError
-from specdash.proxy.upstream.upstream import LONGEST_QUOTE, api_error, stream_error
+from specdash.proxy.upstream.upstream import api_error, stream_error
 
 
 def said(message: str, **more: object) -> bytes:
@@ -37,9 +37,6 @@ class TestPromptTooLong:
     def test_without_its_numbers_the_wording_that_clients_compact_on_remains(self, message: str, status: int) -> None:
         error = api_error(status, said(message))
         assert (error.status, error.message) == (400, f"prompt is too long: {message}")
-
-    def test_a_prompt_about_context_is_no_overflow(self) -> None:
-        assert not isinstance(api_error(400, said("Invalid tool_choice: context_size")), PromptTooLongError)
 
 
 class TestStatus:
@@ -73,16 +70,10 @@ class TestStatus:
         assert error.status == expected
         assert kind is None or error.type == kind
 
-    def test_loading_says_when_to_try_again(self) -> None:
-        assert api_error(503, said("Loading model")).headers == {"retry-after": "2"}
-
     def test_a_refused_key_is_the_operators_and_trying_again_does_not_help(self) -> None:
         error = api_error(401, said("Invalid API Key"))
         assert "PROXY_UPSTREAM_API_KEY" in error.message
         assert error.retry is False
-
-    def test_its_words_are_bounded(self) -> None:
-        assert len(api_error(400, said("x" * 100_000)).message) == LONGEST_QUOTE
 
 
 @given(st.integers(300, 599), st.one_of(st.binary(max_size=200), st.text(max_size=50).map(str.encode)))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import msgspec.structs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +8,7 @@ from specdash.core.proxy_events import Guardrail, GuardrailAction
 from specdash.proxy.guardrails.history import RESET_MARKER, HistoryCut, cut_back
 from specdash.proxy.settings import settings_from_env
 from specdash.proxy.translate.parse import Message
-from support.histories import are_pairs_whole, assistant, do_roles_alternate, growing, request, tool_turn, user
+from support.histories import are_pairs_whole, do_roles_alternate, growing, request, tool_turn, user
 
 SETTINGS = settings_from_env({})
 STREAK = SETTINGS.session_contamination_threshold
@@ -80,10 +79,3 @@ def test_a_cut_is_forgotten_when_the_client_rewrote_its_history() -> None:
     assert note is None
     shorter = request(history(3))
     assert cut_back(shorter, 0, cut, SETTINGS) == (shorter, None, None)
-
-
-def test_the_latest_removed_instruction_is_not_forgotten() -> None:
-    messages = [*history(2), assistant("done"), user("now fix the tests"), *history(20)[1:]]
-    made, _, _ = cut_back(msgspec.structs.replace(request(messages)), STREAK, None, SETTINGS)
-    assert made.messages[0].content[-2]["text"] == RESET_MARKER
-    assert made.messages[0].content[-1]["text"].endswith("\nnow fix the tests")

@@ -138,22 +138,9 @@ def test_truth_table(
     assert state.no_progress == repeats - period
 
 
-def test_a_loop_after_healthy_work_is_found() -> None:
-    history = TASK + turns(30, other_arguments) + [m for t in range(30, 38) for m in same(t)]
-    state = loop_state(history, SETTINGS)
-    assert (state.repeats, state.no_progress, state.is_looping, state.turns) == (8, 7, True, 38)
-
-
 def test_a_new_instruction_starts_over() -> None:
     history = [*TASK, *turns(9, same), assistant("I am stuck"), user("then try this"), *same(9)]
     assert loop_state(history, SETTINGS) == LoopState(1, 1, 0, False, ("Read",), 1)
-
-
-def test_words_beside_a_result_do_not_start_over() -> None:
-    history = TASK + turns(8, same)
-    last = history[-1]
-    history[-1] = Message("user", (*last.content, text("hurry up")))
-    assert loop_state(history, SETTINGS).is_looping
 
 
 def test_calls_still_without_results_do_not_count() -> None:
@@ -179,13 +166,6 @@ def test_the_same_words_after_the_same_nudge_are_no_progress_but_no_tool_loop() 
     assert (state.repeats, state.no_progress, state.is_looping, state.patterns) == (11, 10, False, ("",))
     given_request = request(TASK + stalled, tools=TOOLS)
     assert break_loop(given_request, state, SETTINGS, forced=0, utilisation=None) == (given_request, ())
-
-
-def test_patterns_name_the_tools_of_each_turn_of_the_cycle() -> None:
-    state = loop_state(TASK + turns(8, cycle("Grep", "Read")), SETTINGS)
-    assert state.patterns == ("Grep", "Read")
-    assert state.tools == ("Grep", "Read")
-    assert loop_state(TASK + turns(8, parallel), SETTINGS).patterns == ("Grep+Read",)
 
 
 @given(growing(most=8))
