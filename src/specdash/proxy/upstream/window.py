@@ -117,6 +117,8 @@ class ContextWindow:
             _LOG.info("Context window: %d tokens, read again from the upstream", self._size)
 
     async def _ask(self) -> None:
+        props: Any
+        models: Any
         props, models = await asyncio.gather(
             self._upstream.get_json("/props", LONGEST_WAIT_S),
             self._upstream.get_json("/v1/models", LONGEST_WAIT_S),
