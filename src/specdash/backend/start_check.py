@@ -79,13 +79,20 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     """What settings promise."""
     router = any(key in settings.native for key in ROUTER_KEYS)
     router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
+    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
+    reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
+    reasons = (
+        (router, "a router serves models by name"),
+        (settings.value("embeddings"), "it serves embeddings only"),
+        (reranks, "it reranks only"),
+    )
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
         key=server_key(settings),
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
-        no_probe=_no_probe(settings, router=router),
+        no_probe=next((reason for holds, reason in reasons if holds), None),
         router=router,
         types=settings.spec_types,
     )
@@ -97,17 +104,6 @@ def server_key(settings: BackendSettings) -> str | None:
     if secret is not None:
         return first_key(secret)
     return first_key_of(settings.api_key_file) if settings.api_key_file is not None else None
-
-
-def _no_probe(settings: BackendSettings, *, router: bool) -> str | None:
-    if router:
-        return "a router serves models by name"
-    if settings.value("embeddings"):
-        return "it serves embeddings only"
-    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
-    if reranks or "--reranking" in settings.extra_args or "--rerank" in settings.extra_args:
-        return "it reranks only"
-    return None
 
 
 _HEALTH_S = 1.0
