@@ -298,7 +298,6 @@ class BackendSession:
             self.verdict = ""
         if self.watch is not None and self.watch.done and not self.verdict:
             self.watch = None
-            self.tail.starting = False
 
     def _proven(self) -> None:
         """The engine has answered: what it was started by is the last good version of the env file from now on."""

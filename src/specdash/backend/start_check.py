@@ -383,13 +383,13 @@ class StartWatch:
     def __init__(
         self,
         promise: ServerPromise,
-        lines: Sequence[bytes],
+        lines: Callable[[], Sequence[str]],
         parameters: Mapping[str, str],
         *,
         probe: bool,
         engine: str | None = None,
     ) -> None:
-        """`lines` may grow while it waits. `engine` names it in baselines; None: none is measured."""
+        """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
         self._promise = promise
         self._lines = lines
         self._parameters = parameters
@@ -421,7 +421,7 @@ class StartWatch:
                 return
         found = check_start(
             self._promise,
-            lambda: [line.decode("utf-8", "replace") for line in list(self._lines)],
+            self._lines,
             parameters=self._parameters,
             probe=self._probe,
             cancel=self._cancel,
@@ -468,4 +468,4 @@ def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
     settings = plan.settings
     engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
     parameters = dict(plan.speculation)
-    return StartWatch(promise_of(settings), tail.early, parameters, probe=settings.start_probe, engine=engine)
+    return StartWatch(promise_of(settings), tail.texts, parameters, probe=settings.start_probe, engine=engine)
