@@ -44,7 +44,7 @@ def test_the_verdict_says_why(
 
 def test_the_engine_of_the_env_file_is_the_one_and_one_that_is_missing_is_an_error(tmp_path: Path) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path)}
-    assert check_engine(NONE, env).kind == "xllamacpp"
+    assert check_engine(NONE, env).engine.kind == "xllamacpp"
     file = tmp_path / "specdash" / "llama-server.env"
     file.parent.mkdir(exist_ok=True)
     file.write_text("LLAMA_BIN=/nowhere/llama-server\n")

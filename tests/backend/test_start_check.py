@@ -169,7 +169,7 @@ def test_a_refusal_of_this_client_is_no_verdict_on_drafting(status: int) -> None
 
 def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
     with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
-        watch = StartWatch(promised(server.url), [], SIMPLE, probe=True)
+        watch = StartWatch(promised(server.url), list, SIMPLE, probe=True)
         until(lambda: server.count("/completion"), 20)
         watch.cancel()
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "start-check"]

@@ -181,10 +181,8 @@ def used_gpus(
 class EngineCheck(Struct, frozen=True):
     """The chosen engine: `verdict` says in one line whether it uses the GPU, and why not. `usable` None: unknown."""
 
-    kind: str
-    version: str
+    engine: Engine
     path: str
-    reason: str
     build: Build
     devices: tuple[Device, ...] | None
     usable: bool | None
@@ -198,13 +196,11 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
         file = backend_env_file(env)
         values = read_values(file.read_bytes(), str(file))
     settings = engine_settings(values, env)
-    engine = find_engine(settings, env)
-    build, visible = build_of(engine), {**env, **settings.environment}
-    devices = list_devices(engine, visible)
-    usable, verdict = judge(build, devices, driver, visible)
+    engine, visible = find_engine(settings, env), {**env, **settings.environment}
+    build, devices = build_of(engine), list_devices(engine, visible)
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
-    return EngineCheck(engine.kind, engine.version, path, engine.reason, build, devices, usable, verdict)
+    return EngineCheck(engine, path, build, devices, *judge(build, devices, driver, visible))
 
 
 def judge(

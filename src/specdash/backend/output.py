@@ -17,39 +17,29 @@ CHUNK = 64 * 1024
 """Bytes of output read at once."""
 _PENDING_LIMIT = 1024 * 1024
 _ATOMIC_WRITE = 4096
-_EARLY_LIMIT = 400
+_LINES = 2048
+"""Enough for all that a start prints."""
 _ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
 
 
 class Tail:
-    """The last lines of the output, and what looked like an error at the start: for why the server fails, or runs
-    without speculation."""
+    """The last lines of the output: for why the server fails, or runs without speculation."""
 
     def __init__(self) -> None:
-        self.lines: deque[bytes] = deque(maxlen=256)
-        self.early: list[bytes] = []
-        """Lines since the start that look like errors; it only grows, so that another thread may read it."""
-        self.starting = True
-        """Whether such lines are still kept."""
+        self.lines: deque[bytes] = deque(maxlen=_LINES)
         self.open = b""
 
     def feed(self, data: bytes) -> None:
         """Take the next piece, cut anywhere."""
         *whole, self.open = (self.open + data[-CHUNK:]).split(b"\n")
         self.open = self.open[-1024:]
-        kept = [line[:1024] for line in whole if line.strip()]
-        self.lines.extend(kept)
-        if self.starting and kept:
-            self.early += [line for line in kept if _ERROR_LINE.search(line)]
-            self.starting = len(self.early) < _EARLY_LIMIT
+        self.lines.extend(line[:1024] for line in whole if line.strip())
 
     def texts(self) -> list[str]:
-        """All that is kept, in its order, each line once. From any thread."""
+        """All that is kept, in its order. From any thread."""
         # A copy in one step of the interpreter: another thread may append.
         last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
-        known = set(last)
-        whole = [*(line for line in list(self.early) if line not in known), *last]
-        return [line.decode("utf-8", "replace") for line in whole]
+        return [line.decode("utf-8", "replace") for line in last]
 
     def errors(self) -> list[str]:
         """The last three lines that look like errors, else the last one."""

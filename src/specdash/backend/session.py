@@ -298,7 +298,6 @@ class BackendSession:
             self.verdict = ""
         if self.watch is not None and self.watch.done and not self.verdict:
             self.watch = None
-            self.tail.starting = False
 
     def _proven(self) -> None:
         """The engine has answered: what it was started by is the last good version of the env file from now on."""
@@ -597,26 +596,20 @@ def run(
 
 def replan(current: LaunchPlan, engine: str | None, log: str | None, data: bytes | None = None) -> LaunchPlan:
     """What the env file of `current` asks for now, or `data` in its place. A port of 0 keeps the port that `current`
-    has.
+    has, and with it the default log, which is named after the port.
 
     Raises `SpecdashError` when it cannot be run, or would listen on a port that another process has.
     """
     if current.env_file is None:
         raise InputError("the settings come from the environment; start with --env-file to have a file to read again")
     plan = plan_from_file(current.env_file, data=data, engine=engine, log=log)
-    plan = _on_the_same_port(plan, current, log)
+    if plan.settings.parameters["port"].note == FREE_PORT:
+        settings = plan.settings.with_value("port", current.settings.port, "the port it has")
+        kept = plan.log if log or settings.log_file else current.log
+        plan = msgspec.structs.replace(plan, settings=settings, log=kept)
     if plan.settings.port != current.settings.port:
         check_port(plan.settings)
     return plan
-
-
-def _on_the_same_port(plan: LaunchPlan, current: LaunchPlan, log: str | None) -> LaunchPlan:
-    if plan.settings.parameters["port"].note != FREE_PORT:
-        return plan
-    settings = plan.settings.with_value("port", current.settings.port, "the port it has")
-    # The default log is named after the port, and so goes on too.
-    kept = plan.log if log or settings.log_file else current.log
-    return msgspec.structs.replace(plan, settings=settings, log=kept)
 
 
 def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:

@@ -79,13 +79,20 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     """What settings promise."""
     router = any(key in settings.native for key in ROUTER_KEYS)
     router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
+    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
+    reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
+    reasons = (
+        (router, "a router serves models by name"),
+        (settings.value("embeddings"), "it serves embeddings only"),
+        (reranks, "it reranks only"),
+    )
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
         key=server_key(settings),
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
-        no_probe=_no_probe(settings, router=router),
+        no_probe=next((reason for holds, reason in reasons if holds), None),
         router=router,
         types=settings.spec_types,
     )
@@ -97,17 +104,6 @@ def server_key(settings: BackendSettings) -> str | None:
     if secret is not None:
         return first_key(secret)
     return first_key_of(settings.api_key_file) if settings.api_key_file is not None else None
-
-
-def _no_probe(settings: BackendSettings, *, router: bool) -> str | None:
-    if router:
-        return "a router serves models by name"
-    if settings.value("embeddings"):
-        return "it serves embeddings only"
-    reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
-    if reranks or "--reranking" in settings.extra_args or "--rerank" in settings.extra_args:
-        return "it reranks only"
-    return None
 
 
 _HEALTH_S = 1.0
@@ -387,13 +383,13 @@ class StartWatch:
     def __init__(
         self,
         promise: ServerPromise,
-        lines: Sequence[bytes],
+        lines: Callable[[], Sequence[str]],
         parameters: Mapping[str, str],
         *,
         probe: bool,
         engine: str | None = None,
     ) -> None:
-        """`lines` may grow while it waits. `engine` names it in baselines; None: none is measured."""
+        """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
         self._promise = promise
         self._lines = lines
         self._parameters = parameters
@@ -425,7 +421,7 @@ class StartWatch:
                 return
         found = check_start(
             self._promise,
-            lambda: [line.decode("utf-8", "replace") for line in list(self._lines)],
+            self._lines,
             parameters=self._parameters,
             probe=self._probe,
             cancel=self._cancel,
@@ -472,4 +468,4 @@ def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
     settings = plan.settings
     engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
     parameters = dict(plan.speculation)
-    return StartWatch(promise_of(settings), tail.early, parameters, probe=settings.start_probe, engine=engine)
+    return StartWatch(promise_of(settings), tail.texts, parameters, probe=settings.start_probe, engine=engine)

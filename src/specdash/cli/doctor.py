@@ -115,10 +115,9 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
 
 
 def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
+    engine = "kind=engine.kind version=engine.version path reason=engine.reason"
     build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    value: dict[str, Any] = json_of(
-        engine_check, f"kind version path reason {build} devices uses_gpu=usable verdict", chosen=True
-    )
+    value: dict[str, Any] = json_of(engine_check, f"{engine} {build} devices uses_gpu=usable verdict", chosen=True)
     return value
 
 
@@ -134,7 +133,7 @@ def _gpu_lines(driver: Driver) -> list[str]:
 def _engine_lines(engine: EngineCheck | str) -> list[str]:
     if isinstance(engine, str):
         return [f"engine   {engine}"]
-    lines = [f"engine   {engine.kind} {engine.version} ({engine.reason})", f"         {engine.verdict}"]
+    lines = [f"engine   {engine.engine.words} ({engine.engine.reason})", f"         {engine.verdict}"]
     return lines if engine.usable else [*lines, f"         {_GET_ONE}"]
 
 
