@@ -165,9 +165,15 @@ class EngineChange:
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
         journal = self._change.journal
+
+        def wait(seconds: float) -> None:
+            # Said again and again: a clock runs, and a trial whose client is gone ends with it.
+            self._steps.say("waiting for its first completion")
+            self._steps.wait(seconds)
+
         try:
             limit = min(_PROBE_S, journal.health_timeout_s)
-            words, now = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
+            words, now = probe(*self.place, limit, lambda: self.child.check, wait)
         except StepFailedError as error:
             # Its runner needs a moment to read the end of the output of an engine that has just died.
             deadline = time.monotonic() + _LAST_WORDS_S
