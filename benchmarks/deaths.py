@@ -2,8 +2,8 @@
 
 `LLAMA_BIN=… python benchmarks/deaths.py [applies|deaths|tune …]` prints JSON. `specdash up` runs the real llama-server
 with a tiny model and the proxy; three clients stream turns through the proxy all the time. `applies` changes a setting
-forty times. `deaths` ends the command with SIGKILL after each of its steps, then the runner, which `up` starts again:
-a client is served again with its first piece after that. `tune` ends a tune on the service in the middle of its starts.
+forty times. `deaths` ends the command with SIGKILL after each of its steps, and the runner, which `up` starts again; a
+client is served again with its next piece. `tune` ends a tune on the service at its second start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from specdash.backend.demo import env_text, proxy_env_text  # noqa: E402
 from specdash.backend.journal import read_records  # noqa: E402
@@ -41,8 +40,7 @@ from support.waiting import until  # noqa: E402
 
 APPLIES, TUNES, CLIENTS, LIMIT_S = 40, 5, 3, 90.0
 STEPS = [str(step) for step in ApplyStep][:12]
-HELD = STEPS[4:10]
-"""Steps after which clients wait in the proxy, with nothing upstream."""
+HELD = STEPS[4:10]  # after these, clients wait in the proxy, and nothing is upstream
 TURN = {"model": "m", "max_tokens": 60, "stream": True, "messages": [{"role": "user", "content": "count the lanterns"}]}
 
 
