@@ -20,7 +20,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "proxy_cost": (),
     "swap": (),
 }
-"""Each with its arguments. history takes longer and is run by itself."""
+"""Each with its arguments. history and deaths take longer and are run by themselves."""
 
 LIMIT_S = 600.0
 TOO_LONG = 124

@@ -2,8 +2,8 @@
 
 `LLAMA_BIN=… python benchmarks/deaths.py [applies|deaths|tune …]` prints JSON. `specdash up` runs the real llama-server
 with a tiny model and the proxy; three clients stream turns through the proxy all the time. `applies` changes a setting
-forty times. `deaths` ends the command with SIGKILL after each of its steps, then the runner, which `up` starts again:
-a client is served again with its first piece after that. `tune` ends a tune on the service in the middle of its starts.
+forty times. `deaths` ends the command with SIGKILL after each of its steps, and the runner, which `up` starts again; a
+client is served again with its next piece. `tune` ends a tune on the service at its second start.
 """
 
 from __future__ import annotations
@@ -26,25 +26,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "tests")]
 
 from specdash.backend.demo import env_text, proxy_env_text  # noqa: E402
 from specdash.backend.journal import read_records  # noqa: E402
 from specdash.backend.launch import free_port  # noqa: E402
 from specdash.control.connection import runners  # noqa: E402
+from specdash.core.changes import ApplyStep  # noqa: E402
 from specdash.core.paths import applies_file, apply_journal_file, trial_file  # noqa: E402
 from specdash.system.files import file_digest  # noqa: E402
 from support.asking import healthy  # noqa: E402
 from support.waiting import until  # noqa: E402
 
 APPLIES, TUNES, CLIENTS, LIMIT_S = 40, 5, 3, 90.0
-STEPS = (
-    *("lock", "preflight", "backup", "hold", "drain", "write", "restart", "health", "speculation", "probe", "resume"),
-    "request",
-)
-HELD = STEPS[4:10]
-"""Steps after which clients wait in the proxy, with nothing upstream."""
+STEPS = [str(step) for step in ApplyStep][:12]
+HELD = STEPS[4:10]  # after these, clients wait in the proxy, and nothing is upstream
 TURN = {"model": "m", "max_tokens": 60, "stream": True, "messages": [{"role": "user", "content": "count the lanterns"}]}
 
 
@@ -77,11 +73,6 @@ class Client(threading.Thread):
                 self.errors.append((time.monotonic(), status))
                 time.sleep(0.2)
 
-    def longest_gap(self, since: float) -> float:
-        """Seconds between two pieces."""
-        kept = [since, *(moment for moment in self.pieces if moment > since)]
-        return max((late - early for early, late in pairwise(kept)), default=0.0)
-
 
 class House:
     """The stack in a home of its own."""
@@ -103,12 +94,10 @@ class House:
         until(lambda: all(client.turns for client in self.clients), LIMIT_S)
 
     def command(self, *words: str, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start `specdash WORDS`."""
         command = [sys.executable, "-u", "-m", "specdash", *words]
         return subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=stderr, text=True)
 
     def status(self) -> dict[str, Any]:
-        """Of the runner that answers."""
         return next((status for _, status in runners(self.env)), {})
 
     def at_rest(self) -> bool:
@@ -124,7 +113,6 @@ class House:
         return max(firsts) - since if all(firsts) else 0.0
 
     def errors(self, since: float) -> list[str]:
-        """What clients saw."""
         return [why for client in self.clients for at, why in client.errors if at > since]
 
 
@@ -155,69 +143,56 @@ def applies() -> dict[str, Any]:
         for number in range(APPLIES):
             since = time.monotonic()
             house.command("apply", "--yes", f"LLAMA_DRAFT_MAX={5 + number % 3}").communicate(timeout=LIMIT_S)
-            gaps += [client.longest_gap(since) for client in house.clients]
+            for client in house.clients:
+                pieces = [since, *(moment for moment in client.pieces if moment > since)]
+                gaps.append(max((late - early for early, late in pairwise(pieces)), default=0.0))
         records = read_records(applies_file(house.env))[-APPLIES:]
-        return {
-            "applied": sum(record.outcome == "applied" for record in records),
-            "turns": sum(client.turns for client in house.clients) - known,
-            "errors": house.errors(began),
-            "downtime_s": spread([record.downtime_s or 0.0 for record in records]),
-            "held_s": spread([record.longest_stall_s or 0.0 for record in records]),
-            "gap_s": spread(gaps),
-        }
+        applied, turns = sum(r.outcome == "applied" for r in records), sum(c.turns for c in house.clients) - known
+        down, held = ([getattr(r, name) or 0.0 for r in records] for name in ("downtime_s", "longest_stall_s"))
+        seconds = {"downtime_s": spread(down), "held_s": spread(held), "gap_s": spread(gaps)}
+        return {"applied": applied, "turns": turns, "errors": house.errors(began), **seconds}
 
 
-def ended(house: House, step: str, change: int, runner: int | None) -> tuple[str, float, float, int]:
-    """The command or the runner ends after a step: seconds until all are served, and until rest; clients' errors."""
-    command = house.command("apply", "--yes", f"LLAMA_DRAFT_MAX={change}")
-    if step != "lock" and not any(line.startswith(f"  {step} ") for line in command.stderr or ()):
-        raise ValueError(f"{step} did not come")
+def killed(house: House, pid: int, what: str) -> tuple[float, float, int]:
+    """A process ends: seconds until all are served, and until rest; what clients saw of errors."""
     since = time.monotonic()
-    os.kill(runner or command.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     until(lambda: house.served(since), LIMIT_S)
-    command.communicate(timeout=LIMIT_S)
     until(house.at_rest, LIMIT_S)
-    row = step, house.served(since), time.monotonic() - since, len(house.errors(since))
-    print("runner" if runner else "client", *row, file=sys.stderr, flush=True)
-    return row
+    found = house.served(since), time.monotonic() - since, len(house.errors(since))
+    print(what, *found, file=sys.stderr, flush=True)
+    return found
 
 
 def deaths() -> dict[str, Any]:
     """One of the command and one of the runner after each step; `up` waits longer from death to death of a runner."""
-    rows: dict[str, list[tuple[str, float, float, int]]] = {"client": [], "runner": []}
-    with built() as house:
-        for number, step in enumerate(STEPS[1:]):
-            rows["client"].append(ended(house, step, 5 + number % 3, None))
-    for step in STEPS:
-        with built() as house:
-            rows["runner"].append(ended(house, step, 5, house.status()["runner_pid"]))
-    return {
-        victim: {
-            "deaths": len(found),
-            "served_s": spread([row[1] for row in found]),
-            "at_rest_s": spread([row[2] for row in found]),
-            "errors_while_held": sum(row[3] for row in found if row[0] in HELD),
-            "errors_else": sum(row[3] for row in found if row[0] not in HELD),
-        }
-        for victim, found in rows.items()
-    }
+    found: dict[str, Any] = {}
+    for victim in ("client", "runner"):
+        rows = []
+        for step in STEPS[victim == "client" :]:
+            with built() as house:
+                command = house.command("apply", "--yes", "LLAMA_DRAFT_MAX=5")
+                assert step == "lock" or any(line.startswith(f"  {step} ") for line in command.stderr or ())
+                pid = command.pid if victim == "client" else house.status()["runner_pid"]
+                rows.append((step in HELD, *killed(house, pid, f"{victim} {step}")))
+                command.communicate(timeout=LIMIT_S)
+        held, other = (sum(row[3] for row in rows if row[0] is wanted) for wanted in (True, False))
+        served, rest = spread([row[1] for row in rows]), spread([row[2] for row in rows])
+        found[victim] = {"served_s": served, "at_rest_s": rest, "errors_while_held": held, "errors_else": other}
+    return found
 
 
 def tune() -> dict[str, Any]:
     """A tune on the service ends at its second start."""
-    back: list[float] = []
     with built() as house:
-        original, began = house.file.read_bytes(), time.monotonic()
-        for _ in range(TUNES):
+        original, rows = house.file.read_bytes(), []
+        for number in range(TUNES):
             command = house.command("tune", "--yes", "--busy-ok", "--no-check", "--each", "2", "--tokens", "32")
             until(lambda: b"# On trial (tune, 2," in house.file.read_bytes(), LIMIT_S)
-            since = time.monotonic()
-            command.kill()
-            until(lambda: house.file.read_bytes() == original and house.at_rest(), LIMIT_S)
-            until(lambda since=since: house.served(since), LIMIT_S)  # type: ignore[misc]
-            back.append(time.monotonic() - since)
+            rows.append(killed(house, command.pid, f"tune {number}"))
             command.communicate(timeout=LIMIT_S)
-        return {"back_s": spread(back), "errors": house.errors(began)}
+            assert house.file.read_bytes() == original
+    return {"back_s": spread([max(row[:2]) for row in rows]), "errors": sum(row[2] for row in rows)}
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import psutil
 
 from specdash.backend.launch import check_port
 from specdash.backend.start_check import busy, check_start, health, healthy, promise_of
-from specdash.backend.steps import StepFailedError, explained, probe, shown
+from specdash.backend.steps import StepFailedError, probe
 from specdash.core.errors import PortInUseError, SpecdashError
+from specdash.core.masking import without_secrets
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting
 from specdash.system.processes import family
@@ -126,9 +127,7 @@ class EngineChange:
                     check_port(settings)
                 except PortInUseError as error:
                     raise self._failed(str(error)) from None
-                lines = explained(self.child.lines())
-                what = f"the engine ended with {self.child.ended}"
-                raise StepFailedError(f"{what}: {lines[-1]}" if lines else what, lines)
+                raise self._failed(": ".join((f"the engine ended with {self.child.ended}", *self.child.errors()[-1:])))
             answers = found is not None and found.status is HealthStatus.OK
             if answers and _may_own_port(self.child.pid, settings.port):
                 break
@@ -138,8 +137,8 @@ class EngineChange:
             if now >= next_say:
                 next_say = now + _SAY_S
                 held = f"{count} clients wait" if (count := proxies.total("waiting")) else ""
-                words = [state, held, *(line[:120] for line in shown(self.child.lines(), 1))]
-                self._steps.say(": ".join(filter(None, words)), found.progress if found is not None else None)
+                words = [state, held, *map(without_secrets, self.child.lines()[-1:])]
+                self._steps.say(": ".join(filter(None, words))[:160], found.progress if found is not None else None)
             self._steps.wait(LOOK_S)
         if self._down_since is not None:
             self._steps.seconds[ENGINE_LOAD] = round(now - self.child.began, 4)
@@ -166,9 +165,15 @@ class EngineChange:
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
         journal = self._change.journal
+
+        def wait(seconds: float) -> None:
+            # Said again and again: a clock runs, and a trial whose client is gone ends with it.
+            self._steps.say("waiting for its first completion")
+            self._steps.wait(seconds)
+
         try:
             limit = min(_PROBE_S, journal.health_timeout_s)
-            words, now = probe(*self.place, limit, lambda: self.child.check, self._steps.wait)
+            words, now = probe(*self.place, limit, lambda: self.child.check, wait)
         except StepFailedError as error:
             # Its runner needs a moment to read the end of the output of an engine that has just died.
             deadline = time.monotonic() + _LAST_WORDS_S
@@ -208,7 +213,7 @@ class EngineChange:
         return well
 
     def _failed(self, reason: str) -> StepFailedError:
-        return StepFailedError(reason, explained(self.child.lines()))
+        return StepFailedError(reason, self.child.errors())
 
     @property
     def is_last_good(self) -> bool:

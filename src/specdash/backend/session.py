@@ -523,6 +523,10 @@ class RunningChild:
         """What it has printed since its start, as far as it is kept."""
         return self._tail.texts()
 
+    def errors(self) -> tuple[str, ...]:
+        """The last lines of it that look like errors, else the last one; without secrets."""
+        return tuple(map(without_secrets, self._tail.errors()))
+
 
 class _Swap:
     """A swap that a change has asked for."""

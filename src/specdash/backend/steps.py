@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ from specdash.backend import start_check
 from specdash.core.changes import ApplyProgress, ApplyStep, StepState
 from specdash.core.errors import ExitCode, SpecdashError
 from specdash.core.flag import Flag
-from specdash.core.masking import without_secrets
-from specdash.system.text import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,24 +160,3 @@ def probe(
     if seconds is None:
         return f"{tokens} tokens", None
     return f"{tokens} tokens in {seconds:.1f} s", seconds / tokens
-
-
-_TELLING = re.compile(
-    r"^\s*[\d.]+\s+E\s|^specdash: |\berror\b|failed|GGML_ASSERT|terminate called|couldn't|could not|not found|invalid|"
-    r"refused|exit code|signal SIG|cannot|unknown",
-    re.IGNORECASE,
-)
-_CALM = re.compile(r"^\s*[\d.]+\s+[ID]\s|\[(?:INFO|DEBUG)\]")
-_LONGEST = 400
-_MOST_LINES = 8
-
-
-def explained(lines: list[str]) -> tuple[str, ...]:
-    """The lines that look like the cause, in their order, each once, else the last ones; without secrets."""
-    kept = [line for line in dict.fromkeys(lines) if _TELLING.search(line) and not _CALM.match(line)]
-    return shown(kept or lines)
-
-
-def shown(lines: list[str], most: int = _MOST_LINES) -> tuple[str, ...]:
-    """The last of them, none long, without secrets."""
-    return tuple(without_secrets(shortened(line, _LONGEST)) for line in lines[-most:])
