@@ -22,37 +22,40 @@ _OVERRIDES = {"host": "PROXY_HOST", "port": "PROXY_PORT", "upstream": "LLAMA_CPP
 _ASK_S = 10.0
 
 
+_ACTIONS = {
+    "run": "run the proxy in the foreground",
+    "show": "print every setting with its value and source",
+    "hold": "make new requests wait",
+    "resume": "let waiting requests continue",
+    "state": "show whether the proxy is held, and how many requests wait",
+}
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the actions and their options."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{run,show,hold,resume,state}")
-    run_parser = actions.add_parser("run", help="run the proxy in the foreground", allow_abbrev=False)
-    show_parser = actions.add_parser("show", help="print every setting with its value and source", allow_abbrev=False)
-    hold_parser = actions.add_parser("hold", help="make new requests wait", allow_abbrev=False)
-    resume_parser = actions.add_parser("resume", help="let waiting requests continue", allow_abbrev=False)
-    state_parser = actions.add_parser(
-        "state", help="show whether the proxy is held, and how many requests wait", allow_abbrev=False
-    )
-    for argument_parser in (run_parser, show_parser, hold_parser, resume_parser, state_parser):
-        argument_parser.add_argument(
+    from specdash.cli.options import add_actions
+
+    actions = add_actions(parser, _ACTIONS)
+    for name, action in actions.items():
+        action.add_argument(
             "--env-file",
             metavar="F",
             help="proxy env in systemd's EnvironmentFile dialect (default: ~/.config/specdash/proxy.env, else PROXY_* "
             "and LLAMA_CPP_BASE of the environment)",
         )
-    run_parser.add_argument("--host", metavar="H", help="address to listen on; overrides PROXY_HOST")
-    run_parser.add_argument("--port", metavar="P", help="port to listen on; overrides PROXY_PORT")
-    run_parser.add_argument("--upstream", metavar="U", help="the llama.cpp server's URL; overrides LLAMA_CPP_BASE")
-    show_parser.add_argument("--json", action="store_true", help="print one JSON object")
-    for argument_parser in (hold_parser, resume_parser, state_parser):
-        argument_parser.add_argument(
-            "--url", metavar="U", help="address of the running proxy (default: the one on this machine)"
-        )
-    hold_parser.add_argument("--reason", metavar="R", default="", help="reason to give to clients and the log")
-    hold_parser.add_argument("--limit", metavar="S", type=float, help="end the hold automatically after S seconds")
-    hold_parser.add_argument("--wait", metavar="S", type=float, help="longest time that a request may wait, in seconds")
-    hold_parser.add_argument(
-        "--drain", metavar="S", type=float, default=0.0, help="first wait up to S seconds for running requests"
-    )
+        if name not in ("run", "show"):
+            words = "address of the running proxy (default: the one on this machine)"
+            action.add_argument("--url", metavar="U", help=words)
+    run, hold = actions["run"], actions["hold"]
+    run.add_argument("--host", metavar="H", help="address to listen on; overrides PROXY_HOST")
+    run.add_argument("--port", metavar="P", help="port to listen on; overrides PROXY_PORT")
+    run.add_argument("--upstream", metavar="U", help="the llama.cpp server's URL; overrides LLAMA_CPP_BASE")
+    actions["show"].add_argument("--json", action="store_true", help="print one JSON object")
+    hold.add_argument("--reason", metavar="R", default="", help="reason to give to clients and the log")
+    hold.add_argument("--limit", metavar="S", type=float, help="end the hold automatically after S seconds")
+    hold.add_argument("--wait", metavar="S", type=float, help="longest time that a request may wait, in seconds")
+    words = "first wait up to S seconds for running requests"
+    hold.add_argument("--drain", metavar="S", type=float, default=0.0, help=words)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,32 +142,23 @@ def _proxy(configuration: Configuration, url: str | None, *, named: bool) -> tup
     `UsageError` where several run."""
     from specdash.collect.discover import concerns, place, recorded_key, running_proxies
 
-    settings = configuration.settings
+    settings, file = configuration.settings, configuration.env_file
     key = settings.api_key or os.environ.get("PROXY_API_KEY")
     running = list(running_proxies(os.environ))
-
-    def opened(base: str, key: str | None) -> tuple[str, dict[str, str]]:
-        here = next((record for record in running if concerns(base, place(record.url))), None)
-        return base, _headers(configuration, key, here)
-
     if url is not None:
-        return opened(_with_scheme(url), key)
-    found = running if not named else []
-    ours = [
-        proxy_record
-        for proxy_record in found
-        if configuration.env_file is not None and proxy_record.env_file == str(configuration.env_file)
-    ]
-    if len(found) > 1 and len(ours) != 1:
-        raise UsageError(
-            f"several proxies run: {', '.join(proxy_record.url for proxy_record in found)}; name one with --url"
-        )
-    for our in ours or found:
-        print(f"specdash: {our.url} (run record of process {our.pid})", file=sys.stderr)
-        return opened(our.url, recorded_key(our, os.environ) or key)
-    host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
-    print(f"specdash: http://{host}:{settings.port} ({configuration.source})", file=sys.stderr)
-    return opened(f"http://{host}:{settings.port}", key)
+        base = _with_scheme(url)
+    else:
+        found = [] if named else running
+        ours = [record for record in found if file is not None and record.env_file == str(file)]
+        if len(found) > 1 and len(ours) != 1:
+            raise UsageError(f"several proxies run: {', '.join(record.url for record in found)}; name one with --url")
+        host = f"[{settings.host}]" if ":" in settings.host.strip("[]") else settings.host
+        base, origin = f"http://{host}:{settings.port}", configuration.source
+        for our in (ours or found)[:1]:
+            base, origin, key = our.url, f"run record of process {our.pid}", recorded_key(our, os.environ) or key
+        print(f"specdash: {base} ({origin})", file=sys.stderr)
+    here = next((record for record in running if concerns(base, place(record.url))), None)
+    return base, _headers(configuration, key, here)
 
 
 def _headers(configuration: Configuration, key: str | None, record: ProxyRecord | None) -> dict[str, str]:
