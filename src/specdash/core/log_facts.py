@@ -14,10 +14,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from specdash.core.structs import Kept, KeptByName, Masked
+from specdash.core.structs import Fact, Masked, TaggedFact
 
 
-class TaskLaunched(KeptByName, frozen=True):
+class TaskLaunched(TaggedFact, frozen=True):
     """A slot began a task (`processing task`)."""
 
     slot: int
@@ -25,7 +25,7 @@ class TaskLaunched(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class TaskReleased(KeptByName, frozen=True):
+class TaskReleased(TaggedFact, frozen=True):
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
     slot: int
@@ -35,14 +35,14 @@ class TaskReleased(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class TaskCancelled(KeptByName, frozen=True):
+class TaskCancelled(TaggedFact, frozen=True):
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
     task: int
     at_s: float | None = None
 
 
-class TaskFailed(KeptByName, frozen=True):
+class TaskFailed(TaggedFact, frozen=True):
     """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
 
     task: int
@@ -50,7 +50,7 @@ class TaskFailed(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class PromptStarted(KeptByName, frozen=True):
+class PromptStarted(TaggedFact, frozen=True):
     """`new prompt`: length of the request's prompt in tokens."""
 
     slot: int
@@ -60,7 +60,7 @@ class PromptStarted(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class PromptReused(KeptByName, frozen=True):
+class PromptReused(TaggedFact, frozen=True):
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
     slot: int
@@ -69,7 +69,7 @@ class PromptReused(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class PrefillProgress(KeptByName, frozen=True):
+class PrefillProgress(TaggedFact, frozen=True):
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
     slot: int
@@ -81,7 +81,7 @@ class PrefillProgress(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class DecodeProgress(KeptByName, frozen=True):
+class DecodeProgress(TaggedFact, frozen=True):
     """Decode under way: tokens generated so far and their mean tokens per second."""
 
     slot: int
@@ -91,7 +91,7 @@ class DecodeProgress(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class PromptTiming(KeptByName, frozen=True):
+class PromptTiming(TaggedFact, frozen=True):
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
     slot: int | None
@@ -101,7 +101,7 @@ class PromptTiming(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class DecodeTiming(KeptByName, frozen=True):
+class DecodeTiming(TaggedFact, frozen=True):
     """`eval time`: milliseconds and tokens generated."""
 
     slot: int | None
@@ -111,7 +111,7 @@ class DecodeTiming(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class TotalTiming(KeptByName, frozen=True):
+class TotalTiming(TaggedFact, frozen=True):
     """`total time`."""
 
     slot: int | None
@@ -121,7 +121,7 @@ class TotalTiming(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class RequestAcceptance(KeptByName, frozen=True):
+class RequestAcceptance(TaggedFact, frozen=True):
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
     slot: int | None
@@ -133,7 +133,7 @@ class RequestAcceptance(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class AcceptancePerPosition(KeptByName, frozen=True):
+class AcceptancePerPosition(TaggedFact, frozen=True):
     """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
     slot: int | None
@@ -142,7 +142,7 @@ class AcceptancePerPosition(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class VerificationSteps(KeptByName, frozen=True):
+class VerificationSteps(TaggedFact, frozen=True):
     """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
     The steps come one after the other, with no fact about anything but steps between them, and within a second where
@@ -165,7 +165,7 @@ class VerificationSteps(KeptByName, frozen=True):
     replay_s: float = 0.0
 
 
-class SpeculativeStatistics(KeptByName, frozen=True):
+class SpeculativeStatistics(TaggedFact, frozen=True):
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
     `type` is the current name of the implementation (`draft-simple`), `printed_type` the name as printed by the build
@@ -187,7 +187,7 @@ class SpeculativeStatistics(KeptByName, frozen=True):
     printed_type: str = ""
 
 
-class CheckpointEvent(KeptByName, frozen=True):
+class CheckpointEvent(TaggedFact, frozen=True):
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
     action: str
@@ -201,7 +201,7 @@ class CheckpointEvent(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class PromptCacheState(KeptByName, frozen=True):
+class PromptCacheState(TaggedFact, frozen=True):
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
     prompts: int
@@ -211,7 +211,7 @@ class PromptCacheState(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class SlotSelected(KeptByName, frozen=True):
+class SlotSelected(TaggedFact, frozen=True):
     """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
     slot: int
@@ -222,7 +222,7 @@ class SlotSelected(KeptByName, frozen=True):
     at_s: float | None = None
 
 
-class ServerEvent(KeptByName, frozen=True):
+class ServerEvent(TaggedFact, frozen=True):
     """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
 
     The name `restarted` stands for no line: it marks the place where a new server begins to write to the same log.
@@ -240,7 +240,7 @@ class ServerEvent(KeptByName, frozen=True):
 TOUCHED_KEPT: Final = 256
 
 
-class Touched(Kept, frozen=True):
+class Touched(Fact, frozen=True):
     """Which slots, or tasks, lines of one class name: distinct numbers, those named last at the end, `TOUCHED_KEPT` at
     most. `more` says that there are or may be others, so that their count is a least one."""
 
@@ -259,7 +259,7 @@ class Touched(Kept, frozen=True):
 UNTOUCHED: Final = Touched()
 
 
-class WarningTally(Kept, frozen=True):
+class WarningTally(Fact, frozen=True):
     """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
     and last, the first line, and the slots and tasks that they name.
 
@@ -319,14 +319,14 @@ LogLine = tuple[str, bool]
 """A raw line for people, and whether it is detail."""
 
 
-class ChildFacts(Kept, frozen=True):
+class ChildFacts(Fact, frozen=True):
     """What lines of a router's child say; its slots, tasks and time stamps are its own."""
 
     port: int
     facts: tuple[LogFact, ...] = ()
 
 
-class LogBatch(Masked, Kept, frozen=True):
+class LogBatch(Masked, Fact, frozen=True):
     """What one read of the log yielded."""
 
     hidden = ("tail", "unrecognised_samples", "tail_kinds")

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from specdash.core.records import can_be_meant, read
-from specdash.core.structs import Kept, KeptByName, json_of
+from specdash.core.structs import Fact, TaggedFact, json_of
 
 # When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
 #
@@ -124,7 +124,7 @@ class RequestOutcome(StrEnum):
     CLIENT_LEFT = "client_left"
 
 
-class GuardrailEvent(KeptByName, frozen=True):
+class GuardrailEvent(TaggedFact, frozen=True):
     """One guardrail action. `facts` are numbers and names (tools, sizes, streaks), never text of a prompt."""
 
     at: float
@@ -146,7 +146,7 @@ class PromptChange(Struct, frozen=True):
     """Share of it that the former prompt had too, wherever it stands."""
 
 
-class RequestEvent(KeptByName, frozen=True):
+class RequestEvent(TaggedFact, frozen=True):
     """One finished request. Token counts are summed over retries; a value that is not known is None, a text empty.
 
     What the proxy writes is complete; what a reader makes of a line of a human log knows no more than the line says.
@@ -261,7 +261,7 @@ class UpstreamStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-class SessionView(Kept, frozen=True):
+class SessionView(Fact, frozen=True):
     """One session. `context_tokens` is what its last turn used of the window, prompt and answer."""
 
     id: str
@@ -294,7 +294,7 @@ class SessionView(Kept, frozen=True):
         return self.context_tokens / self.context_window
 
 
-class ActiveView(Kept, frozen=True):
+class ActiveView(Fact, frozen=True):
     """One request that is running now. `prompt_done` counts prompt tokens processed or taken from the cache."""
 
     request_id: str
@@ -319,7 +319,7 @@ class ActiveView(Kept, frozen=True):
     guardrails: tuple[str, ...] = ()
 
 
-class ProxyStatus(Kept, frozen=True):
+class ProxyStatus(Fact, frozen=True):
     """The whole proxy. `counters` counts guardrail actions since its start, by `guardrail:action`."""
 
     version: str = ""
@@ -347,7 +347,7 @@ class ProxyStatus(Kept, frozen=True):
 SESSIONS_SHOWN = 100
 
 
-class ProxyEvents(Kept, frozen=True):
+class ProxyEvents(Fact, frozen=True):
     """Events in the order they were written. `dropped` lines were lost between two reads, `unread` not understood."""
 
     events: tuple[ProxyEvent, ...] = ()

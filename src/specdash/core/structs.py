@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Kept(Struct, frozen=True, omit_defaults=True):
+class Fact(Struct, frozen=True, omit_defaults=True):
     """A fact that the record keeps, without the fields that have their default."""
 
 
-class KeptByName(Kept, frozen=True, tag_field="is", tag=True):
+class TaggedFact(Fact, frozen=True, tag_field="is", tag=True):
     """One of several kinds of fact in one list: it is kept with the name of its class."""
 
 
