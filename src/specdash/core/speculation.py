@@ -100,11 +100,6 @@ class SpecType(Struct, frozen=True):
         """Whether the type drafts with a model: a separate one, or heads inside the target."""
         return self.needs_draft_model or self.needs_heads
 
-    @property
-    def own_context(self) -> bool:
-        """Whether it drafts in a context of its own, which must have as many sequences as the server has slots."""
-        return self.reads_draft_model
-
     def longest_draft(self, block: int | None) -> int | None:
         """How many tokens a draft can have where drafts are blocks of `block` tokens; None where nothing limits it."""
         return None if self.block_margin is None or not block else block - self.block_margin
