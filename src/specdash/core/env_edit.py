@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CONTEXT_LINES = 2
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*[=:]\s*|([A-Z_][A-Z0-9_]+)\s+")
-# Between a masked text and what tells it from another one with the same mask; no text file has it.
+# Between a masked text and what distinguishes it from another one with the same mask; no text file has it.
 _MARK = "\0"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -159,7 +159,7 @@ _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
 def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, tuple[str, ...]]:
-    """What is to be said of each assignment of the file, by its place among the entries. No text tells a secret.
+    """Remarks on each assignment of the file, by its place among the entries. No text holds a secret.
 
     `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
     """
@@ -172,8 +172,8 @@ def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) ->
         counts_at, line = last[entry.key]
         if counts_at != at:
             found[at] = (f"ineffective: line {line} sets it again",)
-        elif said := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
-            found[at] = said
+        elif notes := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
+            found[at] = notes
     return found
 
 
@@ -245,7 +245,7 @@ def unknown(role: Role, key: str, is_listed: IsListed = lambda _: False) -> str 
 
 
 def close_key(role: Role, key: str) -> str | None:
-    """The key of the service that may be meant by one that nobody reads; None where none is alike."""
+    """The key of the service that may be meant by an unknown one; None where none is alike."""
     known: Iterable[str] = proxy.BY_KEY if role is Role.PROXY else [*backend.BY_KEY, *backend.PASSED_ON]
     cutoff = _ALIKE_OURS if key.startswith(_PREFIX[role]) else _ALIKE
     import difflib
@@ -255,9 +255,9 @@ def close_key(role: Role, key: str) -> str | None:
 
 
 def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
-    said = unknown(role, key, is_listed)
-    if said is not None:
-        yield f"unknown: {said}"
+    problem = unknown(role, key, is_listed)
+    if problem is not None:
+        yield f"unknown: {problem}"
         return
     if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
         yield f"bad value: {wrong[1]}"
@@ -301,7 +301,7 @@ class KeyHelp(Struct, frozen=True):
 
 
 def key_help(key: str) -> KeyHelp | None:
-    """The help for a key of either service, by any name that sets it; None for one that nobody declares."""
+    """The help for a key of either service, by any name that sets it; None for an unknown one."""
     if key in proxy.BY_KEY:
         return _proxy_help(proxy.BY_KEY[key])
     if key in backend.BY_KEY:

@@ -155,7 +155,7 @@ def name_problem(key: str) -> Problem | None:
 
 
 def value_problem(key: str, value: str) -> Problem | None:
-    """Why systemd would not take the value of a file that holds it, None when it would. Never tells the value."""
+    """Why systemd would not take the value of a file that holds it, None when it would. Never contains the value."""
     if found := _NOT_TEXT.search(value):
         what = "is not UTF-8 text" if "\ud800" <= found[0] <= "\udfff" else f"has the noncharacter {_code(found[0])}"
         return Problem(f"{what} in the value of {key}; systemd refuses the whole file")

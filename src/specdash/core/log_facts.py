@@ -312,7 +312,7 @@ LogFact = (
 
 
 DETAIL, TOLD = "-", "+"
-"""A log line about a step within a request, and one that tells what an operator looks for."""
+"""A log line about a step within a request, and one that an operator looks for."""
 
 
 LogLine = tuple[str, bool]
@@ -348,7 +348,7 @@ class LogBatch(Masked, Fact, frozen=True):
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
     tail_kinds: str = ""
-    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where nobody knows."""
+    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where it is unknown."""
     children: tuple[ChildFacts, ...] = ()
     """Of a router's children."""
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.speculation import MemoryKind  # noqa: TC001 - whoever stores values reads the hints
+from specdash.core.speculation import MemoryKind  # noqa: TC001 - msgspec reads the hints
 from specdash.core.structs import Fact, Masked
 
 T_co = TypeVar("T_co", covariant=True)
@@ -158,7 +158,7 @@ class RouterModel(Fact, frozen=True):
     status: ModelStatus = ModelStatus.UNKNOWN
     aliases: tuple[str, ...] = ()
     last_used: float | None = None
-    """Unix time of its last request; None when it is not told."""
+    """Unix time of its last request; None when unknown."""
     spec_types: tuple[str, ...] | None = None
     """With what its child server was or will be started, from its arguments; empty: no speculation."""
     draft_model: str | None = None
@@ -237,7 +237,7 @@ class HealthStatus(StrEnum):
 class Health(Fact, frozen=True):
     """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any.
 
-    `progress` is the fraction of the model loaded, 0 to 1, where a loading server tells it.
+    `progress` is the fraction of the model loaded, 0 to 1, where a loading server reports it.
     """
 
     status: HealthStatus
@@ -356,12 +356,12 @@ class Slots(Fact, frozen=True):
     @property
     def drafting(self) -> tuple[bool, ...] | None:
         """Whether each of them can draft; None where there are none, or not all tell."""
-        told = tuple(slot.speculative for slot in self.slots if slot.speculative is not None)
-        return told if told and len(told) == len(self.slots) else None
+        known = tuple(slot.speculative for slot in self.slots if slot.speculative is not None)
+        return known if known and len(known) == len(self.slots) else None
 
     @property
     def least_context(self) -> int | None:
-        """Tokens that fit into any of them; None where none tells."""
+        """Tokens that fit into any of them; None where none reports it."""
         return min((slot.n_ctx for slot in self.slots if slot.n_ctx), default=None)
 
 
@@ -465,7 +465,7 @@ class ProcessTree(Masked, Fact, frozen=True):
     command: tuple[str, ...] = ()
     """The root's argument vector with secrets masked."""
     stopped: tuple[int, ...] = ()
-    """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are told to go on."""
+    """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are continued."""
     cpu_wait: float | None = None
     """Share of the time since the look before that the thread that waited longest was ready to run and got no CPU."""
 

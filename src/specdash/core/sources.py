@@ -42,7 +42,7 @@ class SourceSpec(Struct, frozen=True):
     value: Any
     """The type of its values."""
     lifetime_s: float | None = STALE_AFTER_S
-    """Seconds after which its last known reading is STALE. None where it tells of every change, so that the last
+    """Seconds after which its last known reading is STALE. None where it reports every change, so that the last
     reading holds however old it is."""
     is_still: bool = False
     """Its values seldom change and may be large: the record keeps each value once."""

@@ -1,7 +1,7 @@
-"""The kinds of speculative decoding llama.cpp knows: what each needs, and which parameter each knob of ours moves.
+"""The kinds of speculative decoding llama.cpp knows: what each needs, and which parameter each LLAMA_DRAFT_* key moves.
 
 Source: llama.cpp b11434 (`common/speculative.cpp`, `common/arg.cpp`). The order of `SPEC_TYPES` is the engine's fixed
-priority: whatever order the operator writes, the first type that yields a draft wins the step.
+priority: the first type that yields a draft wins the step.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ def knob_readers(key: str) -> tuple[SpecType, ...]:
 
 class PublishedAcceptance(Struct, frozen=True):
     """One publication. `per_position` is the share of verification steps whose draft token at position 0, 1, … was
-    accepted, empty where only means were told."""
+    accepted, empty where only means were published."""
 
     type: str
     """Name in `core.speculation.SPEC_TYPES`."""

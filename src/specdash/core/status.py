@@ -38,7 +38,7 @@ FRESH_S = 15.0
 
 
 class StatusNote(Struct, frozen=True):
-    """What a program that watches a server leaves of it, for whoever has no time to watch."""
+    """What a program that watches a server leaves of it, for status bars."""
 
     url: str
     wall: float

@@ -1,7 +1,7 @@
 """Whether a process lives, since when, what it started and where it listens: judged here and nowhere else.
 
-A zombie has ended: it serves nobody, and whatever it held is free. A pid alone names no process, as it is used again:
-who writes one down writes the start beside it.
+A zombie has ended: it serves no client, and all it held is free. A pid alone names no process, as it is used again:
+record its start beside it.
 """
 
 from __future__ import annotations
