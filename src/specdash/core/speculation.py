@@ -275,7 +275,7 @@ def parse_chain(text: str, source: str, is_listed: Callable[[str], bool] = lambd
 def rollback(item: SpecType, memory: MemoryKind, *, gives_states: bool) -> Rollback:
     """How a type's rejected tokens are taken back by a model with this memory.
 
-    `gives_states`: its architecture can keep the states of several tokens (`llama.model_shape.STATE_ROLLBACK`).
+    `gives_states`: its architecture can keep the states of several tokens (`llama.model_facts.STATE_ROLLBACK`).
     """
     if memory in (MemoryKind.ATTENTION, MemoryKind.WINDOW):
         return Rollback.CUT
