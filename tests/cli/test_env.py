@@ -26,7 +26,7 @@ LLAMA_EXTRA_ARGS='--metrics --api-key sk-flag'
 MY_OWN=1
 """
 PROXY = "PROXY_PORT=4100\nPROXY_API_KEY=sk-proxy\nLLAMA_CPP_BASE=http://me:sk-url@127.0.0.1:1/v1\n"
-TRAP = "the comment ends in a backslash: before systemd 254 it goes on, and hides LLAMA_ALIAS; remove the backslash"
+TRAP = "the comment ends in a backslash: before systemd 254 the next line is part of it; remove the backslash"
 SECRETS = ("sk-backend", "sk-flag", "sk-proxy", "sk-url", "sk-new")
 
 

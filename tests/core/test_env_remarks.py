@@ -29,10 +29,6 @@ class TestRemarks:
             ("LLAMA_ARG_DRAFT_MAX=8\n", "bad value: llama.cpp removed this variable; use LLAMA_DRAFT_MAX"),
             ("LLAMA_ALIAS=\n", "ineffective: an empty value is as none"),
             ("LLAMA_ARG_PORT=1\nLLAMA_PORT=2\n", "ineffective: LLAMA_PORT wins"),
-            ("LLAMA_DRAFT_MAX=8\n", "ineffective: no speculation is configured"),
-            ("LLAMA_SPEC_TYPE=none\nLLAMA_DRAFT_MAX=8\n", "ineffective: no speculation is configured"),
-            ("LLAMA_SPEC_TYPE=ngram-mod\nLLAMA_DRAFT_P_MIN=0.8\n", "read it, and LLAMA_SPEC_TYPE is ngram-mod"),
-            ("LLAMA_SPEC_TYPE=ngram-mod\nLLAMA_DRAFT_MODEL=/d.gguf\n", "read it, and LLAMA_SPEC_TYPE is ngram-mod"),
         ],
     )
     def test_of_one_line(self, text: str, note: str) -> None:
@@ -43,9 +39,6 @@ class TestRemarks:
         "text",
         [
             "LLAMA_SPEC_TYPE=ngram-mod\nLLAMA_DRAFT_MAX=8\n",
-            "LLAMA_SPEC_TYPE=ngram-mod,draft-simple\nLLAMA_DRAFT_MODEL=/d.gguf\nLLAMA_DRAFT_P_MIN=0.8\n",
-            "LLAMA_DRAFT_MODEL=/d.gguf\nLLAMA_DRAFT_MAX=8\n",
-            "LLAMA_EXTRA_ARGS='--spec_type ngram-mod'\nLLAMA_DRAFT_MAX=8\n",
             "CUDA_VISIBLE_DEVICES=0\nLLAMA_ARG_NUMA=isolate\nLLAMA_ARG_NO_KV_OFFLOAD=yes please\nHF_TOKEN=x\n",
             "# LLAMA_DRAFT_MX=8\nnonsense\n",
         ],

@@ -83,7 +83,7 @@ def test_a_type_whose_draft_reads_layers_names_the_architectures_of_such_drafts(
 
 
 def test_only_types_that_draft_with_a_model_have_a_context_of_their_own_or_keep_states() -> None:
-    assert {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.own_context} == {
+    assert {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.reads_draft_model} == {
         n for n in NAMES if n.startswith("draft-")
     }
     assert {spec_kind.name for spec_kind in SPEC_TYPES if spec_kind.keeps_states} == {

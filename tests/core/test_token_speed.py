@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdash.core.proxy_events import DECODE, PREFILL, SpeedLimits, speed, told_speed, with_credible_speeds
+from specdash.core.proxy_events import DECODE, PREFILL, SpeedLimits, plausible_rate, speed, with_credible_speeds
 
 MAYBE = st.none() | st.floats() | st.integers(-1, 10**9)
 
@@ -25,7 +25,7 @@ def test_enough_tokens_over_enough_time_are() -> None:
 
 @given(MAYBE, MAYBE, st.sampled_from([DECODE, PREFILL]))
 def test_whatever_is_told_a_speed_is_possible(tokens: float | None, ms: float | None, limits: SpeedLimits) -> None:
-    for found in (speed(tokens, ms, limits), told_speed(tokens, ms, limits)):
+    for found in (speed(tokens, ms, limits), plausible_rate(tokens, ms, limits)):
         assert found is None or 0 < found <= limits.most
 
 

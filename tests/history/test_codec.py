@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdash.core.codec import UnreadableError
 from specdash.core.log_facts import LogBatch, TaskLaunched, WarningTally
 from specdash.core.readings import (
     Counters,
@@ -23,7 +22,7 @@ from specdash.core.readings import (
     Slots,
     Source,
 )
-from specdash.core.sources import SOURCES, decode, encode, value_codec
+from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value
 from specdash.history import block
 from support.any_value import json_values, reading_of, readings
 from support.recording import value
@@ -127,7 +126,7 @@ def test_a_failure_of_an_unknown_kind_is_an_error_that_names_it() -> None:
 
 
 def test_a_value_that_is_kept_elsewhere_is_looked_up_by_its_digest() -> None:
-    props = value_codec(Source.PROPS).read({"model_alias": "tiny"})
+    props = read_value(Source.PROPS, {"model_alias": "tiny"})
     data = encode(Reading.known(Source.PROPS, 1.0, props), "digest")
     assert "value" not in data
     assert decode(data, lambda source, digest: props if (source, digest) == (Source.PROPS, "digest") else None).value

@@ -302,12 +302,12 @@ def test_a_reading_that_cannot_be_stored_costs_itself_and_nothing_else(tmp_path:
         recorder.on_reading(Reading.known(source, time.monotonic(), object()))
         recorder.on_reading(counters(5.0))
         until(lambda: recorder.fault)
-        assert f"a reading of {source} was left out: AttributeError" in recorder.trouble
+        assert f"a reading of {source} was left out: TypeError" in recorder.trouble
         assert not recorder.problem
     assert numbers(tmp_path) == [4.0, 5.0]
     (unread,) = (reading for reading in everything(tmp_path) if reading.source is source)
     assert unread.failure is not None
-    assert unread.failure.detail == "not recorded: AttributeError"
+    assert unread.failure.detail == "not recorded: TypeError"
     assert titles(tmp_path).count("recording has a fault") == 1
 
 

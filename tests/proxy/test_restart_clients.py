@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.keeper import Command, Keeper
+from specdash.control.keeper import Keeper, KeptCommand
 from specdash.system.sockets import open_listening
 from support.waiting import until
 
@@ -48,7 +48,7 @@ def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_pa
 
     sockets = tuple(open_listening("127.0.0.1", port))
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    command = Command("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
+    command = KeptCommand("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
     with Keeper() as keeper:
         keeper.start(command)
         threads = [threading.Thread(target=ask, kwargs={"keeps": n % 2 == 0}) for n in range(CLIENTS)]

@@ -89,7 +89,7 @@ def _need(spec_type: SpecType) -> tuple[str, ...]:
     if spec_type.block_margin is not None:
         longest = f"N - {spec_type.block_margin}" if spec_type.block_margin else "N"
     found = "a draft with such layers" if spec_type.needs_heads else code(spec_type.detected_from)
-    own = "yes" if spec_type.own_context else ""
+    own = "yes" if spec_type.reads_draft_model else ""
     slots = "sampled off the device, or slots get each other's drafts" if spec_type.mixes_slots else ""
     return (
         f"`{spec_type.name}`",

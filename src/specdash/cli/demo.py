@@ -246,12 +246,12 @@ def demo_deployment(directory: Path, target: Target) -> Deployment:
 
 def start_baseline(keeper: Keeper, directory: Path) -> None:
     """Begin to measure decode without speculation, on an engine of its own and in the demo's own records."""
-    from specdash.control.keeper import Command
+    from specdash.control.keeper import KeptCommand
 
     file = str(directory / BACKEND_ENV)
     argv = (sys.executable, "-m", "specdash", "baseline", "record", "--env-file", file, "--force", *_BASELINE)
     output = directory / "baseline.out"
-    keeper.start(Command(BASELINE, argv, demo_environment(directory), output, again=False))
+    keeper.start(KeptCommand(BASELINE, argv, demo_environment(directory), output, again=False))
 
 
 def traffic_after_baseline(keeper: Keeper, target: Target, record: Path | None, limit_s: float = BASELINE_S) -> None:
@@ -273,7 +273,7 @@ def start_traffic(
     with_agents: bool = True,
 ) -> None:
     """Start the workload, of these phases or of all; with `record`, every request's timings go to that file."""
-    from specdash.control.keeper import Command
+    from specdash.control.keeper import KeptCommand
 
     argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
     for phase in phases:
@@ -281,10 +281,10 @@ def start_traffic(
     if record is not None:
         argv += ["--record", str(record.absolute())]
     nowhere = Path(os.devnull)
-    keeper.start(Command(TRAFFIC, tuple(argv), os.environ.copy(), nowhere))
+    keeper.start(KeptCommand(TRAFFIC, tuple(argv), os.environ.copy(), nowhere))
     if target.proxy_url is not None and with_agents:
         agents = (sys.executable, "-m", "specdash.backend.workload", "--agents", "--url", target.proxy_url)
-        keeper.start(Command(AGENTS, agents, os.environ.copy(), nowhere))
+        keeper.start(KeptCommand(AGENTS, agents, os.environ.copy(), nowhere))
 
 
 def _headless(keeper: Keeper, directory: Path, target: Target, record: Path | None, seconds: float) -> Picture:

@@ -35,7 +35,7 @@ _SLACK_S = 8.0
 """On top of a service's own patience: its second signal, its SIGKILL, and the reaping."""
 
 
-class Command(Struct, frozen=True):
+class KeptCommand(Struct, frozen=True):
     """What to run. `env` is its whole environment; `output` is a file that its output is appended to, None passes it
     through; `sockets` are listening sockets of ours that it finds as sd_listen_fds(3) has it."""
 
@@ -56,9 +56,9 @@ def kept_command(
     env: Mapping[str, str],
     sockets: list[socket.socket],
     output: Path | None = None,
-) -> Command:
+) -> KeptCommand:
     """`specdash backend run` or `proxy run`. The proxy gets its listening sockets, which outlive it."""
-    return Command(
+    return KeptCommand(
         str(role),
         (sys.executable, "-P", "-m", "specdash", str(role), "run", "--env-file", str(env_file)),
         env,
@@ -68,11 +68,11 @@ def kept_command(
     )
 
 
-class Kept(threading.Thread):
+class KeptProcess(threading.Thread):
     """One command, kept running until it is stopped. `code` is the exit code that it was given up with, or ended with
     where it is not started again."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: KeptCommand) -> None:
         super().__init__(name=f"keep {command.name}", daemon=True)
         self.command = command
         self.pid: int | None = None
@@ -138,8 +138,8 @@ class Keeper:
     """Commands by name, all ended when it is left."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
-        self.all: list[Kept] = []
+        self._kept: dict[str, KeptProcess] = {}
+        self.all: list[KeptProcess] = []
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -148,12 +148,12 @@ class Keeper:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def start(self, command: Command) -> Kept:
+    def start(self, command: KeptCommand) -> KeptProcess:
         """Run it, in the place of one of that name. Raises `SpecdashError` after the end."""
         if self._closed:
             raise SpecdashError(f"{command.name} is not started: everything ends")
         self.stop(command.name)
-        self._kept[command.name] = kept = Kept(command)
+        self._kept[command.name] = kept = KeptProcess(command)
         self.all.append(kept)
         return kept
 
@@ -162,7 +162,7 @@ class Keeper:
         if (kept := self._kept.pop(name, None)) is not None:
             kept.stop()
 
-    def kept(self, name: str) -> Kept | None:
+    def kept(self, name: str) -> KeptProcess | None:
         """The command of that name."""
         return self._kept.get(name)
 

@@ -109,7 +109,7 @@ def parse_assignments(words: list[str], role: Role | None = None) -> dict[Role, 
     """`KEY=VALUE` words as `WantedValues`; `KEY=` sets the empty value, `-KEY` or `!KEY` removes a key.
 
     `role` names the service for keys that neither service is known to read, and must be the right one for those that
-    are; but whatever stands in a service's file can be removed from it. Raises `UsageError` naming the word.
+    are; but any key in a service's file can be removed from it. Raises `UsageError` naming the word.
     """
     values: dict[Role, dict[str, str | None]] = {}
     for word in words:

@@ -165,7 +165,7 @@ def resolve(
 
 def of_target(settings: Mapping[str, Resolved], name: str, *, alone: bool = False) -> dict[str, Resolved]:
     """The settings as the table [[target]] of that name has them: where it is silent about the server or its proxy
-    nothing is known, whatever the settings say of another one; only what the command line says goes before, and with
+    nothing is known, even where the settings name another one; only what the command line says goes before, and with
     `alone` not even that. Raises `UsageError` where there is no such table."""
     tables = settings["target"].value
     table = next((table for table in tables if table["name"] == name), None)

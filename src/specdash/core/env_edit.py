@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CONTEXT_LINES = 2
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*[=:]\s*|([A-Z_][A-Z0-9_]+)\s+")
-# Between a masked text and what tells it from another one with the same mask; no text file has it.
+# Between a masked text and what distinguishes it from another one with the same mask; no text file has it.
 _MARK = "\0"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -47,20 +47,18 @@ def with_changes(file: EnvFile, changes: Mapping[str, str | None]) -> str:
 
     Setting a key rewrites the value of its last assignment, the one that counts, or appends a line; removing it takes
     out all its assignments; a key that is as wanted stays as it is written. Every other character is kept. Raises
-    `EnvFileError` for a file with an unreadable line, for a name or value that systemd would not take, and where a
-    comment that ends in a backslash would hide the result from systemd before 254.
+    `EnvFileError` for a file with an unreadable line, for a name or value that systemd would not take, and for a
+    comment that ends in a backslash, which goes on in the next line before systemd 254.
     """
     for entry in file.entries:
-        if entry.problem is not None:
-            raise EnvFileError(f"line {entry.line}: {entry.problem}")
+        if (problem := entry.problem or (entry.trap if entry.key is None else None)) is not None:
+            raise EnvFileError(f"line {entry.line}: {problem}")
     before = file.values
     wanted = {key: value for key, value in changes.items() if before.get(key) != value}
     for key, value in wanted.items():
         if value is not None:
             _check(key, value)
-    after = _appended(_rewritten(file, wanted), {k: v for k, v in wanted.items() if v is not None and k not in before})
-    _check_result(file, after, wanted)
-    return after
+    return _appended(_rewritten(file, wanted), {k: v for k, v in wanted.items() if v is not None and k not in before})
 
 
 def masked_diff(before: str, after: str, name: str) -> list[str]:
@@ -104,15 +102,11 @@ def _rewritten(file: EnvFile, wanted: Mapping[str, str | None]) -> str:
             out.append(entry.raw)
             continue
         value = wanted[entry.key]
-        # A blank line keeps what follows out of a comment that ends in a backslash.
-        newline = file.entries[at - 1].newline if at and _continues(file.entries[at - 1]) else ""
-        if value is None:
-            out.append(newline)
-        elif counts[entry.key] != at:
-            out.append(entry.raw)
-        else:
+        if value is not None and counts[entry.key] == at:
             start, stop = entry.span
-            out += [newline, entry.raw[:start], quote(value), entry.raw[stop:]]
+            out += [entry.raw[:start], quote(value), entry.raw[stop:]]
+        elif value is not None:
+            out.append(entry.raw)
     return "".join(out)
 
 
@@ -122,29 +116,9 @@ def _appended(text: str, new: Mapping[str, str]) -> str:
     entries = parse(text).entries
     newline = next((entry.newline for entry in reversed(entries) if entry.newline), "\n")
     between = newline if entries and not entries[-1].newline else ""
-    if entries and _continues(entries[-1]):
-        between += newline
+    if between and text.endswith("\\"):
+        between += newline  # the backslash joins the next line
     return text + between + "".join(f"{key}={quote(value)}{newline}" for key, value in new.items())
-
-
-def _continues(entry: EnvEntry) -> bool:
-    """Whether a line after the entry would be read as part of it, be it only before systemd 254, by a comment."""
-    text = entry.raw.removesuffix(entry.newline)
-    open_ended = entry.newline == "" if entry.key is not None else entry.newline != "\r\n"
-    return open_ended and (len(text) - len(text.rstrip("\\"))) % 2 == 1
-
-
-def _check_result(file: EnvFile, after: str, wanted: Mapping[str, str | None]) -> None:
-    for old in (False, True):
-        held = parse(file.text, comments_continue=old).values
-        expected = {key: value for key, value in {**held, **wanted}.items() if value is not None}
-        found = parse(after, comments_continue=old).values
-        odd = sorted(key for key in {*expected, *found} if expected.get(key) != found.get(key))
-        if odd:
-            raise EnvFileError(
-                f"{odd[0]} would not read the same in every version of systemd: a comment of the file ends in a "
-                "backslash; remove it, then run the command again"
-            )
 
 
 def _masked_lines(text: str) -> list[str]:
@@ -185,7 +159,7 @@ _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
 def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, tuple[str, ...]]:
-    """What is to be said of each assignment of the file, by its place among the entries. No text tells a secret.
+    """Remarks on each assignment of the file, by its place among the entries. No text holds a secret.
 
     `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
     """
@@ -198,8 +172,8 @@ def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) ->
         counts_at, line = last[entry.key]
         if counts_at != at:
             found[at] = (f"ineffective: line {line} sets it again",)
-        elif said := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
-            found[at] = said
+        elif notes := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
+            found[at] = notes
     return found
 
 
@@ -271,7 +245,7 @@ def unknown(role: Role, key: str, is_listed: IsListed = lambda _: False) -> str 
 
 
 def close_key(role: Role, key: str) -> str | None:
-    """The key of the service that may be meant by one that nobody reads; None where none is alike."""
+    """The key of the service that may be meant by an unknown one; None where none is alike."""
     known: Iterable[str] = proxy.BY_KEY if role is Role.PROXY else [*backend.BY_KEY, *backend.PASSED_ON]
     cutoff = _ALIKE_OURS if key.startswith(_PREFIX[role]) else _ALIKE
     import difflib
@@ -281,9 +255,9 @@ def close_key(role: Role, key: str) -> str | None:
 
 
 def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
-    said = unknown(role, key, is_listed)
-    if said is not None:
-        yield f"unknown: {said}"
+    problem = unknown(role, key, is_listed)
+    if problem is not None:
+        yield f"unknown: {problem}"
         return
     if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
         yield f"bad value: {wrong[1]}"
@@ -297,36 +271,6 @@ def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_list
     winner = next((name for name in declared.keys if values.get(name)), key)
     if winner != key and role is Role.BACKEND:
         yield f"ineffective: {winner} wins"
-        return
-    yield from _without_reader(declared, values)
-
-
-def _without_reader(declared: Parameter, values: Mapping[str, str]) -> Iterable[str]:
-    readers = [t.name for t in knob_readers(declared.key)] if declared.key in KNOBS else readers_of(declared.name)
-    chain = _chain(values)
-    if not readers or chain is None or set(readers) & set(chain):
-        return
-    if chain:
-        read = "reads" if len(readers) == 1 else "read"
-        yield f"ineffective: only {', '.join(readers)} {read} it, and {_CHAIN_KEY} is {','.join(chain)}"
-    else:
-        yield "ineffective: no speculation is configured"
-
-
-def _chain(values: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The spec types that are configured; None where the file alone does not tell."""
-    if "--spec-" in values.get("LLAMA_EXTRA_ARGS", "").replace("_", "-"):
-        return None
-    text = next((values[key] for key in backend.BY_KEY[_CHAIN_KEY].keys if values.get(key)), None)
-    if text is None:
-        draft = any(
-            values.get(key) for name in ("spec-draft-model", "spec-draft-hf") for key in backend.BY_NAME[name].keys
-        )
-        return None if draft else ()
-    try:
-        return tuple(spec_type.name for spec_type in parse_chain(text, _CHAIN_KEY))
-    except InputError:
-        return None
 
 
 # What an operator wants to know of one env key, gathered from the catalogues: for editors and docs/settings.md.
@@ -357,7 +301,7 @@ class KeyHelp(Struct, frozen=True):
 
 
 def key_help(key: str) -> KeyHelp | None:
-    """The help for a key of either service, by any name that sets it; None for one that nobody declares."""
+    """The help for a key of either service, by any name that sets it; None for an unknown one."""
     if key in proxy.BY_KEY:
         return _proxy_help(proxy.BY_KEY[key])
     if key in backend.BY_KEY:

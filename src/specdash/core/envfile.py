@@ -7,7 +7,7 @@ lines; inside double quotes it does so only before `"`, `\\`, `` ` ``, `$` and t
 it is a backslash. There is no expansion of variables.
 
 One rule depends on the version: before systemd 254, a backslash at the end of a comment makes the next line part of the
-comment. `parse` reads as 254 does; `traps` tells where the older ones would differ.
+comment. `parse` reads as 254 does; `traps` are where the older ones may differ.
 
 Where systemd drops a line that it cannot read, or refuses the whole file for it, this module names the line: a typo
 must not silently lose a setting.
@@ -16,15 +16,12 @@ must not silently lose a setting.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from specdash.core.errors import InputError, Problem
 from specdash.core.structs import Masked
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _NEWLINE = "\n\r"
 _BLANK = " \t\n\r"
@@ -39,6 +36,7 @@ _NOT_TEXT = re.compile(
     + "".join(chr(p << 16 | 0xFFFE) + "-" + chr(p << 16 | 0xFFFF) for p in range(17))
     + "]"
 )
+_OPEN_ENDED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
 _LONG_WORD = 12
 _LONGEST = 131071
@@ -66,6 +64,18 @@ class EnvEntry(Masked, Struct, frozen=True):
     newline: str = ""
     problem: Problem | None = None
     """What is wrong with the entry, or None."""
+
+    @property
+    def trap(self) -> Problem | None:
+        """What some versions of systemd read otherwise, or None."""
+        if self.key is not None:
+            what = f"{self.key} holds a control character; old versions of systemd drop such a variable"
+            return Problem(what) if _CONTROL.search(self.value or "") else None
+        text = self.raw.removesuffix(self.newline).lstrip(" \t")
+        if text[:1] not in tuple(_COMMENT) or self.newline == "\r\n" or not _OPEN_ENDED.search(text):
+            return None
+        what = "the comment ends in a backslash: before systemd 254 the next line is part of it"
+        return Problem(what, "remove the backslash")
 
 
 class EnvFile(Struct, frozen=True):
@@ -114,15 +124,12 @@ def read_values(data: bytes, path: str) -> dict[str, str]:
     return parse(decode(data)).check(path).values
 
 
-def parse(text: str, *, comments_continue: bool = False) -> EnvFile:
-    """Parse any text. Never fails: an unreadable line becomes an entry with a `problem`.
-
-    `comments_continue` reads as systemd before 254 does.
-    """
+def parse(text: str) -> EnvFile:
+    """Parse any text. Never fails: an unreadable line becomes an entry with a `problem`."""
     entries: list[EnvEntry] = []
     at, line = 0, 1
     while at < len(text):
-        entry, at = _entry(text, at, line, comments_continue)
+        entry, at = _entry(text, at, line)
         entries.append(entry)
         line += entry.raw.count("\n") + entry.raw.count("\r") - entry.raw.count("\r\n")
     return EnvFile(tuple(entries))
@@ -130,26 +137,7 @@ def parse(text: str, *, comments_continue: bool = False) -> EnvFile:
 
 def traps(file: EnvFile) -> tuple[Trap, ...]:
     """Where versions of systemd disagree about the file, in its order."""
-    found = [
-        Trap(e.line, Problem(f"{e.key} holds a control character; old versions of systemd drop such a variable"))
-        for e in file.entries
-        if e.key is not None and _CONTROL.search(e.value or "")
-    ]
-    assigned = {start: entry.key for start, entry in _placed(file) if entry.key is not None}
-    for start, entry in _placed(parse(file.text, comments_continue=True)):
-        if entry.key is None and entry.problem is None:
-            inside = [key for at, key in assigned.items() if start < at < start + len(entry.raw)]
-            if inside:
-                text = f"the comment ends in a backslash: before systemd 254 it goes on, and hides {', '.join(inside)}"
-                found.append(Trap(entry.line, Problem(text, "remove the backslash")))
-    return tuple(sorted(found, key=lambda trap: (trap.line, str(trap.problem))))
-
-
-def _placed(file: EnvFile) -> Iterator[tuple[int, EnvEntry]]:
-    at = 0
-    for entry in file.entries:
-        yield at, entry
-        at += len(entry.raw)
+    return tuple(Trap(entry.line, entry.trap) for entry in file.entries if entry.trap is not None)
 
 
 def name_problem(key: str) -> Problem | None:
@@ -167,7 +155,7 @@ def name_problem(key: str) -> Problem | None:
 
 
 def value_problem(key: str, value: str) -> Problem | None:
-    """Why systemd would not take the value of a file that holds it, None when it would. Never tells the value."""
+    """Why systemd would not take the value of a file that holds it, None when it would. Never contains the value."""
     if found := _NOT_TEXT.search(value):
         what = "is not UTF-8 text" if "\ud800" <= found[0] <= "\udfff" else f"has the noncharacter {_code(found[0])}"
         return Problem(f"{what} in the value of {key}; systemd refuses the whole file")
@@ -212,18 +200,12 @@ def _past_newline(text: str, at: int) -> int:
     return min(at + 1, len(text))
 
 
-def _end_of_comment(text: str, at: int, continues: bool) -> int:
-    while at < len(text) and text[at] not in _NEWLINE:
-        at += 2 if continues and text[at] == "\\" else 1
-    return min(at, len(text))
-
-
-def _entry(text: str, start: int, line: int, comments_continue: bool) -> tuple[EnvEntry, int]:
+def _entry(text: str, start: int, line: int) -> tuple[EnvEntry, int]:
     at = start
     while at < len(text) and text[at] in " \t":
         at += 1
     if at == len(text) or text[at] in _NEWLINE or text[at] in _COMMENT:
-        end = _end_of_comment(text, at, comments_continue)
+        end = _end_of_line(text, at)
         stop = _past_newline(text, end)
         refused = Problem("NUL in the line; systemd refuses the whole file")
         problem = refused if "\0" in text[start:stop] else None

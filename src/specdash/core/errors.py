@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     REFUSED = 7
     """Preflight found an error; nothing was touched."""
     CONFLICT = 8
-    """Another apply is running, or the file was changed by somebody else; nothing was touched."""
+    """Another apply is running, or another program changed the file; nothing was touched."""
     SERVICE = 9
     """The service is unknown to its manager, the manager is not running, or it refused; nothing was changed."""
     NOT_WRITTEN = 10
@@ -58,11 +58,11 @@ class ProblemKind(Enum):
 
 
 class Problem(Struct, frozen=True):
-    """What is wrong, and the way out. Whoever has to decide reads the fields; its text is for people alone."""
+    """What is wrong, and the way out. Code that decides reads the fields; the text is for people."""
 
     what: str
     fix: str = ""
-    """What to do, "" where nothing can be told."""
+    """What to do, "" where nothing is known."""
     key: str | None = None
     """The env key to blame."""
     text: str = ""

@@ -10,7 +10,7 @@ class Flag:
     """What `threading.Event` is, for handlers of signals too.
 
     An Event's `set` takes a lock that the thread which waits for it takes as well: a handler that runs in that thread
-    at the wrong moment waits for ever. Here, whoever asks only gives a lock back, which never waits. Nor does a signal
+    at the wrong moment waits for ever. Here, asking only gives a lock back, which never waits. Nor does a signal
     make a wait longer: `Lock.acquire` counts on from where it was, other than `queue.SimpleQueue.get`, which waits
     without a bound once its time is up when a handler ends (`Modules/_queuemodule.c` of CPython 3.11).
     """
@@ -30,7 +30,7 @@ class Flag:
         return self._is_set
 
     def clear(self) -> None:
-        """Let it be asked for anew. Whoever asks meanwhile is heard now or by the next `wait`."""
+        """Let it be asked for again. A request meanwhile is seen now or by the next `wait`."""
         self._closed.acquire(blocking=False)
         self._is_set = False
 

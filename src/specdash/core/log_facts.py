@@ -12,13 +12,12 @@ import math
 from array import array
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.structs import Masked
+from specdash.core.structs import Fact, Masked, TaggedFact
 
 
-class TaskLaunched(Struct, frozen=True):
+class TaskLaunched(TaggedFact, frozen=True):
     """A slot began a task (`processing task`)."""
 
     slot: int
@@ -26,7 +25,7 @@ class TaskLaunched(Struct, frozen=True):
     at_s: float | None = None
 
 
-class TaskReleased(Struct, frozen=True):
+class TaskReleased(TaggedFact, frozen=True):
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
     slot: int
@@ -36,14 +35,14 @@ class TaskReleased(Struct, frozen=True):
     at_s: float | None = None
 
 
-class TaskCancelled(Struct, frozen=True):
+class TaskCancelled(TaggedFact, frozen=True):
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
     task: int
     at_s: float | None = None
 
 
-class TaskFailed(Struct, frozen=True):
+class TaskFailed(TaggedFact, frozen=True):
     """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
 
     task: int
@@ -51,7 +50,7 @@ class TaskFailed(Struct, frozen=True):
     at_s: float | None = None
 
 
-class PromptStarted(Struct, frozen=True):
+class PromptStarted(TaggedFact, frozen=True):
     """`new prompt`: length of the request's prompt in tokens."""
 
     slot: int
@@ -61,7 +60,7 @@ class PromptStarted(Struct, frozen=True):
     at_s: float | None = None
 
 
-class PromptReused(Struct, frozen=True):
+class PromptReused(TaggedFact, frozen=True):
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
     slot: int
@@ -70,7 +69,7 @@ class PromptReused(Struct, frozen=True):
     at_s: float | None = None
 
 
-class PrefillProgress(Struct, frozen=True):
+class PrefillProgress(TaggedFact, frozen=True):
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
     slot: int
@@ -82,7 +81,7 @@ class PrefillProgress(Struct, frozen=True):
     at_s: float | None = None
 
 
-class DecodeProgress(Struct, frozen=True):
+class DecodeProgress(TaggedFact, frozen=True):
     """Decode under way: tokens generated so far and their mean tokens per second."""
 
     slot: int
@@ -92,7 +91,7 @@ class DecodeProgress(Struct, frozen=True):
     at_s: float | None = None
 
 
-class PromptTiming(Struct, frozen=True):
+class PromptTiming(TaggedFact, frozen=True):
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
     slot: int | None
@@ -102,7 +101,7 @@ class PromptTiming(Struct, frozen=True):
     at_s: float | None = None
 
 
-class DecodeTiming(Struct, frozen=True):
+class DecodeTiming(TaggedFact, frozen=True):
     """`eval time`: milliseconds and tokens generated."""
 
     slot: int | None
@@ -112,7 +111,7 @@ class DecodeTiming(Struct, frozen=True):
     at_s: float | None = None
 
 
-class TotalTiming(Struct, frozen=True):
+class TotalTiming(TaggedFact, frozen=True):
     """`total time`."""
 
     slot: int | None
@@ -122,7 +121,7 @@ class TotalTiming(Struct, frozen=True):
     at_s: float | None = None
 
 
-class RequestAcceptance(Struct, frozen=True):
+class RequestAcceptance(TaggedFact, frozen=True):
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
     slot: int | None
@@ -134,7 +133,7 @@ class RequestAcceptance(Struct, frozen=True):
     at_s: float | None = None
 
 
-class AcceptancePerPosition(Struct, frozen=True):
+class AcceptancePerPosition(TaggedFact, frozen=True):
     """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
     slot: int | None
@@ -143,7 +142,7 @@ class AcceptancePerPosition(Struct, frozen=True):
     at_s: float | None = None
 
 
-class VerificationSteps(Struct, frozen=True):
+class VerificationSteps(TaggedFact, frozen=True):
     """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
     The steps come one after the other, with no fact about anything but steps between them, and within a second where
@@ -166,7 +165,7 @@ class VerificationSteps(Struct, frozen=True):
     replay_s: float = 0.0
 
 
-class SpeculativeStatistics(Struct, frozen=True):
+class SpeculativeStatistics(TaggedFact, frozen=True):
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
     `type` is the current name of the implementation (`draft-simple`), `printed_type` the name as printed by the build
@@ -188,7 +187,7 @@ class SpeculativeStatistics(Struct, frozen=True):
     printed_type: str = ""
 
 
-class CheckpointEvent(Struct, frozen=True):
+class CheckpointEvent(TaggedFact, frozen=True):
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
     action: str
@@ -202,7 +201,7 @@ class CheckpointEvent(Struct, frozen=True):
     at_s: float | None = None
 
 
-class PromptCacheState(Struct, frozen=True):
+class PromptCacheState(TaggedFact, frozen=True):
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
     prompts: int
@@ -212,7 +211,7 @@ class PromptCacheState(Struct, frozen=True):
     at_s: float | None = None
 
 
-class SlotSelected(Struct, frozen=True):
+class SlotSelected(TaggedFact, frozen=True):
     """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
     slot: int
@@ -223,7 +222,7 @@ class SlotSelected(Struct, frozen=True):
     at_s: float | None = None
 
 
-class ServerEvent(Struct, frozen=True):
+class ServerEvent(TaggedFact, frozen=True):
     """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
 
     The name `restarted` stands for no line: it marks the place where a new server begins to write to the same log.
@@ -241,7 +240,7 @@ class ServerEvent(Struct, frozen=True):
 TOUCHED_KEPT: Final = 256
 
 
-class Touched(Struct, frozen=True):
+class Touched(Fact, frozen=True):
     """Which slots, or tasks, lines of one class name: distinct numbers, those named last at the end, `TOUCHED_KEPT` at
     most. `more` says that there are or may be others, so that their count is a least one."""
 
@@ -260,7 +259,7 @@ class Touched(Struct, frozen=True):
 UNTOUCHED: Final = Touched()
 
 
-class WarningTally(Struct, frozen=True):
+class WarningTally(Fact, frozen=True):
     """All lines of one warning class that one server wrote in one batch: how many, time stamps of the first
     and last, the first line, and the slots and tasks that they name.
 
@@ -313,21 +312,21 @@ LogFact = (
 
 
 DETAIL, TOLD = "-", "+"
-"""A log line about a step within a request, and one that tells what an operator looks for."""
+"""A log line about a step within a request, and one that an operator looks for."""
 
 
 LogLine = tuple[str, bool]
 """A raw line for people, and whether it is detail."""
 
 
-class ChildFacts(Struct, frozen=True):
+class ChildFacts(Fact, frozen=True):
     """What lines of a router's child say; its slots, tasks and time stamps are its own."""
 
     port: int
     facts: tuple[LogFact, ...] = ()
 
 
-class LogBatch(Masked, Struct, frozen=True):
+class LogBatch(Masked, Fact, frozen=True):
     """What one read of the log yielded."""
 
     hidden = ("tail", "unrecognised_samples", "tail_kinds")
@@ -349,7 +348,7 @@ class LogBatch(Masked, Struct, frozen=True):
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
     tail_kinds: str = ""
-    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where nobody knows."""
+    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where it is unknown."""
     children: tuple[ChildFacts, ...] = ()
     """Of a router's children."""
 

@@ -56,7 +56,7 @@ def _is_secret(flag: str) -> bool:
     return flag.replace("_", "-").lower() in SECRET_FLAGS
 
 
-# The flags in the argument vector of a llama-server, told by the parameter catalogue.
+# The flags in the argument vector of a llama-server, by the parameter catalogue.
 
 SPECULATION = "--spec-"
 """What the flags of speculation begin with, in the catalogue's spelling."""

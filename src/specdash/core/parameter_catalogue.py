@@ -422,7 +422,7 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 """Those of them that are ignored."""
 
 
-# Variables that llama-server reads and the catalogue does not map: handed on unread, and told of here.
+# Variables that llama-server reads and the catalogue does not map: handed on unread, and described here.
 #
 # They have no attribute in xllamacpp, or one of another shape. Source: `llama-server --help` of b11434.
 

@@ -1,6 +1,6 @@
 """What a parameter of the backend is, and how its text is read. The catalogue itself is `core.parameter_catalogue`.
 
-One parameter is one thing the engine, or specdash around it, can be told. It can be set by an env key of ours, by the
+One parameter is one setting of the engine, or of specdash around it. It can be set by an env key of specdash's, by the
 `LLAMA_ARG_*` variable of llama.cpp, or by a flag inside `LLAMA_EXTRA_ARGS`; it is rendered as a llama-server flag or as
 an attribute of `xllamacpp.CommonParams`.
 """
@@ -41,7 +41,7 @@ class Parameter(Struct, frozen=True):
     """One parameter.
 
     `name` is its llama-server flag without dashes, or, for what only specdash reads, the env key in lower case.
-    `keys` are the env keys that set it, the one that wins first. `default` is what holds when nobody sets it, None
+    `keys` are the env keys that set it, the one that wins first. `default` is what holds while it is unset, None
     where the engine decides by itself. `attribute` is the dotted path in `xllamacpp.CommonParams`, None where that
     engine has no such parameter; `inverted` says that the attribute has the opposite sense.
     """
@@ -63,7 +63,7 @@ class Parameter(Struct, frozen=True):
     levels: Mapping[str, str] = field(default_factory=dict)
     """What single values of a number stand for."""
     words: tuple[tuple[str, int], ...] = ()
-    """Words that stand for a number, as (`all`, -2), whatever the range."""
+    """Words that stand for a number, as (`all`, -2), outside its range too."""
     pattern: str = ""
     """What a text must look like as a whole, a regular expression; `form` says it in words."""
     form: str = ""

@@ -27,7 +27,7 @@ def state_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def run_records_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where running backends leave a note of themselves (see `core.run_record`)."""
+    """Where running backends leave a note of themselves (see `core.records`)."""
     return state_dir(env) / "run"
 
 
@@ -58,7 +58,7 @@ def proxy_env_file(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def proxy_records_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where running proxies leave a note of themselves (see `core.run_record.ProxyRecord`)."""
+    """Where running proxies leave a note of themselves (see `core.records.ProxyRecord`)."""
     return run_records_dir(env) / "proxy"
 
 
@@ -73,7 +73,7 @@ def backups_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def applies_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The records of all applies, one JSON object a line (see `core.applies`)."""
+    """The records of all applies, one JSON object a line (see `core.changes`)."""
     return state_dir(env) / "applies.jsonl"
 
 
@@ -88,7 +88,7 @@ def apply_journal_file(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def trial_file(env: Mapping[str, str] = os.environ) -> Path:
-    """What a service ran before settings were tried on it; there while that lasts (see `control.trial`)."""
+    """What a service ran before settings were tried on it; there while that lasts (see `backend.trial`)."""
     return state_dir(env) / "trial.json"
 
 
@@ -98,7 +98,7 @@ def user_profiles_dir(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def baselines_file(env: Mapping[str, str] = os.environ) -> Path:
-    """Decode speeds without speculation, one JSON object a line (see `core.baselines`)."""
+    """Decode speeds without speculation, one JSON object a line (see `core.records`)."""
     return state_dir(env) / "baselines.jsonl"
 
 
@@ -108,7 +108,7 @@ def history_file(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def tune_runs_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """Where runs of `specdash tune` keep what they measure, a directory each (see `tune.status`)."""
+    """Where runs of `specdash tune` keep what they measure, a directory each (see `tune.run.status`)."""
     return state_dir(env) / "tune"
 
 

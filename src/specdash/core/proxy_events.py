@@ -1,4 +1,4 @@
-"""What the proxy tells about itself: one event per finished request and per guardrail action, and the live picture.
+"""What the proxy reports of itself: one event per finished request and per guardrail action, and the live picture.
 
 The proxy writes events as JSON lines, the collector reads them back, from its file or from a journal; both use the
 types here. Durations are seconds, rates tokens per second, `at` Unix time. Nothing here ever holds prompt text.
@@ -13,11 +13,11 @@ from typing import Any
 from msgspec import Struct, field
 
 from specdash.core.records import can_be_meant, read
-from specdash.core.structs import json_of
+from specdash.core.structs import Fact, TaggedFact, json_of
 
 # When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
 #
-# One home for every speed that is shown, recorded, compared or passed on. llama-server rates whatever it did: the
+# One home for every speed that is shown, recorded, compared or passed on. llama-server gives a rate for anything: the
 # first token of an answer as `predicted_n 1, predicted_ms 0.001`, a million a second, and the one token that is
 # processed again after a cache hit as a prefill of less than one.
 
@@ -34,7 +34,7 @@ class SpeedLimits(Struct, frozen=True):
 DECODE = SpeedLimits(least_tokens=8, least_ms=1.0, most=1e5)
 """Of one request. A model of 260,000 parameters, drafted to its end, stays below 40,000."""
 PREFILL = SpeedLimits(least_tokens=32, least_ms=1.0, most=1e7)
-"""Of processed tokens, cached ones left out. A shorter prompt takes as long as one batch does, whatever its length."""
+"""Of processed tokens, cached ones left out. A shorter prompt takes as long as one batch does."""
 
 
 def speed(tokens: float | None, ms: float | None, limits: SpeedLimits) -> float | None:
@@ -44,27 +44,27 @@ def speed(tokens: float | None, ms: float | None, limits: SpeedLimits) -> float 
     return possible(tokens * 1000.0 / ms, limits)
 
 
-def told_speed(value: float | None, tokens: float | None, limits: SpeedLimits) -> float | None:
-    """A speed in tokens per second that another program reckoned from `tokens`, held to the same limits."""
+def plausible_rate(value: float | None, tokens: float | None, limits: SpeedLimits) -> float | None:
+    """A speed in tokens per second that another program computed from `tokens`, held to the same limits."""
     if value is None or (tokens is not None and tokens < limits.least_tokens):
         return None
     return possible(value, limits)
 
 
-def with_credible_speeds(told: dict[str, Any]) -> dict[str, Any]:
-    """The fields that a proxy tells of a request, without speeds that its own counts of tokens do not bear out.
+def with_credible_speeds(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a proxy reports of a request, without speeds that its own counts of tokens do not bear out.
 
     Raises TypeError where a field is no number.
     """
-    done = told.get("prompt_done", told.get("prompt_tokens"))
-    processed = done - (told.get("cached_tokens") or 0) if done is not None else None
+    done = fields.get("prompt_done", fields.get("prompt_tokens"))
+    processed = done - (fields.get("cached_tokens") or 0) if done is not None else None
     for name, tokens, limits in (
         ("prefill_rate", processed, PREFILL),
-        ("decode_rate", told.get("completion_tokens"), DECODE),
+        ("decode_rate", fields.get("completion_tokens"), DECODE),
     ):
-        if told.get(name) is not None:
-            told[name] = told_speed(told[name], tokens, limits)
-    return told
+        if fields.get(name) is not None:
+            fields[name] = plausible_rate(fields[name], tokens, limits)
+    return fields
 
 
 def possible(value: float, limits: SpeedLimits) -> float | None:
@@ -124,7 +124,7 @@ class RequestOutcome(StrEnum):
     CLIENT_LEFT = "client_left"
 
 
-class GuardrailEvent(Struct, frozen=True):
+class GuardrailEvent(TaggedFact, frozen=True):
     """One guardrail action. `facts` are numbers and names (tools, sizes, streaks), never text of a prompt."""
 
     at: float
@@ -146,7 +146,7 @@ class PromptChange(Struct, frozen=True):
     """Share of it that the former prompt had too, wherever it stands."""
 
 
-class RequestEvent(Struct, frozen=True):
+class RequestEvent(TaggedFact, frozen=True):
     """One finished request. Token counts are summed over retries; a value that is not known is None, a text empty.
 
     What the proxy writes is complete; what a reader makes of a line of a human log knows no more than the line says.
@@ -261,7 +261,7 @@ class UpstreamStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-class SessionView(Struct, frozen=True):
+class SessionView(Fact, frozen=True):
     """One session. `context_tokens` is what its last turn used of the window, prompt and answer."""
 
     id: str
@@ -294,7 +294,7 @@ class SessionView(Struct, frozen=True):
         return self.context_tokens / self.context_window
 
 
-class ActiveView(Struct, frozen=True):
+class ActiveView(Fact, frozen=True):
     """One request that is running now. `prompt_done` counts prompt tokens processed or taken from the cache."""
 
     request_id: str
@@ -319,7 +319,7 @@ class ActiveView(Struct, frozen=True):
     guardrails: tuple[str, ...] = ()
 
 
-class ProxyStatus(Struct, frozen=True):
+class ProxyStatus(Fact, frozen=True):
     """The whole proxy. `counters` counts guardrail actions since its start, by `guardrail:action`."""
 
     version: str = ""
@@ -347,7 +347,7 @@ class ProxyStatus(Struct, frozen=True):
 SESSIONS_SHOWN = 100
 
 
-class ProxyEvents(Struct, frozen=True):
+class ProxyEvents(Fact, frozen=True):
     """Events in the order they were written. `dropped` lines were lost between two reads, `unread` not understood."""
 
     events: tuple[ProxyEvent, ...] = ()

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.speculation import MemoryKind  # noqa: TC001 - whoever stores values reads the hints
-from specdash.core.structs import Masked
+from specdash.core.speculation import MemoryKind  # noqa: TC001 - msgspec reads the hints
+from specdash.core.structs import Fact, Masked
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -151,14 +151,14 @@ RESIDENT = (ModelStatus.LOADED, ModelStatus.SLEEPING)
 """States in which a model's child server runs, the better one first."""
 
 
-class RouterModel(Struct, frozen=True):
+class RouterModel(Fact, frozen=True):
     """One model behind a router."""
 
     id: str
     status: ModelStatus = ModelStatus.UNKNOWN
     aliases: tuple[str, ...] = ()
     last_used: float | None = None
-    """Unix time of its last request; None when it is not told."""
+    """Unix time of its last request; None when unknown."""
     spec_types: tuple[str, ...] | None = None
     """With what its child server was or will be started, from its arguments; empty: no speculation."""
     draft_model: str | None = None
@@ -188,7 +188,7 @@ class RouterModel(Struct, frozen=True):
         return self.status in RESIDENT
 
 
-class RouterModels(Struct, frozen=True):
+class RouterModels(Fact, frozen=True):
     """GET /models of a router."""
 
     models: tuple[RouterModel, ...] = ()
@@ -234,10 +234,10 @@ class HealthStatus(StrEnum):
     ERROR = "error"
 
 
-class Health(Struct, frozen=True):
+class Health(Fact, frozen=True):
     """GET /health. `latency_s` is the round trip in seconds; `detail` the server's own message, if any.
 
-    `progress` is the fraction of the model loaded, 0 to 1, where a loading server tells it.
+    `progress` is the fraction of the model loaded, 0 to 1, where a loading server reports it.
     """
 
     status: HealthStatus
@@ -246,7 +246,7 @@ class Health(Struct, frozen=True):
     progress: float | None = None
 
 
-class ModelOutline(Struct, frozen=True):
+class ModelOutline(Fact, frozen=True):
     """What a model's file says of it, as far as speculation depends on that."""
 
     architecture: str | None = None
@@ -257,7 +257,7 @@ class ModelOutline(Struct, frozen=True):
     """Tokens of the block that a block draft was trained on."""
 
 
-class Props(Struct, frozen=True):
+class Props(Fact, frozen=True):
     """GET /props: what the server is and which endpoints it has."""
 
     model_alias: str | None = None
@@ -297,7 +297,7 @@ class Props(Struct, frozen=True):
         return PurePath(name).name if name else None
 
 
-class Counters(Struct, frozen=True):
+class Counters(Fact, frozen=True):
     """GET /metrics. Counters are totals since the server's start, in tokens, seconds or events; gauges are as of the
     scrape.
 
@@ -328,7 +328,7 @@ class Counters(Struct, frozen=True):
     """Names of `llamacpp:` metrics this version does not know."""
 
 
-class Slot(Struct, frozen=True):
+class Slot(Fact, frozen=True):
     """One entry of GET /slots. `n_decoded` counts generated tokens of the current task, falling to 0 at its release."""
 
     id: int
@@ -348,7 +348,7 @@ class Slot(Struct, frozen=True):
     """Speculative implementations of the slot's last task; empty when it had none, None when unknown."""
 
 
-class Slots(Struct, frozen=True):
+class Slots(Fact, frozen=True):
     """GET /slots."""
 
     slots: tuple[Slot, ...] = ()
@@ -356,16 +356,16 @@ class Slots(Struct, frozen=True):
     @property
     def drafting(self) -> tuple[bool, ...] | None:
         """Whether each of them can draft; None where there are none, or not all tell."""
-        told = tuple(slot.speculative for slot in self.slots if slot.speculative is not None)
-        return told if told and len(told) == len(self.slots) else None
+        known = tuple(slot.speculative for slot in self.slots if slot.speculative is not None)
+        return known if known and len(known) == len(self.slots) else None
 
     @property
     def least_context(self) -> int | None:
-        """Tokens that fit into any of them; None where none tells."""
+        """Tokens that fit into any of them; None where none reports it."""
         return min((slot.n_ctx for slot in self.slots if slot.n_ctx), default=None)
 
 
-class GpuProcess(Struct, frozen=True):
+class GpuProcess(Fact, frozen=True):
     """Memory of one process on a GPU, in bytes."""
 
     pid: int
@@ -375,7 +375,7 @@ class GpuProcess(Struct, frozen=True):
     """True for the watched llama-server and its children."""
 
 
-class Gpu(Struct, frozen=True):
+class Gpu(Fact, frozen=True):
     """One NVIDIA GPU. Fractions are 0 to 1; a field that the device does not support is None.
 
     `memory_used_bytes` is NVML's version 2 figure, which leaves out what the driver reserves (900 MB of an A100): total
@@ -407,14 +407,14 @@ class Gpu(Struct, frozen=True):
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
 
 
-class Gpus(Struct, frozen=True):
+class Gpus(Fact, frozen=True):
     """All GPUs that NVML shows."""
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
 
 
-class Disk(Struct, frozen=True):
+class Disk(Fact, frozen=True):
     """The file system of a folder that something writes to, in bytes; `free` is what is left for this user."""
 
     path: str
@@ -428,7 +428,7 @@ class Disk(Struct, frozen=True):
     """How many files can still be made; None where the file system has no bound."""
 
 
-class Host(Struct, frozen=True):
+class Host(Fact, frozen=True):
     """The machine. Fractions are 0 to 1, sizes bytes."""
 
     cpu_utilisation: float | None = None
@@ -447,7 +447,7 @@ class Host(Struct, frozen=True):
     swap_out_bytes_per_s: float | None = None
 
 
-class ProcessTree(Masked, Struct, frozen=True):
+class ProcessTree(Masked, Fact, frozen=True):
     """The backend's process and its children. `cpu_cores` is CPU seconds per second, so 2.0 is two cores busy."""
 
     hidden = ("command",)
@@ -465,7 +465,7 @@ class ProcessTree(Masked, Struct, frozen=True):
     command: tuple[str, ...] = ()
     """The root's argument vector with secrets masked."""
     stopped: tuple[int, ...] = ()
-    """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are told to go on."""
+    """Those of `pids` that were stopped by a signal (SIGSTOP) and do nothing until they are continued."""
     cpu_wait: float | None = None
     """Share of the time since the look before that the thread that waited longest was ready to run and got no CPU."""
 
@@ -479,7 +479,7 @@ def others_share(host: Host | None, process: ProcessTree | None) -> float | None
     return min(1.0, max(0.0, host.cpu_utilisation - process.cpu_cores / host.cpu_count))
 
 
-class SchedulingDelay(Struct, frozen=True):
+class SchedulingDelay(Fact, frozen=True):
     """How late specdash's own poll loop woke, in all, within the last `span_s` seconds."""
 
     late_s: float

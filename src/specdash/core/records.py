@@ -106,11 +106,11 @@ class CompletionEnd(StrEnum):
 
     ANSWERED = "answered"
     LATE = "late"
-    """No answer in time: the server may be slow, or busy with somebody else's prompt."""
+    """No answer in time: the server may be slow, or busy with another client's prompt."""
     BROKEN_OFF = "broken off"
     """The connection ended, most often because the server did."""
     NOT_ALLOWED = "not allowed"
-    """The server refused this client (its key), or said that it is not ready: nothing about speculation."""
+    """The server refused this client (its key), or was not ready: nothing about speculation."""
     FAILED = "failed"
     """The server failed it, as it would fail anybody's."""
 
@@ -170,7 +170,7 @@ class RunRecord(JsonRecord, Struct, frozen=True):
     control: str | None = None
     """The control socket of that runner, through which its settings are changed."""
     env_digest: str | None = None
-    """SHA-256 of the env file's bytes that it was started from: tells which version of the file is in force."""
+    """SHA-256 of the env file's bytes that it was started from: the version of the file that is in force."""
     refused: str | None = None
     """Why the env file, as it was edited, is not in force: the last good version runs."""
     start_check: StartCheck | None = None
@@ -180,7 +180,7 @@ class RunRecord(JsonRecord, Struct, frozen=True):
     end: str | None = None
     """How it ended, in words: `signal SIGKILL`."""
     crashed: bool = False
-    """It ended by itself, and nobody had asked for it."""
+    """It ended by itself, unasked."""
 
 
 class ProxyRecord(JsonRecord, Struct, frozen=True):
@@ -199,7 +199,7 @@ class ProxyRecord(JsonRecord, Struct, frozen=True):
     api_key_env: str | None = None
     """Name of the variable, in the environment or in `env_file`, that holds the key clients need; None: none asked."""
     env_digest: str | None = None
-    """SHA-256 of the env file's bytes that its settings come from: tells which version of the file is in force."""
+    """SHA-256 of the env file's bytes that its settings come from: the version of the file that is in force."""
     refused: str | None = None
     """Why it did not take over the version of the env file that `refused_digest` names."""
     refused_digest: str | None = None
@@ -344,7 +344,7 @@ def _count(value: Any) -> int | None:
 
 
 class AlertSeverity(StrEnum):
-    """How bad it is. A notice is worth knowing and needs nobody; a warning needs somebody today; a critical one now."""
+    """How bad it is. A notice is worth knowing; a warning needs a person today; a critical one now."""
 
     NOTICE = "notice"
     WARNING = "warning"
@@ -360,7 +360,7 @@ class Symptom(Struct, frozen=True):
     """What a rule says while it holds. `summary` is one sentence without a full stop that names the cause with its
     figures; `evidence` are labels and formatted values.
 
-    `subject` tells several alerts of one rule apart (`slot 3`, `GPU 0`, a session's id). `fix` are settings that would
+    `subject` distinguishes alerts of one rule (`slot 3`, `GPU 0`, a session's id). `fix` are settings that would
     help, as (key, value), None for a key to be removed: the tune screen takes them as pending, nothing applies them by
     itself. `severity` overrides the rule's own.
     """

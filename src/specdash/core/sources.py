@@ -3,14 +3,14 @@ a reading is written as JSON."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+import msgspec
 from msgspec import Struct
 
 from specdash.core.changes import ApplyRecord
-from specdash.core.codec import NOT_READABLE, PLAIN, UnreadableError, ValueCodec, codec_of
-from specdash.core.log_facts import LogBatch
-from specdash.core.proxy_events import ProxyEvents, ProxyStatus
+from specdash.core.log_facts import LogBatch, LogFact
+from specdash.core.proxy_events import ProxyEvent, ProxyEvents, ProxyStatus
 from specdash.core.readings import (
     Counters,
     Failure,
@@ -42,7 +42,7 @@ class SourceSpec(Struct, frozen=True):
     value: Any
     """The type of its values."""
     lifetime_s: float | None = STALE_AFTER_S
-    """Seconds after which its last known reading is STALE. None where it tells of every change, so that the last
+    """Seconds after which its last known reading is STALE. None where it reports every change, so that the last
     reading holds however old it is."""
     is_still: bool = False
     """Its values seldom change and may be large: the record keeps each value once."""
@@ -70,12 +70,38 @@ SOURCES: Mapping[Source, SourceSpec] = {
 # Readings as JSON and back, without loss.
 #
 # `decode(encode(reading)) == reading` for every reading. Unknown fields, facts and events of a newer version are left
-# out (`core.codec`); a reading of an unknown source raises `UnreadableError`.
+# out; a reading of an unknown source raises `UnreadableError`.
+
+_NAMES = frozenset(kind.__name__ for kind in (*get_args(LogFact), *get_args(ProxyEvent)))
+_NOT_READABLE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
-def value_codec(source: Source) -> ValueCodec:
-    """How the values of a source are stored."""
-    return codec_of(SOURCES[source].value) or PLAIN
+class UnreadableError(ValueError):
+    """What is stored is damaged, or of a kind that this version does not know."""
+
+
+def write_value(value: Any) -> Any:
+    """The value of a reading as JSON."""
+    return msgspec.to_builtins(value)
+
+
+def read_value(source: Source, data: Any) -> Any:
+    """The value of `write_value`. Raises UnreadableError."""
+    try:
+        try:
+            return msgspec.convert(data, SOURCES[source].value)
+        except msgspec.ValidationError:
+            return msgspec.convert(_of_known_names(data), SOURCES[source].value)
+    except _NOT_READABLE as error:
+        raise UnreadableError(f"no value of {source}: {error}") from error
+
+
+def _of_known_names(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {name: _of_known_names(entry) for name, entry in data.items()}
+    if isinstance(data, list | tuple):
+        return [_of_known_names(e) for e in data if not isinstance(e, dict) or "is" not in e or e["is"] in _NAMES]
+    return data
 
 
 def encode(reading: Reading[Any], still: str | None = None) -> dict[str, Any]:
@@ -86,7 +112,7 @@ def encode(reading: Reading[Any], still: str | None = None) -> dict[str, Any]:
     if still is not None:
         data["still"] = still
     elif reading.value is not None:
-        data["value"] = value_codec(reading.source).write(reading.value)
+        data["value"] = write_value(reading.value)
     if reading.failure is not None:
         data["failure"] = [reading.failure.kind.value, reading.failure.detail]
     return data
@@ -102,12 +128,12 @@ def decode(data: Any, still: Callable[[Source, str], Any] | None = None) -> Read
         failure = data.get("failure")
         value = None
         if "value" in data:
-            value = value_codec(source).read(data["value"])
+            value = read_value(source, data["value"])
         elif "still" in data and still is not None:
             value = still(source, data["still"])
         status = ReadingStatus(data.get("status", ReadingStatus.KNOWN))
         return Reading(source, float(data["at"]), status, value, _failure(*failure) if failure is not None else None)
-    except NOT_READABLE as error:
+    except _NOT_READABLE as error:
         raise UnreadableError(f"no reading: {error}") from error
 
 

@@ -1,7 +1,7 @@
-"""The kinds of speculative decoding llama.cpp knows: what each needs, and which parameter each knob of ours moves.
+"""The kinds of speculative decoding llama.cpp knows: what each needs, and which parameter each LLAMA_DRAFT_* key moves.
 
 Source: llama.cpp b11434 (`common/speculative.cpp`, `common/arg.cpp`). The order of `SPEC_TYPES` is the engine's fixed
-priority: whatever order the operator writes, the first type that yields a draft wins the step.
+priority: the first type that yields a draft wins the step.
 """
 
 from __future__ import annotations
@@ -99,11 +99,6 @@ class SpecType(Struct, frozen=True):
     def reads_draft_model(self) -> bool:
         """Whether the type drafts with a model: a separate one, or heads inside the target."""
         return self.needs_draft_model or self.needs_heads
-
-    @property
-    def own_context(self) -> bool:
-        """Whether it drafts in a context of its own, which must have as many sequences as the server has slots."""
-        return self.reads_draft_model
 
     def longest_draft(self, block: int | None) -> int | None:
         """How many tokens a draft can have where drafts are blocks of `block` tokens; None where nothing limits it."""
@@ -280,7 +275,7 @@ def parse_chain(text: str, source: str, is_listed: Callable[[str], bool] = lambd
 def rollback(item: SpecType, memory: MemoryKind, *, gives_states: bool) -> Rollback:
     """How a type's rejected tokens are taken back by a model with this memory.
 
-    `gives_states`: its architecture can keep the states of several tokens (`llama.model_shape.STATE_ROLLBACK`).
+    `gives_states`: its architecture can keep the states of several tokens (`llama.model_facts.STATE_ROLLBACK`).
     """
     if memory in (MemoryKind.ATTENTION, MemoryKind.WINDOW):
         return Rollback.CUT
@@ -318,7 +313,7 @@ def knob_readers(key: str) -> tuple[SpecType, ...]:
 
 class PublishedAcceptance(Struct, frozen=True):
     """One publication. `per_position` is the share of verification steps whose draft token at position 0, 1, … was
-    accepted, empty where only means were told."""
+    accepted, empty where only means were published."""
 
     type: str
     """Name in `core.speculation.SPEC_TYPES`."""

@@ -3,14 +3,13 @@ line that a format makes of them. No I/O. docs/scripting.md."""
 
 from __future__ import annotations
 
-import json
 from string import Formatter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from specdash.core.errors import UsageError
-from specdash.core.structs import json_of
+from specdash.core.records import JsonRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +36,8 @@ FRESH_S = 15.0
 """So long a note holds: a program that watches writes one every second, but for a machine that starves it."""
 
 
-class StatusNote(Struct, frozen=True):
-    """What a program that watches a server leaves of it, for whoever has no time to watch."""
+class StatusNote(JsonRecord, Struct, frozen=True):
+    """What a program that watches a server leaves of it, for status bars."""
 
     url: str
     wall: float
@@ -46,20 +45,6 @@ class StatusNote(Struct, frozen=True):
     pid: int
     """Of the program that watches."""
     fields: dict[str, str]
-
-    def to_json(self) -> str:
-        """As `from_json` reads it."""
-        return json.dumps(json_of(self), ensure_ascii=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> StatusNote | None:
-        """The note, None for what is none."""
-        try:
-            note = json.loads(text)
-            fields = {str(name): str(value) for name, value in dict(note["fields"]).items()}
-            return cls(str(note["url"]), float(note["wall"]), int(note["pid"]), fields)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
 
 
 def check_format(form: str) -> None:

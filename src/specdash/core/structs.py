@@ -1,15 +1,24 @@
-"""What our structs have beyond those of msgspec: fields that stay out of their repr, and JSON of chosen attributes."""
+"""What our structs have beyond those of msgspec: how the record keeps them, and JSON of chosen attributes."""
 
 from __future__ import annotations
 
 from functools import cache
 from operator import attrgetter
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Fact(Struct, frozen=True, omit_defaults=True):
+    """A fact that the record keeps, without the fields that have their default."""
+
+
+class TaggedFact(Fact, frozen=True, tag_field="is", tag=True):
+    """One of several kinds of fact in one list: it is kept with the name of its class."""
 
 
 class Masked:
@@ -34,8 +43,18 @@ def json_of(value: Any, names: str = "", **more: Any) -> Any:
     at its end it is None where it is empty: `reason?`. `more` comes after them, as it is. Of None they are all None.
     """
     if not names:
-        return msgspec.to_builtins(value, enc_hook=str)
+        return _whole(value)
     return {shown: None if value is None else json_of(read(value)) for shown, read in _attributes(names)} | more
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Struct):
+        return {name: _whole(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {key: _whole(entry) for key, entry in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return list(map(_whole, value))
+    return str(value) if isinstance(value, PurePath) else value
 
 
 @cache

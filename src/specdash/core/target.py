@@ -95,7 +95,7 @@ class Target(Masked, Struct, frozen=True):
     pid: int | None = None
     model: str | None = None
     engine: str | None = None
-    """Engine and version in words when whoever started the server wrote it down; /props cannot always tell."""
+    """Engine and version in words as the run record has it; /props does not always name it."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Speculation parameters the server was started with, (flag without dashes, value), where known."""
     start_check: StartCheck | None = None

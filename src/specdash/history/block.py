@@ -17,9 +17,8 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from specdash.core.codec import NOT_READABLE, UnreadableError
 from specdash.core.readings import Reading, Source
-from specdash.core.sources import SOURCES, decode, encode, value_codec
+from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value, write_value
 
 if TYPE_CHECKING:
     import sqlite3
@@ -180,8 +179,8 @@ def _carry(carried: dict[Source, Row], row: Row) -> None:
 def still_value(source: Source, data: bytes) -> Any:
     """The value that is stored under a digest. Raises UnreadableError."""
     try:
-        return value_codec(source).read(unpack(data))
-    except NOT_READABLE as error:
+        return read_value(source, unpack(data))
+    except DamagedError as error:
         raise UnreadableError(str(error)) from error
 
 
@@ -231,7 +230,7 @@ class BlockWriter:
             return encode(reading)
         value, digest, data = self._latest.get(reading.source, (None, "", b""))
         if value != reading.value:
-            stored = value_codec(reading.source).write(reading.value)
+            stored = write_value(reading.value)
             digest = hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=12).hexdigest()
             data = pack_rows(stored)
             self._latest[reading.source] = (reading.value, digest, data)

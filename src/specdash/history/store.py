@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import Struct, field
 
-from specdash.core.codec import UnreadableError
 from specdash.core.errors import InputError, SpecdashError
 from specdash.core.records import Alert, AlertSeverity, EventKind, TimelineEvent
-from specdash.core.sources import SOURCES, decode
+from specdash.core.sources import SOURCES, UnreadableError, decode
 from specdash.history import block
 from specdash.history.block import DamagedError
 from specdash.history.tiers import TIERS, Tier, TierCell, cells_of, points_of, tier_for

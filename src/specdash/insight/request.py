@@ -32,7 +32,7 @@ from specdash.core.log_facts import (
     TotalTiming,
     VerificationSteps,
 )
-from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, speed, told_speed
+from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
 from specdash.core.readings import Source
 
 if TYPE_CHECKING:
@@ -319,8 +319,8 @@ def of_event(event: RequestEvent) -> ServedRequest:
     prompt, cached = event.prompt_tokens, event.cached_tokens
     processed = max(0, prompt - (cached or 0)) if prompt is not None else None
     rates = (
-        told_speed(event.prefill_rate, processed or 0, PREFILL),
-        told_speed(event.decode_rate, event.completion_tokens or 0, DECODE),
+        plausible_rate(event.prefill_rate, processed or 0, PREFILL),
+        plausible_rate(event.decode_rate, event.completion_tokens or 0, DECODE),
     )
     return ServedRequest(
         prompt_total_tokens=prompt,

@@ -25,7 +25,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class BusyError(OSError):
-    """Somebody else has been replacing files in the directory for long."""
+    """Another process has been replacing files in the directory for long."""
 
 
 class FileAttributes(Struct, frozen=True):
@@ -46,7 +46,7 @@ def temporary(target: Path, data: bytes, like: FileAttributes | None = None) -> 
 
 
 def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file: whoever reads it finds the old version or the new one, each of them whole. Raises OSError, and
+    """Write a file: a reader finds the old version or the new one, each of them whole. Raises OSError, and
     leaves nothing behind, not even what an earlier writer left that was killed."""
     sweep(path.parent, path.name)
     draft = temporary(path, data)
@@ -108,7 +108,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 @contextlib.contextmanager
 def gone_on_failure(path: Path) -> Iterator[None]:
-    """Whatever is raised inside, the file is not left behind."""
+    """The file is not left behind if anything is raised inside."""
     try:
         yield
     except BaseException:
@@ -221,7 +221,7 @@ def writing(path: Path, failed: Callable[[str], Exception]) -> Iterator[None]:
 
 
 def reason(path: Path, error: OSError) -> tuple[str, str]:
-    """Why `path` could not be written, and what to do, "" where nothing can be told."""
+    """Why `path` could not be written, and what to do, "" where nothing is known."""
     directory = path.parent
     match error.errno:
         case code if code in NO_SPACE:
@@ -232,7 +232,7 @@ def reason(path: Path, error: OSError) -> tuple[str, str]:
             who = user_name(os.geteuid())
             return f"user {who} may not write in {_nearest(directory)}", "ask its owner, or name another file"
         case errno.EPERM:
-            return "the file or its directory is protected (immutable, or in somebody else's sticky directory)", ""
+            return "the file or its directory is protected (immutable, or in another user's sticky directory)", ""
         case errno.EBUSY:
             return "the file is a mount point and cannot be replaced", "mount its directory instead"
         case _:

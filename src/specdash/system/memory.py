@@ -15,7 +15,7 @@ def return_memory() -> None:
     """Have the C library give large buffers back, and what is free now, and keep one heap for all threads.
 
     Left to itself it gives each of a dozen threads a heap, and once it has seen a large buffer come and go (a block of
-    the record, its compressor) it keeps room for the next one in each: 5 to 10 MB that nobody uses. No Python object
+    the record, its compressor) it keeps room for the next one in each: 5 to 10 MB unused. No Python object
     lies there, so there is no nearer place to mend it. Other C libraries have no such call.
     """
     with suppress(OSError, AttributeError):

@@ -1,14 +1,13 @@
 """Whether a process lives, since when, what it started and where it listens: judged here and nowhere else.
 
-A zombie has ended: it serves nobody, and whatever it held is free. A pid alone names no process, as it is used again:
-who writes one down writes the start beside it.
+A zombie has ended: it serves no client, and all it held is free. A pid alone names no process, as it is used again:
+record its start beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,6 @@ _SAME_START_S = 2.0
 """Start times of one process as read by two programs differ by rounding: the boot time is known to a second."""
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _UNKNOWN = (psutil.Error, OSError, ValueError, OverflowError)
-_STATE, _START_TIME = 0, 19
-"""Places in /proc/PID/stat after the name, see proc(5)."""
 
 
 class ProcessUsage(Struct, frozen=True):
@@ -86,30 +83,6 @@ def same_process(pid: int, started: float) -> bool:
     return start is not None and abs(start - started) <= _SAME_START_S and is_alive(pid)
 
 
-def start_ticks(pid: int) -> int | None:
-    """When a process that lives was started, in ticks since the machine was: exact where Unix time is not. None when it
-    has ended, or the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return None if fields[_STATE] in "ZX" else int(fields[_START_TIME])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def age_s(pid: int) -> float | None:
-    """How long ago a process that lives was started, in seconds and to a hundredth; None where that is not told."""
-    ticks = start_ticks(pid)
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK") if ticks is not None else None
-
-
-def parent(pid: int) -> int | None:
-    """The process that it belongs to; None where the system does not tell."""
-    try:
-        return psutil.Process(pid).ppid()
-    except _UNKNOWN:
-        return None
-
-
 def family(pid: int) -> list[psutil.Process]:
     """A process and everything it started; empty when there is none."""
     try:
@@ -161,8 +134,8 @@ def listener_owners(port: int) -> set[int] | None:
         except (OSError, ValueError):
             return None
         for line in lines:
-            words = line.split()
-            if len(words) > 7 and words[3] == _LISTENING and words[1].rpartition(":")[2] == f"{port:04X}":
+            words = line.split()  # "0A" is LISTEN in include/net/tcp_states.h
+            if len(words) > 7 and words[3] == "0A" and words[1].rpartition(":")[2] == f"{port:04X}":
                 owners.add(int(words[7]))
     return owners
 
@@ -170,7 +143,3 @@ def listener_owners(port: int) -> set[int] | None:
 def is_own_listener(port: int) -> bool:
     """Whether all that listens on a TCP port of this machine runs as our own user; False where that is not known."""
     return listener_owners(port) == {os.geteuid()}
-
-
-_LISTENING = "0A"
-"""The state LISTEN of /proc/net/tcp. Source: include/net/tcp_states.h."""

@@ -257,7 +257,7 @@ def _student_tail(freedom: int) -> float:
 def _middles(count: int) -> tuple[bytes, bytes]:
     """Which two of `count` sorted values are the middle ones of each resample.
 
-    The middle of `count` draws is a draw itself, of a beta distribution; so a resample costs two numbers, whatever its
+    The middle of `count` draws is a draw itself, of a beta distribution; so a resample costs two numbers at any
     size.
     """
     random = Random(_SEED + count)  # noqa: S311 - statistics
