@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,10 +19,7 @@ from specdash.collect.host import (
     HostCollector,
     OthersMeter,
     ProcessWatch,
-    disk_figures,
     disk_of,
-    memory_figures,
-    swapped_pages,
     written_places,
 )
 from specdash.core.masking import MASK, masked_command
@@ -89,16 +87,6 @@ class TestHost:
         assert value_of(readings[0]).cpu_utilisation is None
         assert collector.step(5.0) == 5.0
 
-    def test_what_the_kernel_does_not_tell_is_left_out(self, tmp_path: Path) -> None:
-        meminfo = tmp_path / "meminfo"
-        assert memory_figures(meminfo) == {}
-        meminfo.write_text("MemTotal: 100 kB\nSwapTotal: 10 kB\nHugePages_Total: 0\nEmpty:\n")
-        assert memory_figures(meminfo) == {"memory_total_bytes": 102400, "swap_total_bytes": 10240}
-        meminfo.write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\nSwapTotal: 10 kB\nSwapFree: 9 kB\n")
-        assert memory_figures(meminfo)["memory_used_bytes"] == 61440
-        assert memory_figures(meminfo)["swap_used_bytes"] == 1024
-        assert disk_figures("/no/such/place") == {}
-
     def test_the_folders_that_are_written_to_are_told_with_their_disks(self, tmp_path: Path) -> None:
         log, state = tmp_path / "log" / "server.log", tmp_path / "state"
         log.parent.mkdir()
@@ -134,25 +122,24 @@ class TestHost:
             now[0] += 0.25
         assert asked == [0.0, DISKS_S]
 
-    def test_swap_rates_are_those_between_two_looks(self, tmp_path: Path) -> None:
-        vmstat, now = tmp_path / "vmstat", [0.0]
-        assert swapped_pages(vmstat) is None
+    def test_swap_rates_are_those_between_two_looks(self) -> None:
+        now, swapped = [0.0], [(10, 20), (30, 20), (40, 60)]
+        looks = iter([*(SimpleNamespace(total=100, used=7, sin=sin, sout=sout) for sin, sout in swapped), None])
         readings: list[Reading[Any]] = []
         collector = HostCollector(
-            Target("http://127.0.0.1:1"), readings.append, vmstat=vmstat, clock=lambda: now[0], find_pid=lambda _: None
+            Target("http://127.0.0.1:1"),
+            readings.append,
+            swap=lambda: next(looks),
+            clock=lambda: now[0],
+            find_pid=lambda _: None,
         )
-        page = os.sysconf("SC_PAGE_SIZE")
-        for pages in (None, (10, 20), (30, 20), (40, 60), None, (0, 0)):
-            if pages is None:
-                vmstat.unlink(missing_ok=True)
-            else:
-                vmstat.write_text(f"nr_free_pages 1\npswpin {pages[0]}\npswpout {pages[1]}\n")
+        for _ in range(4):
             collector.step(2.0)
             now[0] += 2.0
         hosts = [value_of(reading) for reading in readings if reading.source is Source.HOST]
         rates = [(host.swap_in_bytes_per_s, host.swap_out_bytes_per_s) for host in hosts]
-        unknown = (None, None)
-        assert rates == [unknown, unknown, (10 * page, 0), (5 * page, 20 * page), unknown, unknown]
+        assert rates == [(None, None), (10, 0), (5, 20), (None, None)]
+        assert [host.swap_used_bytes for host in hosts] == [7, 7, 7, None]
 
 
 class TestProcess:

@@ -1,6 +1,5 @@
 """What speculation depends on is read from the models' files, once a file, and without holding up anybody."""
 
-import asyncio
 import os
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from specdash.core.readings import ModelOutline, Props
 from specdash.core.speculation import MemoryKind
 from specdash.core.target import Target
 from support import tiny_models as tiny
+from support.waiting import until_async
 
 URL = "http://127.0.0.1:1"
 
@@ -88,8 +88,6 @@ async def test_a_disk_that_takes_its_time_holds_up_nobody(
     assert (await files.described(props)).model is None
     assert (await files.described(props)).model is None
     may_go_on.set()
-    for thread in threading.enumerate():
-        if thread.name == model_files.THREAD:
-            await asyncio.to_thread(thread.join, 30)
+    await until_async(lambda: not files.pending)
     assert (await files.described(props)).model == ModelOutline("slow")
     assert len(looks) == 1

@@ -51,9 +51,6 @@ class Given:
     def read(self, limit: int = 0) -> TailChunk:
         return self.chunks.pop(0) if self.chunks else TailChunk()
 
-    def follow(self, path: str) -> None:
-        """It has no path."""
-
     def written_at(self) -> float | None:
         return None
 

@@ -12,7 +12,8 @@ from specdash.collect.gpu import Driver, look
 from specdash.collect.log_source import past
 from specdash.collect.proxy import ProxyPoller
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
-from specdash.core.readings import Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
+from specdash.core.readings import ROUTER, Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
+from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import is_alive
 
@@ -26,64 +27,6 @@ class Remedy(Struct, frozen=True):
     missing: str
     switch: str
     lights: tuple[str, ...]
-
-
-REMEDIES: dict[str, Remedy] = {
-    "metrics": Remedy(
-        "/metrics is switched off",
-        "start llama-server with --metrics (or LLAMA_ARG_ENDPOINT_METRICS=1)",
-        ("acceptance", "accepted per position", "prefill and decode totals", "requests"),
-    ),
-    "slots": Remedy(
-        "/slots is switched off",
-        "start llama-server without --no-slots (or LLAMA_ARG_ENDPOINT_SLOTS=1)",
-        ("slots", "live prefill and decode", "whether speculation is active"),
-    ),
-    "key": Remedy(
-        "the server wants an API key",
-        "name it: --api-key-env VARIABLE or --api-key-file FILE",
-        ("everything but health",),
-    ),
-    "model": Remedy(
-        "the server is a router, and no model is named",
-        "the one in memory that was used last is shown; for another: --model NAME (it is never loaded by looking)",
-        ("acceptance, slots, prefill and decode of that model",),
-    ),
-    "log": Remedy(
-        "no log file is known",
-        "start llama-server with --log-file FILE and name it: --log FILE",
-        ("finished requests", "warnings", "log tail", "per-request acceptance"),
-    ),
-    "log unreadable": Remedy(
-        "the log file cannot be read", "mend its path or permissions", ("finished requests", "warnings", "log tail")
-    ),
-    "trace": Remedy(
-        "no per-step lines in the log",
-        "start llama-server with LLAMA_TRACE=1 in its environment",
-        ("live acceptance while a request runs",),
-    ),
-    "verbosity": Remedy(
-        "the log is not verbose enough",
-        "start llama-server with -lv 4 (or LLAMA_ARG_LOG_VERBOSITY=4)",
-        ("statistics per speculative type", "checkpoints", "prompt-cache reuse"),
-    ),
-    "gpu": Remedy(
-        "NVML shows no GPU",
-        "run specdash where the NVIDIA driver is (in a container: --gpus all), with nvidia-ml-py installed",
-        ("GPU",),
-    ),
-    "host": Remedy(
-        "the server runs on another machine",
-        "run specdash on the server's machine (`--on USER@HOST`)",
-        ("GPU", "host", "process"),
-    ),
-    "process": Remedy(
-        "the server's process is not visible",
-        "run specdash as the user who runs the server, outside of containers",
-        ("process", "uptime", "GPU memory of the server"),
-    ),
-}
-"""Everything that may be missing, by what the checkup calls it."""
 
 
 class EndpointCheck(Struct, frozen=True):
@@ -137,8 +80,7 @@ def check(target: Target) -> Checkup:
     log = check_log(target.log)
     driver = look()
     process_failure, gpu_bytes = _check_process(target, driver)
-    missing = _missing(target, endpoints, log, driver, process_failure)
-    remedies = tuple(REMEDIES[name] for name in missing)
+    remedies = _remedies(target, endpoints, log, driver, process_failure)
     return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target), gpu_bytes)
 
 
@@ -241,34 +183,86 @@ def _held(pids: frozenset[int]) -> int | None:
     return None if outside or len(known) < len(ours) else sum(known)
 
 
-def _missing(
+def _remedies(
     target: Target,
     endpoints: tuple[EndpointCheck, ...],
     log: LogCheck,
     driver: Driver,
     process_failure: str | None,
-) -> list[str]:
-    from specdash.core.target import local_port
-
+) -> tuple[Remedy, ...]:
+    """Everything that may be missing, where it is."""
     kinds = {endpoint.path: endpoint.failure.kind for endpoint in endpoints if endpoint.failure is not None}
-    props = endpoints[1].value
-    router = isinstance(props, Props) and props.role == "router" and target.model is None
+    reached, props = endpoints[0].value is not None, endpoints[1].value
     here = local_port(target.url) is not None
-    reached = endpoints[0].value is not None
-    findings = {
-        "key": FailureKind.UNAUTHORIZED in kinds.values(),
-        "model": router,
-        "metrics": kinds.get("/metrics") is FailureKind.DISABLED,
-        "slots": kinds.get("/slots") is FailureKind.DISABLED,
-        "log": log.path is None,
-        "log unreadable": log.path is not None and log.failure is not None,
-        "trace": log.failure is None and not log.traced_steps,
-        "verbosity": log.failure is None and log.verbosity is not None and log.verbosity < 4,
-        "host": not here,
-        "gpu": here and not driver.gpus,
-        "process": here and reached and process_failure is not None,
-    }
-    return [name for name, is_missing in findings.items() if is_missing]
+    rows = (
+        (
+            FailureKind.UNAUTHORIZED in kinds.values(),
+            "the server wants an API key",
+            "name it: --api-key-env VARIABLE or --api-key-file FILE",
+            ("everything but health",),
+        ),
+        (
+            isinstance(props, Props) and props.role == ROUTER and target.model is None,
+            "the server is a router, and no model is named",
+            "the one in memory that was used last is shown; for another: --model NAME (it is never loaded by looking)",
+            ("acceptance, slots, prefill and decode of that model",),
+        ),
+        (
+            kinds.get("/metrics") is FailureKind.DISABLED,
+            "/metrics is switched off",
+            "start llama-server with --metrics (or LLAMA_ARG_ENDPOINT_METRICS=1)",
+            ("acceptance", "accepted per position", "prefill and decode totals", "requests"),
+        ),
+        (
+            kinds.get("/slots") is FailureKind.DISABLED,
+            "/slots is switched off",
+            "start llama-server without --no-slots (or LLAMA_ARG_ENDPOINT_SLOTS=1)",
+            ("slots", "live prefill and decode", "whether speculation is active"),
+        ),
+        (
+            log.path is None,
+            "no log file is known",
+            "start llama-server with --log-file FILE and name it: --log FILE",
+            ("finished requests", "warnings", "log tail", "per-request acceptance"),
+        ),
+        (
+            log.path is not None and log.failure is not None,
+            "the log file cannot be read",
+            "mend its path or permissions",
+            ("finished requests", "warnings", "log tail"),
+        ),
+        (
+            log.failure is None and not log.traced_steps,
+            "no per-step lines in the log",
+            "start llama-server with LLAMA_TRACE=1 in its environment",
+            ("live acceptance while a request runs",),
+        ),
+        (
+            log.failure is None and log.verbosity is not None and log.verbosity < 4,
+            "the log is not verbose enough",
+            "start llama-server with -lv 4 (or LLAMA_ARG_LOG_VERBOSITY=4)",
+            ("statistics per speculative type", "checkpoints", "prompt-cache reuse"),
+        ),
+        (
+            not here,
+            "the server runs on another machine",
+            "run specdash on the server's machine (`--on USER@HOST`)",
+            ("GPU", "host", "process"),
+        ),
+        (
+            here and not driver.gpus,
+            "NVML shows no GPU",
+            "run specdash where the NVIDIA driver is (in a container: --gpus all), with nvidia-ml-py installed",
+            ("GPU",),
+        ),
+        (
+            here and reached and process_failure is not None,
+            "the server's process is not visible",
+            "run specdash as the user who runs the server, outside of containers",
+            ("process", "uptime", "GPU memory of the server"),
+        ),
+    )
+    return tuple(Remedy(missing, switch, lights) for is_missing, missing, switch, lights in rows if is_missing)
 
 
 def _whole(text: str | None) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
     from specdash.system.processes import ProcessUsage
 
-MEMINFO = Path("/proc/meminfo")
-VMSTAT = Path("/proc/vmstat")
-_MEMORY = re.compile(rb"^(MemTotal|MemAvailable|SwapTotal|SwapFree):\s+(\d+)", re.MULTILINE)
-_SWAPPED = re.compile(rb"^(pswpin|pswpout) (\d+)$", re.MULTILINE)
-
 DISKS_S = 2.0
 """Disks do not fill faster than this can tell, and a look at a network's may be slow."""
 
@@ -42,6 +36,11 @@ FIRST_PAUSE_S = 0.25
 """CPU figures need two looks; the second follows the first soon."""
 
 
+def swap_memory() -> Any:
+    """As psutil has it; None where the kernel does not tell what is swapped, of which psutil would print a warning."""
+    return psutil.swap_memory() if Path("/proc/vmstat").exists() else None
+
+
 class HostCollector:
     """Publishes HOST and PROCESS readings. `step` is to be called again after the seconds it returns."""
 
@@ -51,8 +50,8 @@ class HostCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         places: Callable[[], Iterable[tuple[str, str]]] = tuple,
-        meminfo: Path = MEMINFO,
-        vmstat: Path = VMSTAT,
+        memory: Callable[[], Any] = psutil.virtual_memory,
+        swap: Callable[[], Any] = swap_memory,
         clock: Callable[[], float] = time.monotonic,
         find_pid: Callable[[int], int | None] = listening_pid,
     ) -> None:
@@ -61,10 +60,10 @@ class HostCollector:
         self._publish = publish
         self._clock = clock
         self._find_pid = find_pid
+        self._memory, self._swap = memory, swap
         self._places = places
         self._disks: tuple[Disk, ...] = ()
         self._disks_at: float | None = None
-        self._meminfo, self._vmstat = meminfo, vmstat
         self._swapped: tuple[float, int, int] | None = None
         self._cpu = CpuTimes()
         self._watch: ProcessWatch | None = None
@@ -85,14 +84,23 @@ class HostCollector:
         return min(interval_s, FIRST_PAUSE_S) if first else interval_s
 
     def _host(self) -> Host:
-        swap_in, swap_out = self._swap_rates()
+        memory, swap, disk = self._memory(), self._swap(), disk_of("", "/")
+        now = self._clock()
+        before, self._swapped = self._swapped, (now, swap.sin, swap.sout) if swap is not None else None
+        swap_in = swap_out = None
+        if before is not None and swap is not None and now > before[0]:
+            swap_in, swap_out = (swap.sin - before[1]) / (now - before[0]), (swap.sout - before[2]) / (now - before[0])
         return Host(
             cpu_utilisation=self._cpu.utilisation(),
             cpu_count=os.cpu_count(),
             load_1m=os.getloadavg()[0],
             disks=self._disks_now(),
-            **memory_figures(self._meminfo),
-            **disk_figures("/"),
+            memory_total_bytes=memory.total,
+            memory_used_bytes=memory.total - memory.available,
+            swap_total_bytes=swap.total if swap is not None else None,
+            swap_used_bytes=swap.used if swap is not None else None,
+            disk_free_bytes=disk.free_bytes if disk is not None else None,
+            disk_total_bytes=disk.total_bytes if disk is not None else None,
             swap_in_bytes_per_s=swap_in,
             swap_out_bytes_per_s=swap_out,
         )
@@ -103,15 +111,6 @@ class HostCollector:
             self._disks_at = now
             self._disks = tuple(disk for use, path in self._places() if (disk := disk_of(use, path)) is not None)
         return self._disks
-
-    def _swap_rates(self) -> tuple[float | None, float | None]:
-        pages = swapped_pages(self._vmstat)
-        now = self._clock()
-        before, self._swapped = self._swapped, (now, *pages) if pages is not None else None
-        if before is None or self._swapped is None or now <= before[0]:
-            return None, None
-        per_s = os.sysconf("SC_PAGE_SIZE") / (now - before[0])
-        return max(0, self._swapped[1] - before[1]) * per_s, max(0, self._swapped[2] - before[2]) * per_s
 
     def _process(self) -> Reading[ProcessTree]:
         if self._watch is None:
@@ -146,33 +145,6 @@ class HostCollector:
         return f"no process of this user listens on port {port}"
 
 
-def memory_figures(meminfo: Path = MEMINFO) -> dict[str, int]:
-    """Memory and swap in bytes, as fields of `Host`; those that the kernel does not tell are left out.
-
-    Read here because psutil's swap figures come with warnings on kernels that lack /proc/vmstat.
-    """
-    try:
-        text = meminfo.read_bytes()
-    except OSError:
-        return {}
-    kib = {name.decode(): int(value) for name, value in _MEMORY.findall(text)}
-    figures = {"memory_total_bytes": kib.get("MemTotal"), "swap_total_bytes": kib.get("SwapTotal")}
-    if "MemTotal" in kib and "MemAvailable" in kib:
-        figures["memory_used_bytes"] = kib["MemTotal"] - kib["MemAvailable"]
-    if "SwapTotal" in kib and "SwapFree" in kib:
-        figures["swap_used_bytes"] = kib["SwapTotal"] - kib["SwapFree"]
-    return {name: value * 1024 for name, value in figures.items() if value is not None}
-
-
-def disk_figures(path: str) -> dict[str, int]:
-    """Free (for this user) and total bytes of the file system that holds `path`, as fields of `Host`."""
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return {}
-    return {"disk_free_bytes": status.f_bavail * status.f_frsize, "disk_total_bytes": status.f_blocks * status.f_frsize}
-
-
 def written_places(target: Target, env: Mapping[str, str]) -> list[tuple[str, str]]:
     """Where the server, its proxy and specdash write, as far as it is on this machine."""
     places = [("specdash's state", str(state_dir(env)))]
@@ -198,15 +170,6 @@ def disk_of(use: str, path: str) -> Disk | None:
         free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
         return Disk(path, use, free, total, device, status.f_favail if status.f_files else None)
     return None
-
-
-def swapped_pages(vmstat: Path = VMSTAT) -> tuple[int, int] | None:
-    """Pages read from the swap and written to it since the machine started; None where the kernel does not tell."""
-    try:
-        counts = dict(_SWAPPED.findall(vmstat.read_bytes()))
-        return int(counts[b"pswpin"]), int(counts[b"pswpout"])
-    except (OSError, KeyError):
-        return None
 
 
 class CpuTimes:

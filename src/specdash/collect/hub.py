@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from specdash.collect.discover import ProxySearch, discover
+from specdash.collect.tail import LogTail
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
 from specdash.system.loops import new_loop
@@ -447,11 +448,11 @@ class Hub(LoopThread):
         path = self._target.log
         if path is None or path == before.log:
             return
-        if self._log_lines is not None:
-            # The server was started again, and writes another log than before.
-            self._log_lines.follow(path)
-        else:
+        if self._log_lines is None:
             self._watch_log()
+        elif isinstance(self._log_lines, LogTail):
+            # The server was started again, and writes another file than before.
+            self._log_lines.follow(path)
 
     def _publish_answer(self, reading: Reading[Any]) -> None:
         """Whether a server that does not answer, or whose process is gone, is on trial is told first; that its process

@@ -38,9 +38,6 @@ class LogLines(Protocol):
     def read(self, limit: int = ...) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
 
-    def follow(self, path: str) -> None:
-        """Another file from now on, where it is one."""
-
     def written_at(self) -> float | None:
         """Unix time of the last line, None while it is not known."""
 
@@ -176,9 +173,6 @@ class InputLines:
         self._written_at = time.time()
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
 
-    def follow(self, path: str) -> None:
-        """It stays the same."""
-
     def written_at(self) -> float | None:
         """Unix time at which something was read last, None before."""
         return self._written_at
@@ -221,9 +215,6 @@ class ProgramLines:
         data, self._early, self._failure = self._early, b"", None
         self._written_at = time.time() if data else self._written_at
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
-
-    def follow(self, path: str) -> None:
-        """The program goes on with the same unit or container."""
 
     def written_at(self) -> float | None:
         """Unix time at which the last line was read, None before the first."""

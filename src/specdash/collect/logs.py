@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -14,16 +14,6 @@ from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class LineParser(Protocol):
-    """What `specdash.llama.log.parser.LogParser` offers."""
-
-    def feed(self, data: bytes) -> LogBatch:
-        """Facts of the whole lines in `data`; an unfinished line waits for the next."""
-
-    def close(self) -> LogBatch:
-        """Facts of the unfinished line."""
 
 
 PERIOD_S = 0.5
@@ -43,15 +33,16 @@ class LogCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         lines: LogLines | None = None,
-        new_parser: Callable[[], LineParser] | None = None,
+        new_parser: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`new_parser` makes one as `llama.log.parser.LogParser` is, for each server that writes the log."""
         self._lines = lines or lines_of(path)
         self._publish = publish
         self._new_parser = new_parser or _log_parser
         self._clock, self._wall = clock, wall
-        self._parser: LineParser | None = None
+        self._parser: Any = None
         self._failure: Failure | None = None
         self._caught_up = False
         """What there was before anybody looked has been read."""
@@ -95,7 +86,7 @@ class LogCollector:
         self._publish(Reading.known(Source.LOG, self._clock(), batch))
 
 
-def _log_parser() -> LineParser:
+def _log_parser() -> Any:
     from specdash.llama.log.parser import LogParser
 
     return LogParser()

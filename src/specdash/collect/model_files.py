@@ -1,13 +1,12 @@
 """Looks into the files of the models that a server of this machine runs: their headers say what speculation needs.
 
-A header is read once per file, on a daemon thread: a disk may take its time, and must hold up nobody.
+A header is read once per file, in another thread: a disk may take its time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from specdash.core.target import Target
 
 DRAFT_PARAMETER = "spec-draft-model"
-THREAD = "specdash-model-file"
 PATIENCE_S = 0.5
 """How long an answer of the server waits for what its files say; what comes later is told with the next answer."""
 _NAME = re.compile(r"[\w.-]{1,40}")
@@ -35,54 +33,33 @@ class ModelFiles:
 
     def __init__(self, target: Callable[[], Target]) -> None:
         self._target = target
-        self._known: dict[_Key, ModelOutline | None] = {}
+        self._outlines: dict[_Key, asyncio.Future[ModelOutline | None]] = {}
         """By path, time of change, and size."""
-        self._reading: set[_Key] = set()
 
     @property
     def pending(self) -> bool:
         """Whether a file is still being read, so that the next answer will tell more."""
-        return bool(self._reading)
+        return not all(outline.done() for outline in self._outlines.values())
 
     async def described(self, props: Props) -> Props:
         """The same with size and outline of the model's file, and the draft model's outline, where they can be seen."""
         if props.model_path is None:
             return props
         target = self._target()
-        draft = dict(target.parameters).get(DRAFT_PARAMETER)
-        model_key = _key(props.model_path, target.pid)
-        draft_key = _key(draft, target.pid) if draft else None
-        for key in (model_key, draft_key):
-            if key is not None:
-                await self._read(key)
+        model = _key(props.model_path, target.pid)
+        draft = _key(dict(target.parameters).get(DRAFT_PARAMETER), target.pid)
+        for key in (model, draft):
+            if key is not None and key not in self._outlines:
+                self._outlines[key] = asyncio.get_running_loop().run_in_executor(None, outline_of, key[0])
+        if self.pending:
+            await asyncio.wait(self._outlines.values(), timeout=PATIENCE_S)
+        known = {key: outline.result() for key, outline in self._outlines.items() if outline.done()}
         return replace(
             props,
-            model_bytes=model_key[2] if model_key is not None else None,
-            model=self._known.get(model_key) if model_key is not None else None,
-            draft=self._known.get(draft_key) if draft_key is not None else None,
+            model_bytes=model[2] if model is not None else None,
+            model=known.get(model) if model is not None else None,
+            draft=known.get(draft) if draft is not None else None,
         )
-
-    async def _read(self, key: _Key) -> None:
-        if key in self._known or key in self._reading:
-            return
-        done, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._reading.add(key)
-
-        def look() -> None:
-            self._known[key] = outline_of(key[0])
-            self._reading.discard(key)
-            try:
-                loop.call_soon_threadsafe(done.set)
-            except RuntimeError:
-                # The loop has ended in the meantime, and with it whoever waited.
-                return
-
-        threading.Thread(target=look, name=THREAD, daemon=True).start()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await done.wait()
-        except TimeoutError:
-            return
 
 
 def outline_of(path: str) -> ModelOutline | None:
@@ -103,22 +80,15 @@ def outline_of(path: str) -> ModelOutline | None:
         return None
 
 
-def _key(path: str, pid: int | None) -> _Key | None:
+def _key(path: str | None, pid: int | None) -> _Key | None:
     """What tells one file from another, None for one that cannot be seen. A relative path is one of the process."""
-    try:
-        found = Path(path)
-        if not found.is_absolute() and pid is not None:
-            found = _directory(pid) / found
-        status = found.stat()
-    except (OSError, ValueError):
-        return None
-    return str(found), status.st_mtime_ns, status.st_size
-
-
-def _directory(pid: int) -> Path:
     import psutil
 
     try:
-        return Path(psutil.Process(pid).cwd())
+        found = Path(path or "")
+        if not found.is_absolute() and pid is not None:
+            found = Path(psutil.Process(pid).cwd()) / found
+        status = found.stat()
     except (psutil.Error, OSError, ValueError):
-        return Path()
+        return None
+    return (str(found), status.st_mtime_ns, status.st_size) if path else None

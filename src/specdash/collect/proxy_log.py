@@ -64,31 +64,37 @@ class ProxyEventsCollector:
         self._tells_context = tells_context
         self._session: SessionView | None = None
         self._has_json = False
+        """Once an event came as JSON, the same things in words are not counted again."""
+        self._begin_batch()
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
         now = self._clock()
         self._began = now if self._began is None else self._began
         # A line of the past that has no time stamp is not one of now.
-        batch = _Batch(self._wall() if now - self._began >= _PAST_S else 0.0, has_json=self._has_json)
+        wall = self._wall() if now - self._began >= _PAST_S else 0.0
         chunk = self._lines.read(_SLICE_BYTES)
         # The first batch holds all that is read of the past; later ones come a slice at a time.
         while True:
-            self._take(chunk, batch)
+            self._take(chunk, wall)
             if not chunk.more or self._told:
                 break
             chunk = self._lines.read(_SLICE_BYTES)
-        self._has_json = batch.has_json
-        self._tell(batch, chunk.failure)
+        self._tell(chunk.failure)
         return PERIOD_S / 10 if chunk.more else PERIOD_S
 
     def close(self) -> None:
         """Let go of the file or the journal."""
         self._lines.close()
 
-    def _take(self, chunk: TailChunk, batch: _Batch) -> None:
+    def _begin_batch(self) -> None:
+        self._events: list[ProxyEvent] = []
+        self._contexts: list[ContextLine] = []
+        self._dropped = self._unread = 0
+
+    def _take(self, chunk: TailChunk, wall: float) -> None:
         if chunk.replaced and self._rest:
-            batch.add(self._rest)
+            self._add(self._rest, wall)
             self._rest, self._is_overlong = b"", False
         if not chunk.data:
             return
@@ -96,65 +102,45 @@ class ProxyEventsCollector:
         for line in whole:
             if self._is_overlong:
                 self._is_overlong = False
-                batch.dropped += 1
+                self._dropped += 1
             elif line:
-                batch.add(line)
+                self._add(line, wall)
         self._is_overlong = self._is_overlong or len(rest) > MAX_LINE_BYTES
         self._rest = b"" if self._is_overlong else rest
 
-    def _tell(self, batch: _Batch, failure: Failure | None) -> None:
-        now = self._clock()
-        recovered = self._failure is not None and failure is None
-        if batch or recovered or (failure is None and not self._told):
-            self._publish(Reading.known(Source.PROXY_EVENTS, now, batch.events()))
-        if self._tells_context() and batch.contexts:
-            status = _status(self._session, batch.contexts)
-            (self._session,) = status.sessions
-            self._publish(Reading.known(Source.PROXY, now, status))
-        if failure is not None and (failure != self._failure or batch):
-            self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
-        self._failure = failure
-        self._told = True
-
-
-class _Batch:
-    """Events of several lines. Once an event came as JSON, the same things in words are not counted again."""
-
-    def __init__(self, wall: float, *, has_json: bool) -> None:
-        self._events: list[ProxyEvent] = []
-        self._wall = wall
-        self.has_json = has_json
-        self.contexts: list[ContextLine] = []
-        self.dropped = 0
-        self._unread = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._events or self.dropped or self._unread)
-
-    def add(self, line: bytes) -> None:
+    def _add(self, line: bytes, wall: float) -> None:
         if line.lstrip().startswith(b"{"):
             event = from_json(line)
             # Most lines of a log are not about events; a JSON object that is none was meant to be one.
             self._unread += event is None
-            self.has_json = self.has_json or event is not None
-        else:
-            event = self._from_uap_line(line)
-        if event is not None:
-            self._events.append(event)
-
-    def _from_uap_line(self, line: bytes) -> ProxyEvent | None:
+            self._has_json = self._has_json or event is not None
+            self._events += [event] if event is not None else []
+            return
         from specdash.collect.uap_journal import parse_line
         from specdash.core.proxy_lines import ContextLine
 
-        event = parse_line(line.decode("utf-8", "replace"), self._wall)
-        if isinstance(event, ContextLine):
-            self.contexts.append(event)
-            return None
-        return None if self.has_json else event
+        found = parse_line(line.decode("utf-8", "replace"), wall)
+        if isinstance(found, ContextLine):
+            self._contexts.append(found)
+        elif found is not None and not self._has_json:
+            self._events.append(found)
 
-    def events(self) -> ProxyEvents:
-        lost = max(0, len(self._events) - MAX_EVENTS)
-        return ProxyEvents(tuple(self._events[lost:]), self.dropped + lost, self._unread)
+    def _tell(self, failure: Failure | None) -> None:
+        now = self._clock()
+        is_new = bool(self._events or self._dropped or self._unread)
+        recovered = self._failure is not None and failure is None
+        if is_new or recovered or (failure is None and not self._told):
+            lost = max(0, len(self._events) - MAX_EVENTS)
+            batch = ProxyEvents(tuple(self._events[lost:]), self._dropped + lost, self._unread)
+            self._publish(Reading.known(Source.PROXY_EVENTS, now, batch))
+        if self._contexts and self._tells_context():
+            status = _status(self._session, self._contexts)
+            (self._session,) = status.sessions
+            self._publish(Reading.known(Source.PROXY, now, status))
+        if failure is not None and (failure != self._failure or is_new):
+            self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
+        self._failure, self._told = failure, True
+        self._begin_batch()
 
 
 def _status(before: SessionView | None, lines: Sequence[ContextLine]) -> ProxyStatus:

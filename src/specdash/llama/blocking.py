@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from msgspec import Struct
@@ -13,12 +13,13 @@ from specdash.llama.server_answers import ParseError, error_message, mapping, pa
 from specdash.system import http
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from specdash.core.readings import Props, Slots
     from specdash.system.http import Cancel, HttpReply
 
 ANSWER_S = 10.0
+T = TypeVar("T")
 
 
 def bearer(key: str | None) -> dict[str, str]:
@@ -88,17 +89,17 @@ class BlockingClient(Masked, Struct, frozen=True):
 
     def props(self) -> Props:
         """GET /props. Raises as `look` does."""
-        try:
-            return parse_props(self.look("/props").body)
-        except ParseError as error:
-            raise SpecdashError(f"{self.url}/props: {error}; is this llama-server?") from None
+        return self._parsed("/props", parse_props)
 
     def slots(self) -> Slots:
         """GET /slots, which wakes a server that sleeps. Raises as `look` does."""
+        return self._parsed("/slots", parse_slots)
+
+    def _parsed(self, path: str, parse: Callable[[bytes], T]) -> T:
         try:
-            return parse_slots(self.look("/slots").body)
+            return parse(self.look(path).body)
         except ParseError as error:
-            raise SpecdashError(f"{self.url}/slots: {error}; is this llama-server?") from None
+            raise SpecdashError(f"{self.url}{path}: {error}; is this llama-server?") from None
 
     def complete(self, body: Mapping[str, Any], timeout: float, name: str) -> dict[str, Any]:
         """What POST /completion tells. Raises `SpecdashError` in which the server is called `name`."""

@@ -53,8 +53,7 @@ class ChatAnswer(Struct):
     first_s: float | None = None
     done_s: float | None = None
     chunks: int = 0
-    anything: bool = False
-    """Whether text, reasoning or a tool call came."""
+    """Events with text, reasoning or a tool call."""
     timings: Mapping[str, Any] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
     finish: str | None = None
@@ -72,13 +71,11 @@ class ChatAnswer(Struct):
     """What the tool calls consist of, likewise."""
     calls: set[int] = field(default_factory=set)
     """Places of the tool calls."""
-    ended: bool = False
-    """Whether the stream had its end marker."""
 
     @property
     def empty(self) -> bool:
         """Whether nothing came, although the request did not fail."""
-        return not self.anything and self.fault is None
+        return not self.chunks and self.fault is None
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -133,76 +130,75 @@ class ChatClient:
             http.hear(
                 self._url,
                 PATH,
-                lambda answer: self._exchange(answer, heard),
+                lambda answer: self._hear(answer, heard),
                 body=body,
                 headers=self._headers,
                 silence_s=self._silence_s,
                 limit_s=self._limit_s,
                 cancel=self.cancel,
             )
+        except _FaultError as error:
+            heard.fault, heard.error = error.fault, str(error)
         except http.NoConnectionError as error:
-            self._failed(heard, ChatFault.UNREACHABLE, f"no connection: {error}")
+            heard.fault, heard.error = ChatFault.UNREACHABLE, f"no connection: {error}"
         except http.LateError as error:
-            self._failed(heard, ChatFault.TIMEOUT, str(error))
-        except http.HttpError as error:
-            kind = ChatFault.GARBAGE if error.kind in (http.GARBAGE, http.TOO_LARGE) else ChatFault.BROKEN
-            self._failed(heard, kind, str(error))
+            heard.fault, heard.error = ChatFault.TIMEOUT, str(error)
         except OSError as error:
-            self._failed(heard, ChatFault.BROKEN, http.words(error))
+            is_garbage = isinstance(error, http.HttpError) and error.kind in (http.GARBAGE, http.TOO_LARGE)
+            heard.fault, heard.error = ChatFault.GARBAGE if is_garbage else ChatFault.BROKEN, http.words(error)
         if heard.fault is not None and self.cancelled:
             heard.fault, heard.error = ChatFault.CANCELLED, "stopped"
+        heard.error = one_line(heard.error.replace(self._key, "***") if self._key else heard.error)
+        heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
         return heard
 
-    async def _exchange(self, answer: Response, heard: ChatAnswer) -> None:
+    async def _hear(self, answer: Response, heard: ChatAnswer) -> None:
         heard.status = answer.status
         if heard.status != 200:
-            self._refused(heard, heard.status, (await answer.whole()).body)
-            return
+            kind = ChatFault.SERVER if heard.status >= 500 else ChatFault.REFUSED
+            message = error_message((await answer.whole()).body)
+            raise _FaultError(
+                ChatFault.BUSY if heard.status in (429, 503) else kind,
+                f"HTTP {heard.status}{': ' if message else ''}{message}",
+            )
         if "text/event-stream" not in answer.headers.get("content-type", ""):
-            self._whole(heard, (await answer.whole()).body)
+            # An answer in one piece, of a server that does not stream.
+            told = (await answer.whole()).json
+            heard.done_s = time.monotonic()
+            if not isinstance(told, dict) or not ("choices" in told or "error" in told):
+                raise _FaultError(ChatFault.GARBAGE, "the answer is no chat completion; is this llama-server?")
+            self._take(heard, told)
             return
+        has_end = False
         async for event in answer.events():
-            if not self._hears_on(heard, event):
+            if has_end := event == b"[DONE]":
                 break
+            if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
+                heard.chunks += 1
+                continue
+            try:
+                self._take(heard, mapping(json.loads(event)))
+            except ValueError:
+                why = f"an event that is not JSON: {one_line(repr(event[:60]))}"
+                raise _FaultError(ChatFault.GARBAGE, why) from None
         heard.done_s = time.monotonic()
-        if heard.fault is None and not heard.ended and heard.finish is None:
-            self._failed(heard, ChatFault.BROKEN, "the answer stopped before its end")
-
-    def _hears_on(self, heard: ChatAnswer, event: bytes) -> bool:
-        """Take one event; False at the end, and where something is wrong with it."""
-        heard.ended = event == b"[DONE]"
-        if heard.ended:
-            return False
-        if heard.first_s is not None and not self._keep_text and _TELLING.search(event) is None:
-            heard.chunks += 1
-            return True
-        try:
-            told = json.loads(event)
-        except ValueError:
-            self._failed(heard, ChatFault.GARBAGE, f"an event that is not JSON: {one_line(repr(event[:60]))}")
-            return False
-        self._take(heard, mapping(told))
-        return heard.fault is None
+        if not has_end and heard.finish is None:
+            raise _FaultError(ChatFault.BROKEN, "the answer stopped before its end")
 
     def _take(self, heard: ChatAnswer, told: Mapping[str, Any]) -> None:
         if "error" in told:
-            message = error_message(json.dumps(told)) or "an error event"
-            self._failed(heard, ChatFault.SERVER, self._scrubbed(message))
-            return
+            raise _FaultError(ChatFault.SERVER, error_message(json.dumps(told)) or "an error event")
         heard.timings = mapping(told.get("timings")) or heard.timings
         heard.usage = mapping(told.get("usage")) or heard.usage
         heard.model = as_text(told.get("model")) or heard.model
         heard.build = as_text(told.get("system_fingerprint")) or heard.build
         choices = told.get("choices")
         choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
-        finish = choice.get("finish_reason")
-        heard.finish = finish if isinstance(finish, str) else heard.finish
+        heard.finish = as_text(choice.get("finish_reason")) or heard.finish
         delta = mapping(choice.get("delta")) or mapping(choice.get("message"))
-        text = delta.get("content")
+        text, calls = delta.get("content"), delta.get("tool_calls")
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        calls = delta.get("tool_calls")
         if text or reasoning or calls:
-            heard.anything = True
             heard.chunks += 1
             # An answer in one piece does not tell when its first token was there.
             if heard.first_s is None and heard.done_s is None:
@@ -217,29 +213,8 @@ class ChatClient:
             heard.text += as_text(text) or ""
             heard.reasoning += as_text(reasoning) or ""
 
-    def _whole(self, heard: ChatAnswer, body: bytes) -> None:
-        """An answer in one piece, of a server that does not stream."""
-        heard.done_s = time.monotonic()
-        try:
-            told = json.loads(body)
-        except ValueError:
-            told = None
-        if not isinstance(told, dict) or not ("choices" in told or "error" in told):
-            self._failed(heard, ChatFault.GARBAGE, "the answer is no chat completion; is this llama-server?")
-            return
-        self._take(heard, told)
 
-    def _refused(self, heard: ChatAnswer, status: int, body: bytes) -> None:
-        kind = ChatFault.SERVER if status >= 500 else ChatFault.REFUSED
-        if status in (429, 503):
-            kind = ChatFault.BUSY
-        message = self._scrubbed(error_message(body))
-        self._failed(heard, kind, f"HTTP {status}{': ' if message else ''}{message}")
-
-    def _failed(self, heard: ChatAnswer, fault: ChatFault, error: str) -> ChatAnswer:
-        heard.fault, heard.error = fault, self._scrubbed(error)
-        heard.done_s = heard.done_s if heard.done_s is not None else time.monotonic()
-        return heard
-
-    def _scrubbed(self, words: str) -> str:
-        return one_line(words.replace(self._key, "***") if self._key else words)
+class _FaultError(Exception):
+    def __init__(self, fault: ChatFault, why: str) -> None:
+        super().__init__(why)
+        self.fault = fault

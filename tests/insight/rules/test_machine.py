@@ -1,6 +1,6 @@
 """Every rule of machine.py, raised and not raised: the real collectors, on broken drivers, kernels and disks.
 
-NVML's faults are injected where the driver is called, /proc is a file of the test, disks are real file systems.
+NVML's faults are injected where the driver is called, memory figures where psutil is, disks are real file systems.
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -66,7 +67,6 @@ class Bench:
         self.cores = 1.5
         self.kib = dict(HEALTHY)
         self.pages = {"pswpin": 500, "pswpout": 9000}
-        self.tell_kernel()
         self.state = TargetState(Target(url), rules=with_user_limits(OWN, user), wall_offset=lambda: WALL)
         self.gpu = GpuCollector(
             self.state.apply,
@@ -80,8 +80,10 @@ class Bench:
             self.state.target,
             lambda reading: self.state.apply(reading) if reading.source is Source.HOST else None,
             places=lambda: places,
-            meminfo=directory / "meminfo",
-            vmstat=directory / "vmstat",
+            memory=lambda: SimpleNamespace(
+                total=1024 * self.kib["MemTotal"], available=1024 * self.kib["MemAvailable"]
+            ),
+            swap=self.swap,
             clock=self.clock,
             find_pid=lambda _: None,
         )
@@ -89,9 +91,14 @@ class Bench:
     def clock(self) -> float:
         return self.now
 
-    def tell_kernel(self) -> None:
-        (self.directory / "meminfo").write_text("".join(f"{name}: {n} kB\n" for name, n in self.kib.items()))
-        (self.directory / "vmstat").write_text("".join(f"{name} {n}\n" for name, n in self.pages.items()))
+    def swap(self) -> SimpleNamespace:
+        total, page = self.kib["SwapTotal"], os.sysconf("SC_PAGE_SIZE")
+        return SimpleNamespace(
+            total=1024 * total,
+            used=1024 * (total - self.kib["SwapFree"]),
+            sin=page * self.pages["pswpin"],
+            sout=page * self.pages["pswpout"],
+        )
 
     def go(self, seconds: int) -> set[str]:
         """Let seconds pass; the rules with an alert at their end."""
@@ -99,7 +106,6 @@ class Bench:
             self.now += 1.0
             if self.now >= self.gpu_due:
                 self.gpu_due = self.now + self.gpu.step(1.0)
-            self.tell_kernel()
             self.host.step(1.0)
             self._tell_server()
         return {alert.rule for alert in self.active}
