@@ -102,12 +102,13 @@ def test_busy_slots_are_a_mean_over_the_calls_between_two_scrapes(
     assert mean_busy_slots(first, last, slots) == busy_slots
 
 
-def gain(tokens: float, accepted: float, steps: float, longest: int | None = None) -> float | None:
+def gain(tokens: float, accepted: float, steps: float) -> float | None:
     """Of the requests that ended between two scrapes."""
     after = Counters(
-        predicted_tokens=tokens, draft_tokens=4 * steps, accepted_tokens=accepted, verification_steps=steps
-    )
-    return tokens_per_decode(Scrape(0, Counters()), Scrape(10, after), longest)
+        predicted_tokens=tokens, draft_tokens=4 * steps, accepted_tokens=accepted, verification_steps=steps,
+        accepted_per_position=(0, 0, 0, 0),
+    )  # fmt: skip
+    return tokens_per_decode(Scrape(0, Counters()), Scrape(10, after))
 
 
 def test_tokens_per_decode_counts_replays_against_the_gain() -> None:
@@ -121,4 +122,4 @@ def test_tokens_per_decode_counts_replays_against_the_gain() -> None:
     ids=["too few decode calls", "more than a draft holds", "one total moved before the other", "no request ended"],
 )
 def test_tokens_per_decode_is_unknown_on(tokens: float, accepted: float, steps: float) -> None:
-    assert gain(tokens, accepted, steps, longest=4) is None
+    assert gain(tokens, accepted, steps) is None

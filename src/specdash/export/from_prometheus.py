@@ -46,11 +46,11 @@ def rows_of_samples(samples: Iterable[PrometheusSample]) -> list[FleetRow]:
     for (instance, server), found in by_server.items():
         host = host_of(instance)
         is_shared = known_by[server] > 1
-        rows.append(_row(f"{host}  {server}" if is_shared else server, server, instance, found))
+        rows.append(_row(f"{host}  {server}" if is_shared else server, server, found))
     return rows
 
 
-def _row(name: str, url: str, exporter: str, found: Mapping[str, list[PrometheusSample]]) -> FleetRow:
+def _row(name: str, url: str, found: Mapping[str, list[PrometheusSample]]) -> FleetRow:
     def label(metric: str, label: str) -> str | None:
         """The label of the series that is 1."""
         return next((sample.labels.get(label) for sample in found.get(metric, ()) if sample.value), None)
@@ -87,7 +87,6 @@ def _row(name: str, url: str, exporter: str, found: Mapping[str, list[Prometheus
         cause=_cause(found.get("alert_active", ())),
         vram_used=vram_used,
         vram_size=vram_size,
-        exporter=exporter,
         group=next(
             (sample.labels["group"] for rows in found.values() for sample in rows if "group" in sample.labels), ""
         ),

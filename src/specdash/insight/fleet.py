@@ -57,8 +57,6 @@ class FleetRow(Struct, frozen=True):
     vram_used: float | None = None
     """Bytes of the GPU whose memory is fullest."""
     vram_size: float | None = None
-    exporter: str = ""
-    """In a Prometheus: the label `instance` of its exporter."""
     group: str = ""
     """As config.toml calls it, or a label in Prometheus."""
     router_model: str | None = None

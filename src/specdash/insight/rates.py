@@ -121,12 +121,12 @@ def lifetime_rates(first: Counters, last: Counters) -> tuple[float | None, float
     )
 
 
-def tokens_per_decode(first: Scrape, last: Scrape, longest_draft: int | None) -> float | None:
+def tokens_per_decode(first: Scrape, last: Scrape) -> float | None:
     """Generated tokens per slot and target decode call, of requests that ended between two scrapes: the gain of
     speculation; None where the totals do not tell.
 
-    Every decode call brings one token beside those accepted, a replay too. The server drafts at most `longest_draft`
-    tokens, None where that is not known.
+    Every decode call brings one token beside those accepted, a replay too; no draft is longer than the positions that
+    the server counts.
     """
     drafted = between(first, last)
     generated = delta(first.counters.predicted_tokens, last.counters.predicted_tokens)
@@ -138,7 +138,8 @@ def tokens_per_decode(first: Scrape, last: Scrape, longest_draft: int | None) ->
         LEAST_CALLS, rounding(last.counters.predicted_tokens) / MOST_ERROR
     ):
         return None
-    value, most = generated / calls, 1.0 + longest_draft if longest_draft is not None else inf
+    positions = last.counters.accepted_per_position
+    value, most = generated / calls, 1.0 + len(positions) if positions else inf
     return value if 1.0 <= value <= most else None
 
 

@@ -43,7 +43,6 @@ from specdash.insight.rates import (
 from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
-from specdash.insight.speculation.speculation import longest_draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -460,7 +459,7 @@ class TargetState:
         if window is not None:
             self._ended_requests(at, *window)
         window = self.counters.window(at, GAIN_SPAN_S)
-        gain = tokens_per_decode(*window, longest_draft(self)) if window is not None else None
+        gain = tokens_per_decode(*window) if window is not None else None
         if gain is not None:
             self.gain = RateSample(at, gain, Source.METRICS)
             self._point(Metric.TOKENS_PER_DECODE, at, gain)

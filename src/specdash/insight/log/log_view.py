@@ -209,30 +209,23 @@ class DraftStatistics:
 
     def figures(self) -> tuple[TypeFigures, ...]:
         """Per implementation, in the engine's order of priority."""
-        merged: dict[str, list[SpeculativeStatistics]] = {}
-        for (_, name), fact in self._latest.items():
-            merged.setdefault(name, []).append(fact)
-        names = sorted(merged, key=lambda name: (_PRIORITY.get(name, len(_PRIORITY)), name))
-        return tuple(_figures(name, merged[name]) for name in names)
-
-
-def _figures(name: str, facts: list[SpeculativeStatistics]) -> TypeFigures:
-    drafted, accepted = (sum(getattr(fact, key) for fact in facts) for key in ("tokens_generated", "tokens_accepted"))
-    drafts = sum(fact.drafts_generated for fact in facts)
-    alone = facts[0] if len(facts) == 1 else None
-    return TypeFigures(
-        type=name,
-        drafts=drafts,
-        drafts_accepted=sum(fact.drafts_accepted for fact in facts),
-        tokens_drafted=drafted,
-        tokens_accepted=accepted,
-        acceptance=share(accepted, drafted),
-        mean_accepted_length=1.0 + accepted / drafts if drafts else None,
-        acceptance_per_position=(alone.acceptance_per_position or ()) if alone is not None else (),
-        seconds=sum(sum(fact.durations_ms) for fact in facts) / 1000.0
-        if any(fact.durations_ms for fact in facts)
-        else None,
-    )
+        ordered = sorted(self._latest.values(), key=lambda fact: (_PRIORITY.get(fact.type, len(_PRIORITY)), fact.type))
+        return tuple(
+            TypeFigures(
+                type=fact.type,
+                drafts=fact.drafts_generated,
+                drafts_accepted=fact.drafts_accepted,
+                tokens_drafted=fact.tokens_generated,
+                tokens_accepted=fact.tokens_accepted,
+                acceptance=share(fact.tokens_accepted, fact.tokens_generated),
+                mean_accepted_length=1.0 + fact.tokens_accepted / fact.drafts_generated
+                if fact.drafts_generated
+                else None,
+                acceptance_per_position=fact.acceptance_per_position or (),
+                seconds=sum(fact.durations_ms) / 1000.0 if fact.durations_ms else None,
+            )
+            for fact in ordered
+        )
 
 
 RECENT_REQUESTS = 50

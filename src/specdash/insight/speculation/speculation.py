@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
-from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
@@ -143,20 +142,6 @@ def types_of(state: TargetState) -> tuple[str, ...] | None:
         if name == TYPE_PARAMETER:
             return tuple(part for part in value.split(",") if part)
     return None
-
-
-def longest_draft(state: TargetState) -> int | None:
-    """How many tokens are drafted at a time at most; None where nothing tells."""
-    if is_active(state) is False:
-        return 0
-    names = types_of(state) or tuple(state.log.implementations)
-    lengths = [asked_length(state, item) for name in names if (item := spec_type(name)) is not None]
-    known = [length for length in lengths if length is not None]
-    if known and len(known) == len(names):
-        return max(known)
-    scrape = state.counters.last
-    positions = scrape.counters.accepted_per_position if scrape is not None else None
-    return len(positions) if positions else None
 
 
 def asked_length(state: TargetState, kind: SpecType) -> int | None:
