@@ -121,13 +121,13 @@ class Alerts:
 
         active = book.active
         first = likely_cause(active, book.rules)
-        skipped = {unjudged.rule for unjudged in book.unjudged}
+        skipped = dict(book.unjudged)
         return AlertsPicture(
             active=active,
             past=tuple(book.past),
             cause=f"{first.title}: {first.summary}" if first is not None else "",
             cause_key=first.key if first is not None else None,
-            unjudged=tuple((unjudged.rule, unjudged.why) for unjudged in book.unjudged),
+            unjudged=book.unjudged,
             judged=tuple(rule.spec.id for rule in book.rules if rule.spec.id not in skipped),
         )
 

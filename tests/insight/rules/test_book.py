@@ -126,7 +126,7 @@ def test_a_silent_source_neither_raises_nor_ends() -> None:
     play.seconds(0, 5, "")
     play.seconds(6, 60, fresh=False)
     assert play.told() == [("raised", 0.0)]
-    assert play.book.unjudged[0].why == "no fresh data from slots"
+    assert play.book.unjudged[0][1] == "no fresh data from slots"
     play.seconds(61, 61, "")
     assert play.told() == [("raised", 0.0)], "it goes on"
     play.seconds(62, 64)
@@ -161,7 +161,7 @@ def test_a_rule_of_work_is_not_judged_while_nothing_runs() -> None:
     play = Play(raise_after_s=0, while_idle=False)
     play.seconds(0, 5, "", busy=False)
     assert play.events == []
-    assert play.book.unjudged[0].why == "the server is idle"
+    assert play.book.unjudged[0][1] == "the server is idle"
     play.seconds(6, 6, "")
     assert play.told() == [("raised", 6.0)]
 

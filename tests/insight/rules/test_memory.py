@@ -149,6 +149,27 @@ def test_conversations_before_a_restart_and_their_first_turns_after_it_have_lost
     assert judged(talks(5, cached=False), started=140.0, slots=5) == set()
 
 
+@pytest.mark.parametrize(
+    ("changed", "command", "words", "fix"),
+    [
+        ("system", (), "session s0 had", ()),
+        ("", ("--no-cache-prompt",), "gone (--no-cache-prompt)", (("LLAMA_ARG_CACHE_PROMPT", None),)),
+    ],
+)
+def test_the_reason_decides_what_helps(changed: str, command: tuple[str, ...], words: str, fix: Any) -> None:
+    watch = Watch(OWN)
+    watch.at = 200.0
+    watch.state.retarget(replace(watch.state.target, proxy_log="events.jsonl"))
+    events = [replace(event, changed=changed, changed_at=0.0) for event in talks(1, cached=False)]
+    watch.tell(Source.PROXY_EVENTS, ProxyEvents(tuple(events)))
+    run = replace(process(started=WALL), command=("llama-server", *command))
+    watch.look(15, process=run, slots=IDLE, health=OK)
+    alert = watch.alert("prompt_cache_lost")
+    assert alert is not None
+    assert words in alert.summary
+    assert (alert.fix, bool(alert.subject)) == (fix, bool(changed))
+
+
 @pytest.mark.parametrize("unknown", ["prompt_tokens", "cached_tokens"])
 def test_turns_whose_sizes_nobody_told_have_lost_nothing(unknown: str) -> None:
     events = talks(1, cached=False)

@@ -93,6 +93,20 @@ def test_the_alert_is_over_with_the_first_accepted_token() -> None:
     assert watch.raised() == set()
 
 
+def test_a_drafter_that_breaks_after_it_was_right_for_long_is_found_within_a_minute() -> None:
+    well = (40.0, 160.0, 120.0, 40.0)
+    assert run("draft-simple", [well] * 30).raised() == set()
+    assert run("draft-simple", [well] * 30 + [IN_VAIN] * 12).raised() == {"zero_acceptance"}
+
+
+def test_what_a_server_before_this_one_generated_says_nothing_of_its_drafter() -> None:
+    watch = run("draft-simple", [(100.0, 0.0, 0.0, 0.0)] * 3)
+    for tokens in (10.0, 200.0, 350.0):
+        now = process(11, started=JUDGED + 20)
+        watch.look(3, metrics=totals(tokens, 0.0, 0.0, 0.0), slots=speculating("draft-simple"), process=now, health=OK)
+    assert watch.raised() == set()
+
+
 def test_n_grams_that_are_never_right_are_a_notice() -> None:
     alert = run("ngram-mod", [IN_VAIN] * 3).alert("zero_acceptance")
     assert alert is not None

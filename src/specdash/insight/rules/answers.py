@@ -31,7 +31,6 @@ BREAK_LOOPS_SOONER: tuple[tuple[str, str | None], ...] = (
 )
 """The profile `loop-incident`, with the breaker on."""
 CHECK_TOOL_TURNS = (("PROXY_MALFORMED_TOOL_STREAM_STRICT", "on"), ("PROXY_MALFORMED_TOOL_RETRY_MAX", "3"))
-GONE = (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET)
 SERVER_ERROR = 500
 
 
@@ -282,7 +281,7 @@ def context_overflow(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     "Clients leave before their answer",
     AlertSeverity.WARNING,
     clear_after_s=30,
-    # People stop agents now and then; every third client and five in five minutes is no person.
+    # People stop agents now and then; every third client and five in five minutes are a timeout.
     limits={"window_s": 300, "left": 5, "share": 0.3},
 )
 def clients_leaving(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
@@ -353,7 +352,6 @@ def proxy_errors(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         f"{turns.errors} of {turns.total} requests in {duration(limits['window_s'])} ended with an error, most with "
         f"{kinds.most_common(1)[0][0] if kinds else 'an unknown kind'}",
         (
-            ("error rate", percent(rate)),
             ("errors", ", ".join(f"{kind}: {count}" for kind, count in kinds.most_common(3)) or str(turns.errors)),
             ("refused as the client's fault", str(refused) if failed else UNKNOWN),
         ),
@@ -387,7 +385,7 @@ def proxy_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     hangs = proxy.failure is FailureKind.TIMEOUT and silent >= limits["silent_s"]
     if hangs or proxy.failure is FailureKind.UNREACHABLE:
         must_see(scene)
-    if proxy.failure in GONE or hangs:
+    if hangs or proxy.failure in (FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET):
         yield Symptom(
             f"the proxy at {proxy.url} {'hangs' if hangs else 'is gone'}: {proxy.reason}",
             (("last answer", f"{duration(proxy.age_s)} ago" if proxy.age_s is not None else "never"),),

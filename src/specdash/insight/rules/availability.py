@@ -31,18 +31,12 @@ _FOREIGN = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.NO
 """Answers that no llama-server gives to these questions."""
 _SILENT = frozenset({FailureKind.TIMEOUT, FailureKind.RESET, FailureKind.ERROR})
 _ASKED = (Source.HEALTH, Source.METRICS, Source.SLOTS)
-_UNREADABLE = {
-    FailureKind.GARBAGE: "is not understood",
-    FailureKind.TOO_LARGE: "is too large",
-    FailureKind.ERROR: "answers an error",
-    FailureKind.RESET: "breaks off",
-}
+_UNREADABLE = frozenset({FailureKind.GARBAGE, FailureKind.TOO_LARGE, FailureKind.ERROR, FailureKind.RESET})
 _LOST = {
     Source.METRICS: ("LLAMA_ARG_ENDPOINT_METRICS", "acceptance and totals"),
     Source.SLOTS: ("LLAMA_ARG_ENDPOINT_SLOTS", "running requests and the state of drafting"),
 }
 """By endpoint: what switches it on, and what is not seen without it."""
-_SERVING = (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED)
 _ALWAYS_COUNTED = "predicted_tokens"
 _CLIENTS = ("upstream_unreachable", "proxy_errors", "clients_leaving", "requests_waiting")
 """What clients notice of a server that does not answer."""
@@ -88,7 +82,6 @@ def backend_down(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         evidence.append(("process", f"{owner} has ended" if gone else f"{owner}"))
         summary = f"process {owner} has ended and nothing listens" if gone else summary
     elif not scene.past.starts.was_up:
-        evidence.append(("seen alive", "never since specdash looks"))
         remedy = (
             f"Nothing was ever seen alive at this address. Servers of this machine: {others}; name one with --url."
             if others
@@ -103,9 +96,8 @@ def server_hung_refuted(scene: RuleScene, limits: Limits, alert: Alert) -> str:
     lasted = scene.picture.wall - alert.since
     samples = scene.past.since(scene.now - lasted - limits["silent_s"])
     again = any(start.again for start in scene.past.starts.within(scene.now, lasted + limits["silent_s"]))
-    if again or any(one.stopped for one in samples) or not scene.is_fresh(Source.HEALTH):
-        return ""
-    if alert.severity is not AlertSeverity.CRITICAL:
+    answers = alert.severity is AlertSeverity.CRITICAL and scene.is_fresh(Source.HEALTH)
+    if again or not answers or any(one.stopped for one in samples):
         return ""
     if any(one.starved for one in samples):
         return "specdash itself got no CPU meanwhile, and the server answers"
@@ -166,7 +158,6 @@ def server_hung(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         yield Symptom(
             f"{backend.url} takes connections and has answered nothing {for_long}",
             (
-                ("last answer", _ago(silent)),
                 ("process", f"{process.pid} ({process.name or '?'})" if process is not None else UNKNOWN),
                 ("CPU", number(process.cpu_cores if process is not None else None, 1, "cores")),
             ),
@@ -328,10 +319,9 @@ def loading_too_long(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     is_new = process is not None and scene.past.starts.served != process.pid
     loading = max(seen, scene.picture.backend.uptime_s or 0.0) if is_new else seen
     if loading >= limits["seconds"]:
-        cores = number(process.cpu_cores or 0.0, 1, "cores") if process is not None else UNKNOWN
         yield Symptom(
             f"the model has been loading for {duration(loading)}",
-            (("process", str(process.pid) if process is not None else UNKNOWN), ("CPU", cores)),
+            (("CPU", number(process.cpu_cores if process is not None else None, 1, "cores")),),
             severity=AlertSeverity.CRITICAL if loading >= limits["critical_s"] else None,
         )
 
@@ -459,26 +449,22 @@ def endpoint_unusable(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     is_foreign = any(_failure(scene, source) in _FOREIGN for source in _ASKED)
     if backend.state is BackendState.UNKNOWN and not is_foreign and scene.is_fresh(Source.HEALTH):
         yield Symptom(backend.reason, subject="/health")
-    if backend.state not in _SERVING:
+    if backend.state not in (BackendState.LIVE, BackendState.BUSY, BackendState.RESTARTED):
         return
     for source, (key, lost) in _LOST.items():
         found = _source(scene, source)
         if found is None or found.failure is None:
             continue
-        evidence = ((f"/{source}", found.reason), ("last understood", _ago(found.age_s)))
         if found.failure in (FailureKind.DISABLED, FailureKind.NOT_FOUND):
             summary = f"the server does not serve /{source}: {lost} cannot be seen"
-            yield Symptom(summary, evidence[:1], f"/{source}", ((key, "1"),))
+            yield Symptom(summary, subject=f"/{source}", fix=((key, "1"),))
         elif found.failure in _UNREADABLE:
-            summary = f"/{source} {_UNREADABLE[found.failure]}: {lost} are those of before"
-            yield Symptom(summary, evidence, f"/{source}")
+            summary = f"the answer of /{source} cannot be used ({found.reason}): {lost} are those of before"
+            yield Symptom(summary, (("last understood", _ago(found.age_s)),), f"/{source}")
     counters = dict(backend.counters)
     if scene.is_fresh(Source.METRICS) and _ALWAYS_COUNTED not in counters:
-        yield Symptom(
-            f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts",
-            (("metrics understood", ", ".join(counters) or "none"),),
-            "/metrics",
-        )
+        summary = f"/metrics lacks {_ALWAYS_COUNTED}, which every llama-server counts"
+        yield Symptom(summary, (("metrics understood", ", ".join(counters) or "none"),), "/metrics")
 
 
 def _source(scene: RuleScene, source: Source) -> SourcePicture | None:

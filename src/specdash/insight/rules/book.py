@@ -1,9 +1,8 @@
 """Which alerts are raised now and which were: hysteresis, and holding back while a server settles.
 
 A symptom raises an alert when it was seen at every judgement for `raise_after_s`, and the alert is over when it was not
-for `clear_after_s`, when the contrary is seen, or when that server is gone of whose doing it tells. What cannot be
-judged (its sources are silent, the server settles or idles) neither holds nor clears: it stays as it is, until it is
-forgotten.
+for `clear_after_s`, when the contrary is seen, or when the server whose drafts it is about is gone. What cannot be
+judged (its sources are silent, the server settles or idles) stays as it is, until it is forgotten.
 """
 
 from __future__ import annotations
@@ -75,8 +74,7 @@ PAST_KEPT = 200
 FORGOTTEN_AFTER_S = 600.0
 """An alert that could not be judged for so long is over."""
 INTERRUPTED_S = 10.0
-"""A symptom that has not lasted long enough yet survives so long without being judged: a look that failed, or a pause
-between two requests, does not restart it."""
+"""A symptom that has not lasted long enough yet survives so long without being judged, as at a look that failed."""
 TRIAL_ENDS_S = 5.0
 """So long after a trial may the restart be seen that ended it."""
 SUBJECTS = 40
@@ -86,20 +84,12 @@ _log = logging.getLogger(__name__)
 
 
 class _Seen(Struct):
-    """One symptom: since when without a break, when last and when last as bad as its alert says (monotonic), and that
-    alert once it is raised."""
+    """One symptom: since when, when last and when last as bad as its alert says (monotonic), and that alert."""
 
     since: float
     last: float
     alert: Alert | None = None
     as_bad: float = 0.0
-
-
-class Unjudged(Struct, frozen=True):
-    """A rule that could not be judged, and why."""
-
-    rule: str
-    why: str
 
 
 class AlertBook:
@@ -109,7 +99,8 @@ class AlertBook:
         self.rules = tuple(rule for rule in rules if rule.spec.enabled)
         self.past: deque[Alert] = deque(maxlen=PAST_KEPT)
         """Alerts that are over, newest first."""
-        self.unjudged: tuple[Unjudged, ...] = ()
+        self.unjudged: tuple[tuple[str, str], ...] = ()
+        """Rules that could not be judged, and why."""
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._settled_at = -inf
 
@@ -131,7 +122,7 @@ class AlertBook:
     def judge(self, scene: RuleScene) -> tuple[AlertEvent, ...]:
         """Judge all rules; what became of their alerts."""
         events: list[AlertEvent] = []
-        unjudged: list[Unjudged] = []
+        unjudged: list[tuple[str, str]] = []
         is_off = scene.picture.views.drafting.state is Drafting.OFF
         # Trials come and go, and end nothing.
         began = max((start.at for start in scene.past.starts.seen if not start.on_trial), default=-inf)
@@ -145,7 +136,7 @@ class AlertBook:
                 continue
             symptoms = self._why_not(spec, scene) or _symptoms(rule, scene)
             if isinstance(symptoms, str):
-                unjudged.append(Unjudged(spec.id, symptoms))
+                unjudged.append((spec.id, symptoms))
                 # It neither holds nor ends: its alerts stay, and are forgotten in the end.
                 for key in self._keys(spec):
                     kept_s = INTERRUPTED_S if self._seen[key].alert is None else FORGOTTEN_AFTER_S

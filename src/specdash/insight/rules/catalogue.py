@@ -74,11 +74,6 @@ get, through the proxy; GPU and host."""
 
 Limits = Mapping[str, float]
 RuleFunction = Callable[[RuleScene, Limits], Iterable[Symptom]]
-Refutation = Callable[[RuleScene, Limits, Alert], str]
-"""Why an alert that is over was never so, in words; empty where it was."""
-
-EndCheck = Callable[["RuleScene"], bool]
-"""Whether the contrary of the symptom is seen, so that its alerts are over without their `clear_after_s`."""
 
 
 class UnjudgeableError(Exception):
@@ -125,8 +120,10 @@ class Rule(Struct, frozen=True):
 
     spec: RuleSpec
     judge: RuleFunction
-    refute: Refutation | None = None
-    is_over: EndCheck | None = None
+    refute: Callable[[RuleScene, Limits, Alert], str] | None = None
+    """Why an alert that is over was never so, in words; empty where it was."""
+    is_over: Callable[[RuleScene], bool] | None = None
+    """Whether the contrary of the symptom is seen, so that its alerts are over without their `clear_after_s`."""
 
 
 _RULES: list[Rule] = []
@@ -136,8 +133,8 @@ def rule(
     title: str,
     severity: AlertSeverity,
     *,
-    refute: Refutation | None = None,
-    is_over: EndCheck | None = None,
+    refute: Callable[[RuleScene, Limits, Alert], str] | None = None,
+    is_over: Callable[[RuleScene], bool] | None = None,
     **fields: Any,
 ) -> Callable[[RuleFunction], RuleFunction]:
     """Make a rule of a function, whose name is the rule's id and whose docstring its runbook: what it means, a list of

@@ -100,10 +100,8 @@ def more_context(scene: RuleScene) -> Fix:
     return (("LLAMA_CTX_SIZE", str(2 * total)),)
 
 
-# What ended and what guardrails did of late: dated events where they can be read, else the proxy's counts.
-#
-# An event is dated by the proxy, so that a first look sees the minutes before it. A count is of what came since
-# specdash watches. Each is a lower bound of what happened, so the larger one holds.
+# What ended and what guardrails did of late: dated events where they can be read, which a first look sees too, else the
+# proxy's counts since specdash watches. Each is a lower bound of what happened, so the larger one holds.
 
 
 class EndedRequests(Struct, frozen=True):

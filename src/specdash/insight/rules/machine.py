@@ -29,8 +29,7 @@ THROTTLES: Mapping[str, AlertSeverity] = {
     "hardware slowdown": AlertSeverity.CRITICAL,
     "power brake": AlertSeverity.CRITICAL,
 }
-"""How bad each of `collect.gpu.THROTTLE_REASONS` is. A power cap is how a GPU works at full load; the software slows
-down before damage, the hardware when cooling or power supply fail. Reasons not listed are settings, or an idle GPU."""
+"""How bad each of `collect.gpu.THROTTLE_REASONS` is; those not listed are settings, or an idle GPU."""
 _COVERED = 0.8
 """A window is judged once so much of it was seen."""
 GPU_LAYERS_FLAGS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
@@ -217,20 +216,15 @@ def memory_pressure(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if is_short or (rate or 0.0) >= limits["swap_mib_per_s"] * MIB:
         short = f"{size(left)} of {size(total)} memory is left on the machine"
         yield Symptom(
-            short if is_short else f"the machine swaps: {_rate(rate)} move between memory and swap",
+            short if is_short else f"the machine swaps: {size(rate)}/s move between memory and swap",
             (
-                ("left", size_pair(left, total)),
                 ("the server has", size(process.memory_bytes if process is not None else None)),
                 ("swap", size_pair(host.swap_used_bytes, host.swap_total_bytes)),
-                ("moved to and from swap, mean", _rate(rate)),
-                ("read back now", _rate(host.swap_in_bytes_per_s)),
+                ("moved to and from swap, mean", f"{size(rate)}/s"),
+                ("read back now", f"{size(host.swap_in_bytes_per_s)}/s"),
             ),
             severity=AlertSeverity.CRITICAL if share < limits["critical_share"] else None,
         )
-
-
-def _rate(value: float | None) -> str:
-    return f"{size(value)}/s" if value is not None else UNKNOWN
 
 
 @rule(
@@ -246,8 +240,8 @@ def _rate(value: float | None) -> str:
 )
 def cpu_starved(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Other programs use the CPUs: the server's threads are ready to run and do not, so that prefill, decode and
-    answers to /health slow down, whatever its settings. A warning where specdash itself wakes late: no alert is raised
-    from silence while that lasts, and figures may be late.
+    answers to /health slow down. A warning where specdash itself wakes late: no alert is raised from silence while that
+    lasts, and figures may be late.
 
     - top
     - cat /proc/pressure/cpu

@@ -133,9 +133,7 @@ def kv_full(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     if found is None or lines < limits["per_minute"]:
         return
     failed = per_minute(scene, *FAILED_FOR_ROOM)
-    what = (
-        "requests fail for it" if failed else "slots are emptied for it" if purged else "batches are cut smaller for it"
-    )
+    what = "requests fail" if failed else "slots are emptied" if purged else "batches are cut smaller"
     yield Symptom(
         f"no room for a batch in the KV cache, {lines:.0f} lines in the last minute; {what}",
         (*touched(found), ("slots emptied a minute", f"{purged:.0f}"), ("errors a minute", f"{failed:.0f}")),
@@ -196,10 +194,8 @@ def out_of_memory(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
         return
     newest = min(found, key=lambda picture: picture.last_age_s)
     where = "the GPU's memory" if newest.warning == "gpu_out_of_memory" or "cuda" in newest.sample.lower() else "memory"
-    killed = newest.warning == "killed"
-    what = (
-        "the server was killed, as the kernel does when memory is out" if killed else f"{where} could not be allocated"
-    )
+    killed = "the server was killed, as the kernel does when memory is out"
+    what = killed if newest.warning == "killed" else f"{where} could not be allocated"
     yield Symptom(
         what if is_gone(scene) else f"{what}; a server runs again or still",
         tuple((picture.title, picture.sample) for picture in found),

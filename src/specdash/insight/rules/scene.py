@@ -25,7 +25,6 @@ KEEP_S = 900.0
 """No rule looks further back."""
 LEAST_APART_S = 0.9
 """Looks that follow each other closer than this share a sample, unless the state changed."""
-STARTS_KEPT = 100
 ONE_START_S = 30.0
 """Within so long, a new process, totals that went back and a port that opened again are signs of one start."""
 CONFIRMED_S = 4.0
@@ -36,7 +35,6 @@ process is seen to have begun before the trial's end."""
 _UP = frozenset(
     {BackendState.LIVE, BackendState.BUSY, BackendState.WEDGED, BackendState.LOADING, BackendState.RESTARTED}
 )
-_SERVING = frozenset({BackendState.LIVE, BackendState.BUSY})
 _SHARED = ("totals", "live", "guardrails")
 
 
@@ -94,7 +92,7 @@ class Starts:
     """When the server was seen to start, from its state and its process, each start once. Bounded."""
 
     def __init__(self) -> None:
-        self.seen: deque[Start] = deque(maxlen=STARTS_KEPT)
+        self.seen: deque[Start] = deque(maxlen=100)
         """Oldest first."""
         self.owner: int | None = None
         """The process that was seen last while the server was up."""
@@ -141,7 +139,7 @@ class Starts:
             self.seen.append(Start(sample.at, sample.wall, self.was_up, on_trial))
         if confirmed:
             self.owner = sample.pid
-            self.served = sample.pid if sample.state in _SERVING else self.served
+            self.served = sample.pid if sample.state in (BackendState.LIVE, BackendState.BUSY) else self.served
         self.was_up, self._was_down = True, False
 
     def within(self, now: float, seconds: float) -> tuple[Start, ...]:

@@ -32,11 +32,9 @@ if TYPE_CHECKING:
     from specdash.insight.rules.scene import PictureSample, RuleScene
 
 
-# Has acceptance collapsed? Recent requests against earlier ones of the same kind of work.
-#
-# Acceptance differs by what is written: tool calls are accepted more than prose, long contexts less than short ones. So
-# requests are compared within strata of context length and work only. How far it fell is shown by the acceptance that
-# the recent requests would have had at their strata's earlier rates; whether that is chance, by how requests scatter
+# Has acceptance collapsed? Tool calls are accepted more than prose, long contexts less than short ones, so recent
+# requests are compared with earlier ones within strata of context length and work only. How far it fell is shown by the
+# acceptance that they would have had at their strata's earlier rates; whether that is chance, by how requests scatter
 # about the means of their strata.
 
 LEAST_DRAFTED = 8
@@ -136,7 +134,7 @@ def compare(recent: Sequence[ServedRequest], before: Sequence[ServedRequest]) ->
 )
 def acceptance_collapse(scene: RuleScene, limits: Limits) -> Iterable[Symptom]:
     """Far fewer draft tokens are accepted than of earlier requests of the same kind on this server: requests are
-    compared within classes of context length and work, so that another mix of work is no collapse.
+    compared within classes of context length and work, so that another mix of work does not count.
 
     - acceptance by position and by context length in the speculation panel
     - the log: draft_behind, draft_decode_failed, ngram_mod resetting
