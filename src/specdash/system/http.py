@@ -236,7 +236,7 @@ class Http:
         if not self._transports or certificate != self._certificate:
             self._certificate = certificate
             # Without TLS no authorities are read, which takes 20 ms.
-            verify = _context(self._base, verified=self._verified) if self._base.startswith("https:") else False
+            verify = tls_context(self._base, verified=self._verified) if self._base.startswith("https:") else False
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=KEEPALIVE_S)
             self._transports.append(httpx.AsyncHTTPTransport(verify=verify, limits=limits, trust_env=False))
         return self._transports[-1]
@@ -410,7 +410,8 @@ def _certificate_of(url: str) -> tuple[str, int] | None:
         return None if own is None else (own, 0)
 
 
-def _context(url: str, *, verified: bool) -> ssl.SSLContext:
+def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:
+    """What a connection to this address is secured with."""
     own = _certificate_of(url)
     if verified and own is None:
         return ssl.create_default_context()

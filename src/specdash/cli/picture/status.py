@@ -3,8 +3,11 @@ ask. Nothing heavy is imported on the way: it is run every few seconds (docs/scr
 
 from __future__ import annotations
 
+import threading
 import time
+from http.client import HTTPConnection, HTTPException, HTTPSConnection  # noqa: TID251 - see `_ask`
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
 
 from specdash.cli.options import add_settings, resolved_settings
 from specdash.core import paths
@@ -16,11 +19,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from specdash.core.readings import Counters, Health
     from specdash.core.target import Target
 
 ASK_S = 0.1
 """How long an unwatched server has to answer."""
+MOST_BYTES = 4 * 1024 * 1024
 AWAY = {"down": ExitCode.UNREACHABLE, "unknown": ExitCode.UNREACHABLE, "unauthorized": ExitCode.BAD_INPUT}
 """States in which the line says nothing else, and the exit code, as `specdash snapshot` has it."""
 NEEDS_WATCHING = "CAN'T TELL YET (needs a dashboard or `specdash record`)"
@@ -95,40 +98,40 @@ def _notes() -> Iterator[StatusNote]:
 
 def asked(target: Target) -> dict[str, str]:
     """The fields as far as one quick ask tells; the server is not woken, and no model is loaded, by it."""
-    import asyncio
-
-    from specdash.core.readings import ROUTER, Failure, FailureKind, HealthStatus, Props
-    from specdash.llama.client import LlamaClient
+    from specdash.core.readings import HealthStatus
+    from specdash.llama.server_answers import parse_health, parse_metrics, parse_props
     from specdash.system.text import UNKNOWN, clean, percent, rate
 
-    async def looks() -> tuple[Health | Failure, Props | Failure, Counters | Failure | None]:
-        ends = time.monotonic() + ASK_S
-        client = LlamaClient(target)
-        try:
-            health, props = await asyncio.gather(client.health(ASK_S), client.props(ASK_S))
-            is_asked = isinstance(props, Props) and not props.is_sleeping and (props.role != ROUTER or target.model)
-            left = ends - time.monotonic()
-            return health, props, await client.metrics(left) if is_asked and left > 0 else None
-        finally:
-            await client.aclose()
-
-    health, props, totals = asyncio.run(looks())
+    ends = time.monotonic() + ASK_S
     fields = {**dict.fromkeys(STATUS_FIELDS, UNKNOWN), "url": target.url, "verdict": NEEDS_WATCHING}
     fields |= {"alerts": "", "alert": "", "why": "", "better": ""}
-    if isinstance(health, Failure):
-        states = {FailureKind.TIMEOUT: "busy", FailureKind.GARBAGE: "unknown"}
-        return {**fields, "state": states.get(health.kind, "down")}
-    if isinstance(props, Failure) and props.kind is FailureKind.UNAUTHORIZED:
+    answers = _ask(target, ("/health", "/props"), ends)
+    status, body = answers.get("/health", (0, b""))
+    if not status:
+        return {**fields, "state": "busy" if "/health" in answers else "down"}
+    try:
+        health = parse_health(status, body).status
+        props = parse_props(answers["/props"][1]) if answers.get("/props", (0,))[0] == 200 else None
+    except ValueError:
+        return {**fields, "state": "unknown"}
+    if answers.get("/props", (0,))[0] in (401, 403):
         return {**fields, "state": "unauthorized"}
-    if health.status is not HealthStatus.OK:
-        loading = health.status is HealthStatus.LOADING
+    if health is not HealthStatus.OK:
+        loading = health is HealthStatus.LOADING
         words = "CAN'T TELL YET (needs the model, which is loading)" if loading else NEEDS_WATCHING
         return {**fields, "state": "loading" if loading else "down", "verdict": words}
     fields |= {"state": "live"}
-    if isinstance(props, Failure):
+    if props is None:
         return fields
     fields["model"] = clean(target.model or props.model_alias or (props.model_path or UNKNOWN).rsplit("/", 1)[-1], 60)
-    if totals is None or isinstance(totals, Failure):
+    if props.is_sleeping or (props.role == "router" and target.model is None):
+        return fields
+    status, body = _ask(target, ("/metrics",), ends).get("/metrics", (0, b""))
+    if status != 200:
+        return fields
+    try:
+        totals = parse_metrics(body)
+    except ValueError:
         return fields
     if totals.draft_tokens:
         fields["acceptance"] = percent((totals.accepted_tokens or 0.0) / totals.draft_tokens)
@@ -137,3 +140,42 @@ def asked(target: Target) -> dict[str, str]:
     if totals.requests_processing is not None and props.total_slots:
         fields["busy"] = f"{totals.requests_processing:.0f}/{props.total_slots}"
     return fields
+
+
+def _ask(target: Target, places: tuple[str, ...], ends: float) -> dict[str, tuple[int, bytes]]:
+    """Status and body of each; status 0 for one that has not answered in time, none for one without a listener."""
+    answers: dict[str, tuple[int, bytes]] = {}
+
+    def look(place: str) -> None:
+        # A status line is printed every few seconds, and httpx takes longer to import than all of this may take.
+        connection = _connection(target.url)
+        try:
+            connection.request("GET", urlsplit(target.url).path + place + query, headers=headers)
+            reply = connection.getresponse()
+            answers[place] = (reply.status, reply.read(MOST_BYTES))
+        except TimeoutError:
+            answers[place] = (0, b"")
+        except (OSError, HTTPException, ValueError):
+            return
+        finally:
+            connection.close()
+
+    query = "?" + urlencode({"model": target.model, "autoload": "false"}) if target.model else ""
+    headers = {"Authorization": f"Bearer {target.api_key.strip()}"} if target.api_key else {}
+    threads = {place: threading.Thread(target=look, args=(place,), daemon=True) for place in places}
+    for thread in threads.values():
+        thread.start()
+    for place, thread in threads.items():
+        thread.join(max(0.0, ends - time.monotonic()))
+        if thread.is_alive():
+            answers.setdefault(place, (0, b""))
+    return dict(answers)
+
+
+def _connection(url: str) -> HTTPConnection:
+    place = urlsplit(url)
+    if place.scheme != "https":
+        return HTTPConnection(place.hostname or "", place.port, timeout=ASK_S)
+    from specdash.system.http import tls_context
+
+    return HTTPSConnection(place.hostname or "", place.port, timeout=ASK_S, context=tls_context(url))
