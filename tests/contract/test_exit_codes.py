@@ -35,7 +35,6 @@ MODEL = str(bundled_model(TARGET_MODEL))
         (("gguf", MODEL), 0),
         (("gguf", __file__), 3),
         (("config", "show"), 0),
-        (("keys",), 0),
         (("applies",), 0),
         (("recover",), 2),
         (("rollback",), 3),

@@ -75,7 +75,6 @@ def test_baseline_list(snapshot: SnapshotAssertion) -> None:
     [
         ("check", "--list-rules"),
         ("profile", "list"),
-        ("keys",),
         ("config", "show"),
         ("autotune",),
         ("simulate",),

@@ -18,13 +18,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from specdash.bench.load.contact import slots_told
 from specdash.bench.load.samples import request_body
 from specdash.core.errors import InputError, UnreachableError
 from specdash.core.readings import Slots, most_recent_resident
-from specdash.core.structs import Masked, json_of
+from specdash.core.structs import Masked
 from specdash.llama.blocking import ANSWER_S, BlockingClient, bearer
 from specdash.llama.chat import ChatClient
 from specdash.llama.server_answers import (
@@ -340,7 +340,7 @@ def _all_changes(looks: Sequence[InstanceLook]) -> list[str]:
     for look in looks:
         own += look.own
         found.update(dict.fromkeys(_changes(known, look.instance, own)))
-        known_now = {name: value for name, value in json_of(look.instance).items() if value is not None}
+        known_now = {name: value for name, value in asdict(look.instance).items() if value is not None}
         own = own if look.instance.predicted is None else 0
         known = replace(known, **known_now)
     return list(found)
