@@ -244,18 +244,6 @@ def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, 
     rig.assert_settled(version=rig.good_backend)
 
 
-@ON_A_SCRIPTED_ENGINE
-def test_services_that_would_not_take_each_other_are_not_started(rig: Rig) -> None:
-    engine = rig.engine()
-    data = rig.file().read_bytes()
-    rig.file().write_bytes(data + b"LLAMA_API_KEY=another-key\n")
-    done = rig.command("services", "restart")
-    rig.file().write_bytes(data)
-    assert done.returncode == ExitCode.REFUSED, done.stderr
-    assert "PROXY_UPSTREAM_API_KEY" in done.stderr
-    assert rig.engine() == engine
-
-
 def spoil(rig: Rig) -> threading.Thread:
     """Add a key with which no proxy starts, until the proxy has refused it."""
     file = rig.file(Role.PROXY)
