@@ -207,6 +207,9 @@ class Reply:
     async def body(self, _limit: int) -> bytes:
         return b"".join(self._reads)
 
+    async def read_to_the_end(self) -> None:
+        return None
+
     async def error(self) -> Any:
         return api_error(self.status, b'{"error":{"message":"boom"}}')
 

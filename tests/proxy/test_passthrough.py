@@ -10,7 +10,7 @@ import pytest
 
 from specdash.core.proxy_events import RequestPhase
 from support import proxy_app
-from support.fault_server import free_port
+from support.fault_server import free_port, says
 from support.proxy_app import running_proxy, settings_for
 from support.scripted_server import Call, tells
 
@@ -96,6 +96,53 @@ class TestBytes:
             assert answer.json()["error"]["type"] == "invalid_request_error"
             assert "type" not in answer.json()
             assert server.asked(PATH) == []
+
+
+def says_llama(*events: bytes, breaks_off: bool = False) -> Behaviour:
+    """An upstream that calls itself llama.cpp and streams `events`."""
+
+    async def behave(call: Call) -> None:
+        head = b"HTTP/1.1 200 OK\r\nserver: llama.cpp\r\ncontent-type: text/event-stream\r\n"
+        await call.write(head + b"transfer-encoding: chunked\r\n\r\n")
+        for event in events:
+            await call.chunk(event)
+        if breaks_off:
+            call.hang_up()
+        else:
+            await call.chunk()
+
+    return behave
+
+
+llama_models = says(200, '{"data":[{"id":"m","meta":{"n_ctx":64}}]}')
+
+
+class TestLlamaCpp:
+    PROGRESS = b'data: {"choices":[{"delta":{"role":"assistant"}}],"prompt_progress":{"total":9,"processed":1}}\n\n'
+    ERROR = b'{"error":{"code":503,"message":"m","type":"unavailable_error"}}'
+
+    @staticmethod
+    def as_llama(server: ScriptedServer) -> None:
+        server.routes = {"/props": llama_models, "/v1/models": llama_models}
+
+    async def test_an_error_after_the_progress_is_a_status(self) -> None:
+        async with proxied(says_llama(self.PROGRESS, b"data: " + self.ERROR + b"\n\n")) as (proxy, server):
+            self.as_llama(server)
+            answer = await proxy.post(PATH, {})
+            assert (answer.status_code, answer.content) == (503, self.ERROR)
+            assert server.asked(PATH)[0].body["return_progress"] is True
+
+    async def test_a_whole_answer_whose_stream_breaks_off_is_an_error(self) -> None:
+        async with proxied(says_llama(self.PROGRESS, PIECES[0], breaks_off=True)) as (proxy, server):
+            self.as_llama(server)
+            answer = await proxy.post(PATH, {})
+            assert answer.status_code == 502
+            assert "broke off" in answer.json()["error"]["message"]
+
+    async def test_a_whole_answer_whose_stream_tells_no_end_is_an_error(self) -> None:
+        async with proxied(says_llama(PIECES[0])) as (proxy, server):
+            self.as_llama(server)
+            assert (await proxy.post(PATH, {})).status_code == 502
 
 
 class TestTelemetry:

@@ -18,10 +18,20 @@ from support.waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 PATH = "/v1/chat/completions"
 ABORT_S = 1.0
 ENGINES = [pytest.param("xllamacpp", marks=pytest.mark.engine)]
+THINKS = (
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{%- if m.role == 'assistant' and m.reasoning_content %}"
+    "{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
+    "{{ m.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+    "{%- endif %}"
+)
 TOOLS = [
     {
         "type": "function",
@@ -40,14 +50,37 @@ def asks(prompt: str, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": prompt}], **fixed, **more}
 
 
-ASKED = {
-    "text": asks("Write a function"),
+THOUGHT = r'root ::= "<think>\nabc\n</think>\n\nhello \"ü"'
+TOOL = asks("Open the file main.py.", tools=TOOLS, max_tokens=200)
+ANSWERED = {
+    "text": asks("Write a function that reads a file"),
+    "text to its end": asks("Say", grammar=r'root ::= "a \"\\ \t\n<é😀"'),
+    "nothing": asks("Say", grammar='root ::= ""'),
+    "one token": asks("Write a function", max_tokens=1),
     "stop word": asks("Write a function", stop=["def"]),
-    "tool call": asks("Open the file main.py.", tools=TOOLS, max_tokens=200),
+    "stop word at once": asks("Write a function", stop=["`"]),
+    "prefill": asks("hi", messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Sure, "}]),
+    "tool call": TOOL,
+    "tool call cut in its name": {**TOOL, "max_tokens": 12},
+    "tool call cut in its arguments": {**TOOL, "max_tokens": 24},
+    "tool call not made": asks("Please list the files", tools=TOOLS, max_tokens=60),
+    "thought": asks("Write a function", grammar=THOUGHT, max_tokens=60),
+    "thought cut": asks("Write a function", grammar=THOUGHT, max_tokens=12),
+    "thought cut in its mark": asks("Write a function", grammar=THOUGHT, max_tokens=5),
     "two choices": asks("Write a function", n=2, max_tokens=4),
     "log probabilities": asks("Write a function", logprobs=True, top_logprobs=2, max_tokens=4),
+    "asked for by the client": asks("Write a function", timings_per_token=True, return_progress=True, max_tokens=4),
+    "timings asked for": asks("Write a function", timings_per_token=True, max_tokens=4),
+    "progress asked for": asks("Write a function", return_progress=True, timings_per_token=False, max_tokens=4),
+    "usage asked for": asks("Write a function", stream_options={"include_usage": True}, max_tokens=4),
+}
+REFUSED = {
+    "no array": asks("x", messages="x"),
     "wrong type": asks("x", temperature="warm"),
+    "wrong type of ours": asks("x", timings_per_token="x"),
+    "bad grammar": asks("x", grammar="root ::= ("),
     "too long": asks("word and word " * 6000),
+    "grammar and tools": asks("x", tools=TOOLS, grammar='root ::= "a"'),
 }
 
 
@@ -56,8 +89,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def backend(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBackend]:
+def served(engine: str, directory: Path, **more: str) -> Iterator[RunningBackend]:
     env = {
         "LLAMA_MODEL": str(bundled_model(TARGET_MODEL)),
         "LLAMA_DRAFT_MODEL": str(bundled_model(DRAFT_MODEL)),
@@ -67,9 +99,23 @@ def backend(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         "LLAMA_PARALLEL": "2",
         "LLAMA_THREADS": "1",
         **engine_env(engine),
+        **more,
     }
-    with running_backend(env, tmp_path_factory.mktemp("backend") / "run") as running:
+    with running_backend(env, directory / "run") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def backend(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBackend]:
+    yield from served(engine, tmp_path_factory.mktemp("backend"))
+
+
+@pytest.fixture(scope="module")
+def thinker(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBackend]:
+    directory = tmp_path_factory.mktemp("thinker")
+    template = directory / "thinks.jinja"
+    template.write_text(THINKS, encoding="utf-8")
+    yield from served(engine, directory, LLAMA_EXTRA_ARGS=f"--jinja --chat-template-file {template}")
 
 
 def timeless(value: Any) -> Any:
@@ -96,26 +142,49 @@ async def both(backend: RunningBackend, body: dict[str, Any]) -> tuple[httpx.Res
     async with running_proxy(settings_for(backend.url)) as proxy, httpx.AsyncClient(trust_env=False, timeout=60) as raw:
         direct = await raw.post(backend.url + PATH, json=body)
         through = await proxy.post(PATH, body)
+        assert proxy.proxy.upstream.is_llama_cpp
         assert proxy.proxy.telemetry.active == []
     assert through.headers["content-type"] == direct.headers["content-type"]
     assert through.status_code == direct.status_code
     return direct, through
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("name", list(ASKED))
-async def test_the_answer_is_the_servers_own(backend: RunningBackend, name: str, *, stream: bool) -> None:
-    direct, through = await both(backend, {**ASKED[name], "stream": stream})
-    if direct.status_code >= 400:
-        assert through.content == direct.content
-    elif stream:
-        assert events(through.content) == events(direct.content)
-    else:
+def server_for(request: pytest.FixtureRequest, name: str) -> RunningBackend:
+    found: RunningBackend = request.getfixturevalue("thinker" if "thought" in name else "backend")
+    return found
+
+
+@pytest.mark.parametrize("name", list(ANSWERED))
+class TestTheSameAnswer:
+    async def test_whole(self, request: pytest.FixtureRequest, engine: str, name: str) -> None:
+        direct, through = await both(server_for(request, name), ANSWERED[name])
         assert timeless(through.json()) == timeless(direct.json())
 
+    async def test_as_a_stream(self, request: pytest.FixtureRequest, engine: str, name: str) -> None:
+        direct, through = await both(server_for(request, name), {**ANSWERED[name], "stream": True})
+        assert events(through.content) == events(direct.content)
 
-async def test_a_client_that_leaves_its_stream_frees_the_slot(backend: RunningBackend) -> None:
-    async with endless(backend) as (proxy, writer):
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("name", list(REFUSED))
+async def test_a_refusal_is_the_servers_own(backend: RunningBackend, name: str, *, stream: bool) -> None:
+    direct, through = await both(backend, {**REFUSED[name], "stream": stream})
+    assert direct.status_code >= 400
+    assert through.content == direct.content
+
+
+async def test_a_running_whole_answer_tells_its_prompt_and_its_acceptance(backend: RunningBackend) -> None:
+    async with endless(backend, stream=False) as (proxy, _):
+        active = proxy.proxy.telemetry.active[0]
+        await until_async(lambda: bool(active.view().draft_tokens))
+        view = active.view()
+        assert view.prompt_tokens
+        assert view.accepted_tokens is not None
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_client_that_leaves_frees_the_slot(backend: RunningBackend, *, stream: bool) -> None:
+    async with endless(backend, stream=stream) as (proxy, writer):
         writer.close()
         await becomes(backend, is_busy=False, limit_s=ABORT_S)
         await until_async(lambda: proxy.proxy.telemetry.active == [])
@@ -132,9 +201,9 @@ async def becomes(backend: RunningBackend, *, is_busy: bool, limit_s: float) -> 
 
 
 @contextlib.asynccontextmanager
-async def endless(backend: RunningBackend) -> AsyncIterator[tuple[RunningProxy, asyncio.StreamWriter]]:
+async def endless(backend: RunningBackend, *, stream: bool) -> AsyncIterator[tuple[RunningProxy, asyncio.StreamWriter]]:
     """A generation that goes on until the client leaves."""
-    body = asks("Write a function", temperature=1, max_tokens=7000, ignore_eos=True, stream=True)
+    body = asks("Write a function", temperature=1, max_tokens=7000, ignore_eos=True, stream=stream)
     async with running_proxy(settings_for(backend.url)) as proxy:
         _, writer = await proxy.send_post(PATH, orjson.dumps(body))
         try:

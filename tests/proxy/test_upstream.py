@@ -48,14 +48,25 @@ async def whole(upstream: Upstream, body: bytes = b"{}") -> bytes:
 
 
 class TestPool:
-    async def test_each_request_has_a_connection_of_its_own(self) -> None:
+    async def test_a_connection_is_used_again_after_an_answer_read_to_its_end(self) -> None:
         async with connected(says_ok) as (upstream, server):
+            for _ in range(5):
+                assert await whole(upstream)
+            assert (len(server.calls), server.connections) == (5, 1)
+
+    async def test_a_stream_read_to_its_last_event_leaves_its_connection_for_the_next(self) -> None:
+        async def streams(call: Call) -> None:
+            await call.begin()
+            await call.chunk(b"data: [DONE]\n\n")
+            await asyncio.sleep(0)
+            await call.chunk()
+
+        async with connected(streams) as (upstream, server):
             for _ in range(3):
                 async with await upstream.open(b"{}") as reply:
-                    while await reply.read():
-                        pass
-            assert (len(server.calls), server.connections) == (3, 3)
-            await until_async(lambda: server.open == 0)
+                    assert await reply.read() == b"data: [DONE]\n\n"
+                    await reply.read_to_the_end()
+            assert server.connections == 1
 
     async def test_the_body_arrives_as_it_is(self) -> None:
         body = json.dumps({"text": "ü" * 1_500_000}).encode()
@@ -65,7 +76,48 @@ class TestPool:
             assert [call.raw for call in server.calls] == [b'{"a":1}', body]
             assert server.calls[0].path == "/v1/chat/completions"
 
-    async def test_a_connection_that_dies_unanswered_is_told(self) -> None:
+    async def test_kept_connections_that_died_are_replaced_without_the_client_noticing(self) -> None:
+        together = asyncio.Barrier(3)
+
+        async def dies_on_reuse(call: Call) -> None:
+            if call.raw == b"first":
+                await together.wait()
+            if call.ordinal == 0:
+                await call.answer()
+            else:
+                call.hang_up()
+
+        async with connected(dies_on_reuse) as (upstream, server):
+            await asyncio.gather(*(whole(upstream, b"first") for _ in range(3)))
+            assert await whole(upstream) == b"{}"
+            assert (len(server.calls), server.connections) == (7, 4)
+
+    async def test_a_connection_that_the_server_has_closed_is_not_used(self) -> None:
+        async def answers_once(call: Call) -> None:
+            await call.answer()
+            call.hang_up()
+
+        async with connected(answers_once) as (upstream, server):
+            await whole(upstream)
+            await until_async(lambda: server.open == 0)
+            await whole(upstream)
+            assert [call.ordinal for call in server.calls] == [0, 0]
+
+    async def test_an_answer_that_had_begun_is_not_asked_for_again(self) -> None:
+        async def half_a_head(call: Call) -> None:
+            if call.ordinal == 0:
+                await call.answer()
+                return
+            await call.write(b"HTTP/1.1 200 OK\r\ncontent-ty")
+            call.hang_up()
+
+        async with connected(half_a_head) as (upstream, server):
+            await whole(upstream)
+            with pytest.raises(UpstreamBrokenError):
+                await upstream.open(b"{}")
+            assert len(server.calls) == 2
+
+    async def test_a_new_connection_that_dies_unanswered_is_an_error(self) -> None:
         async with connected(writes(b"")) as (upstream, server):
             with pytest.raises(UpstreamBrokenError, match="without an answer"):
                 await upstream.open(b"{}")

@@ -204,6 +204,8 @@ class AnswerAssembler:
         """Of the upstream's number of a call, which of those here it is."""
         self._starts: list[ToolStart] = []
         self._arguments: list[list[str]] = []
+        self.upstream_ids: list[str] = []
+        """Of each call the upstream's own id, "" for none."""
         self._texts: list[str] = []
 
     @property
@@ -314,6 +316,7 @@ class AnswerAssembler:
             start = ToolStart(number, self._client_id(upstream_id), name)
             self._starts.append(start)
             self._arguments.append([])
+            self.upstream_ids.append(upstream_id)
             pieces.append(start)
         self.started = True
         self._deltas += 1

@@ -1,6 +1,9 @@
 """POST /v1/chat/completions: passed through, both ways, and watched on the way for telemetry.
 
 This endpoint speaks OpenAI's language, also in its errors; the client gets what the upstream answers to its request.
+llama-server (b11549, every endpoint that generates) stops when the connection of a stream is closed, and goes on to the
+end with a whole answer: so it is asked for a stream where the client wants the whole, which is put together here.
+Where that could change the answer, the request passes as it is.
 """
 
 from __future__ import annotations
@@ -14,16 +17,21 @@ from starlette.responses import Response
 
 from specdash.core.proxy_events import RequestEvent, RequestOutcome
 from specdash.proxy.answer.assembler import AnswerAssembler, ChatDecoder
+from specdash.proxy.answer.blocks import Thinking
 from specdash.proxy.http.responses import ApiError, client_host, read_body
 from specdash.proxy.http.stream import EventStream
 from specdash.proxy.sessions import chat_session_id
 from specdash.proxy.telemetry import LONGEST_NAME
 from specdash.proxy.translate.parse import check_pieces, dumped
+from specdash.proxy.upstream.upstream import UpstreamBrokenError
 from specdash.proxy.upstream.window import ANY, RetryPolicy, admitted, use_model
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+
     from starlette.requests import Request
 
+    from specdash.proxy.answer.blocks import ToolCall
     from specdash.proxy.http.app import Proxy
     from specdash.proxy.telemetry import ActiveRequest
     from specdash.proxy.upstream.upstream import UpstreamReply
@@ -33,6 +41,7 @@ HELD_COMMENT = b": held\n\n"
 _NOT_READY = 503
 _LARGEST_ANSWER = 1 << 30
 _PASSED_HEADERS = ("content-type", "retry-after")
+_LLAMA_JSON = "application/json; charset=utf-8"
 
 
 async def handle_chat(request: Request) -> Response:
@@ -114,7 +123,7 @@ class _Exchange:
             self._active.sent()
             self._answer = AnswerAssembler()
             try:
-                return await self._copied(stream)
+                return await (self._copied(stream) if self._active.event.stream else self._whole())
             except ApiError as error:
                 if self._is_passing or not await patience.again(error):
                     raise
@@ -137,25 +146,56 @@ class _Exchange:
     async def _copied(self, stream: EventStream) -> Response | None:
         """Copy the upstream's stream to the client; an answer that is none is returned."""
         async with await self._proxy.upstream.open(self._body, PATH) as reply:
-            if reply.status != 200 or not reply.content_type.startswith("text/event-stream"):
+            if not _is_stream(reply):
                 if stream.started:
                     # The head says 200 and a stream since the hold: what came instead can only be an event.
                     raise await reply.error()
                 return await self._passed(reply)
             stream.headers["content-type"] = reply.headers["content-type"]
-            decoder = ChatDecoder()
-            while data := await reply.read():
-                for chunk in decoder.feed(data):
-                    self._answer.chunk(chunk)
-                self._active.update(self._answer)
+            async for data in self._reads(reply, self._answer.chunk):
                 self._is_passing = True
                 await stream.write(data)
                 if self._active.ttft_s is None and self._answer.started:
                     self._active.first_content()
-            for chunk in decoder.close():
-                self._answer.chunk(chunk)
         self.ended(RequestOutcome.OK, 200, None, None)
         return None
+
+    async def _reads(self, reply: UpstreamReply, take: Callable[[dict[str, Any]], object]) -> AsyncIterator[bytes]:
+        """The bytes of a stream as they come; `take` gets its chunks before."""
+        decoder = ChatDecoder()
+        while data := await reply.read():
+            for chunk in decoder.feed(data):
+                take(chunk)
+            self._active.update(self._answer)
+            yield data
+        for chunk in decoder.close():
+            take(chunk)
+
+    async def _whole(self) -> Response:
+        wanted = streaming_fields(self._chat) if self._proxy.upstream.is_llama_cpp else None
+        if wanted is not None:
+            rebuilt = await self._rebuilt(dumped({**self._chat, **wanted}))
+            if rebuilt is not None:
+                return rebuilt
+            self._active.next_attempt()
+            self._answer = AnswerAssembler()
+        async with await self._proxy.upstream.open(self._body, PATH) as reply:
+            return await self._passed(reply)
+
+    async def _rebuilt(self, body: bytes) -> Response | None:
+        """The whole that a stream makes; None when it has to be asked for after all."""
+        whole = WholeCompletion(self._answer)
+        async with await self._proxy.upstream.open(body, PATH) as reply:
+            if not _is_stream(reply):
+                return await self._passed(reply)
+            async for _ in self._reads(reply, whole.chunk):
+                pass
+        if not whole.is_complete:
+            raise UpstreamBrokenError(502, "the upstream broke off its answer")
+        if whole.may_lack_text:
+            return None
+        status, text = whole.response()
+        return self._done(status, text, {"content-type": _LLAMA_JSON})
 
     async def _passed(self, reply: UpstreamReply) -> Response:
         """A whole answer of the upstream, its status and its bytes."""
@@ -171,10 +211,100 @@ class _Exchange:
             if isinstance(value, dict):
                 self._answer.chunk(value)
                 self._active.update(self._answer)
-            self._active.first_content()
-            self.ended(RequestOutcome.OK, reply.status, None, None)
-        else:
-            kind = "api_error" if reply.status >= 500 else "invalid_request_error"
-            self.ended(RequestOutcome.ERROR, reply.status, kind, None)
         headers = {name: reply.headers[name] for name in _PASSED_HEADERS if name in reply.headers}
-        return Response(text, reply.status, headers)
+        return self._done(reply.status, text, headers)
+
+    def _done(self, status: int, text: bytes, headers: dict[str, str]) -> Response:
+        if status // 100 == 2:
+            self._active.first_content()
+            self.ended(RequestOutcome.OK, status, None, None)
+        else:
+            kind = "api_error" if status >= 500 else "invalid_request_error"
+            self.ended(RequestOutcome.ERROR, status, kind, None)
+        return Response(text, status, headers)
+
+
+def _is_stream(reply: UpstreamReply) -> bool:
+    return reply.status == 200 and reply.content_type.startswith("text/event-stream")
+
+
+# A whole chat completion of llama.cpp, made of its stream. Its form is that of b11434 and b11549.
+
+_NOT_IN_A_STREAM = ("logprobs", "top_logprobs", "n_probs", "verbose", "response_fields", "modalities", "audio")
+"""Fields whose effect on a whole answer cannot be read from the stream."""
+_CHOICES = ("n", "n_cmpl")
+_TELLING = ("timings_per_token", "return_progress")
+
+
+def streaming_fields(chat: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What to ask for besides, to get the same answer as a stream; None when the whole could not be rebuilt from it."""
+    stream, options, messages = chat.get("stream"), chat.get("stream_options"), chat.get("messages")
+    if not (stream is None or stream is False) or not (options is None or isinstance(options, dict)):
+        return None
+    if any(chat.get(name) is not None and not isinstance(chat[name], bool) for name in _TELLING):
+        return None
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, dict) and last.get("role") == "assistant":
+        # Whether a stream echoes the prefill, which the whole does, differs between builds.
+        return None
+    if any(chat.get(name) for name in _NOT_IN_A_STREAM) or any(chat.get(name) not in (None, 1) for name in _CHOICES):
+        return None
+    if chat.get("reasoning_format") == "deepseek-legacy":
+        # Some builds put the thoughts into the content of a stream, and of a stream only.
+        return None
+    telling = dict.fromkeys(_TELLING, True)
+    return {"stream": True, **telling, "stream_options": {**(options or {}), "include_usage": True}}
+
+
+class WholeCompletion:
+    """Collects the chunks of a stream in `answer` and gives what the server would have answered at once."""
+
+    def __init__(self, answer: AnswerAssembler) -> None:
+        self._answer = answer
+        self._thoughts: list[str] = []
+        self._seen: dict[str, Any] = {}
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        """The next chunk."""
+        self._thoughts += [piece.text for piece in self._answer.chunk(chunk) if isinstance(piece, Thinking)]
+        self._seen.update(chunk)
+
+    @property
+    def is_complete(self) -> bool:
+        """True when the stream had an end or an error."""
+        return self._answer.finish_reason is not None or self._answer.error is not None
+
+    @property
+    def may_lack_text(self) -> bool:
+        """True when the whole answer may hold text that a stream never shows.
+
+        llama.cpp parses the text; where nothing is left of it (a tool call or a thought cut off in its first words)
+        a whole answer has the text itself as its content, and a stream nothing.
+        """
+        answer = self._answer
+        if answer.error is not None or answer.started:
+            return False
+        return answer.finish_reason != "stop" or answer.usage.completion > 1
+
+    def response(self) -> tuple[int, bytes]:
+        """Status and body."""
+        answer = self._answer
+        if answer.error is not None:
+            code = answer.error.get("code")
+            status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+            return status, orjson.dumps({"error": answer.error})
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text()}
+        if self._thoughts:
+            message["reasoning_content"] = "".join(self._thoughts)
+        calls = zip(answer.tool_calls(), answer.upstream_ids, strict=True)
+        if entries := [_call(call, upstream_id) for call, upstream_id in calls]:
+            message["tool_calls"] = entries
+        choice = {"finish_reason": answer.finish_reason, "index": 0, "message": message}
+        found = {**self._seen, "choices": [choice], "object": "chat.completion"}
+        names = ("choices", "created", "model", "system_fingerprint", "object", "usage", "id", "timings")
+        return 200, orjson.dumps({name: found[name] for name in names if name in found})
+
+
+def _call(call: ToolCall, upstream_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {**found, "id": upstream_id} if upstream_id else found

@@ -104,6 +104,8 @@ async def _streamed(reply: UpstreamReply, attempt: Attempt) -> Pieces:
                 raise stream_error(answer.error)
         yield PAUSE
     is_done = decoder.done
+    if is_done:
+        await reply.read_to_the_end()
     for chunk in decoder.close():
         for piece in answer.chunk(chunk):
             yield piece

@@ -1,7 +1,4 @@
-"""Connections to the llama.cpp server: bounded, one for each request, closed at once when its answer is not wanted.
-
-A kept connection would be one that llama.cpp's server may close just then: it loses one stream in seven so.
-"""
+"""Connections to the llama.cpp server: bounded, kept alive, closed at once when an answer is no longer wanted."""
 
 from __future__ import annotations
 
@@ -100,7 +97,11 @@ def _error_of(body: bytes) -> dict[str, Any]:
 _LOG = logging.getLogger("specdash.proxy")
 CHAT_PATH = "/v1/chat/completions"
 RETRY_S = 2
+_LLAMA_CPP = "llama.cpp"
 CONNECT_S = 10.0
+_KEEP_ALIVE_S = 4.0
+"""Shorter than the 5 s after which llama.cpp's server closes an idle connection."""
+_LAST_CHUNK_S = 0.05
 _LARGEST_ERROR = 1 << 20
 
 
@@ -109,7 +110,7 @@ class UpstreamBrokenError(ApiError):
 
 
 class UpstreamReply:
-    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed behind it."""
+    """The upstream's answer as it arrives. Use it as `async with`: its connection is closed unless read to the end."""
 
     def __init__(self, response: aiohttp.ClientResponse, owner: Upstream) -> None:
         self.status: int = response.status
@@ -153,6 +154,12 @@ class UpstreamReply:
         self.abort()
         return b"".join(pieces)[:limit]
 
+    async def read_to_the_end(self) -> None:
+        """Let the connection be kept alive: its last chunk follows the last event at once, or not at all."""
+        with contextlib.suppress(TimeoutError, ApiError):
+            async with asyncio.timeout(_LAST_CHUNK_S):
+                await self.read()
+
     async def error(self) -> ApiError:
         """What an answer that is not 2xx means for the client; reads it."""
         return api_error(self.status, await self.body(_LARGEST_ERROR))
@@ -188,6 +195,8 @@ class Upstream:
         self._slots = asyncio.Semaphore(settings.max_connections)
         self.in_flight = 0
         """Calls for clients whose answer has not ended, those waiting for a connection included."""
+        self.is_llama_cpp = False
+        """Whether the latest answer, of any endpoint, called its server llama.cpp."""
         self._trouble: str | None = None
         """The trouble logged last, until the server answers again."""
         self._idle = asyncio.Event()
@@ -213,7 +222,6 @@ class Upstream:
         except BaseException:
             self.ended()
             raise
-        self._trouble = None
         return UpstreamReply(response, self)
 
     def ended(self) -> None:
@@ -255,7 +263,6 @@ class Upstream:
         try:
             async with asyncio.timeout(limit_s):
                 async with await self._send("GET" if body is None else "POST", body, path) as response:
-                    self._trouble = None
                     pieces = [piece async for piece in response.content.iter_any()]
         except (aiohttp.ClientError, OSError) as error:
             raise self.failure(error) from None
@@ -305,10 +312,12 @@ class Upstream:
         return UpstreamBrokenError(502, "the upstream closed the connection without an answer")
 
     async def _send(self, method: str, body: bytes | None, path: str) -> aiohttp.ClientResponse:
+        """Ask; once more as long as it was on a kept connection that the server had closed in the meantime."""
         settings = self.settings
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+                trace_configs=[_noting_kept_connections()],
                 auto_decompress=False,
                 trust_env=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -318,14 +327,40 @@ class Upstream:
         if settings.upstream_api_key:
             headers["authorization"] = f"Bearer {settings.upstream_api_key}"
         base = self.shown_url if settings.upstream_api_key else self.url
-        return await self._session.request(
-            method,
-            base + path,
-            data=None if body is None else io.BytesIO(body),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
-            allow_redirects=False,
-        )
+        while True:
+            kept: list[bool] = []
+            try:
+                response = await self._session.request(
+                    method,
+                    base + path,
+                    data=None if body is None else io.BytesIO(body),
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=settings.read_timeout),
+                    allow_redirects=False,
+                    trace_request_ctx=kept,
+                )
+            except aiohttp.ClientConnectionError as error:
+                if not kept or not _is_unanswered(error):
+                    raise
+                continue
+            self.is_llama_cpp = response.headers.get("server") == _LLAMA_CPP
+            self._trouble = None
+            return response
+
+
+def _noting_kept_connections() -> aiohttp.TraceConfig:
+    async def note(_session: Any, context: Any, _params: Any) -> None:
+        context.trace_request_ctx.append(True)
+
+    config = aiohttp.TraceConfig()
+    config.on_connection_reuseconn.append(note)
+    return config
+
+
+def _is_unanswered(error: aiohttp.ClientConnectionError) -> bool:
+    """True when the connection ended before any byte of an answer."""
+    # A message that is no text is the beginning of an answer.
+    return not isinstance(error, TimeoutError) and isinstance(getattr(error, "message", ""), str)
 
 
 def without_secrets(url: str) -> str:
