@@ -244,7 +244,7 @@ def test_text_tells_each_step_the_end_and_the_log_lines_that_show_why(rig: Rig) 
     ]
     assert "applied: LLAMA_DRAFT_MAX 4 -> 8 (apply" in good.stdout
     bad = rig.command("apply", "--yes", *misbehaving(rig.home, "exits"))
-    assert "| 0.00.001.000 E srv  llama_server: failed to load the model of the test" in bad.stderr
+    assert "| srv  llama_server: failed to load the model of the test" in bad.stderr
     assert "failed at health and was rolled back, everything is as it was before" in bad.stderr
 
 

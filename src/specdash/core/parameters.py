@@ -37,7 +37,7 @@ FALSE_WORDS = ("0", "false", "off", "no", "disabled")
 """What stands for on and off, in any case."""
 
 
-class Parameter(Struct, frozen=True):
+class Parameter(Struct, frozen=True, eq=False):
     """One parameter.
 
     `name` is its llama-server flag without dashes, or, for what only specdash reads, the env key in lower case.
