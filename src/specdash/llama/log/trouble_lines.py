@@ -812,7 +812,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     ),
     LineClass(
         "normal",
-        "a warning that is normal",
+        "a routine notice",
         (
             "LLAMA_TRACE = {:d}",
             "KV cache shifting is not supported for this context, disabling KV cache shifting",
@@ -846,7 +846,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     ),
     LineClass(
         "exposed",
-        "the server is open to everyone who reaches its port",
+        "open to those who reach the port",
         (
             "security: no API key is set and CORS allows all origins {:rest}",
             "security: {:s} enabled - do not expose to untrusted environments",
