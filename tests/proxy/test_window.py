@@ -95,6 +95,16 @@ async def test_many_requests_at_once_ask_once() -> None:
         assert window.tokens == 4096
 
 
+async def test_what_comes_while_the_first_reading_is_under_way_waits_for_it() -> None:
+    async with watched() as (window, server):
+        reading = asyncio.create_task(window.refresh())
+        await asyncio.sleep(0)
+        assert await window.check() is State.OK
+        assert window.tokens == 4096
+        await reading
+        assert len(server.calls) == 2
+
+
 async def test_after_a_restart_of_the_upstream_the_old_window_does_not_count() -> None:
     clock = Clock()
     async with watched(clock=clock) as (window, server):

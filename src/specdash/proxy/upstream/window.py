@@ -74,10 +74,10 @@ class ContextWindow:
         Never fails: what cannot be read stays unknown.
         """
         asked = self._clock()
-        if not force and asked - self._tried_at < (REFRESH_S if self._is_known else _AGAIN_S):
+        if self._is_known and not force and asked - self._tried_at < REFRESH_S:
             return
         async with self._reading:
-            if self._tried_at < asked or (force and self._tried_at == asked):
+            if asked - self._tried_at >= (0 if force else REFRESH_S if self._is_known else _AGAIN_S):
                 self._tried_at = asked
                 await self._read()
 
