@@ -176,8 +176,3 @@ def refusals(matrix: MatrixReport) -> list[str]:
         if matrix_cell.refused:
             found.append(f"{pairing.drafter} with {pairing.target}: {matrix_cell.refused}")
     return found
-
-
-def _reach(item: Spread) -> tuple[float | None, float | None]:
-    apart = item.standard_deviation
-    return (None, None) if apart is None else (item.mean - apart, item.mean + apart)

@@ -765,12 +765,16 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "synth_enabled",
         "acceptance is simulated",
-        (
-            "synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",
-            "synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",
-        ),
+        ("synthetic speculative acceptance is enabled for benchmarking; generated output is not valid",),
         severity=WARNING,
         note="Only with --spec-synth-len or --spec-synth-rates: for tests and planning, the text is garbage.",
+    ),
+    LineClass(
+        "synth_limit_reduced",
+        "the draft length of synthetic acceptance was reduced",
+        ("synthetic acceptance draft limit was reduced from {:d} to {:d}{:rest}",),
+        severity=WARNING,
+        note="Only with --spec-synth-len or --spec-synth-rates.",
     ),
     LineClass(
         "find_slot_non_consecutive",
