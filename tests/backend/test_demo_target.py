@@ -40,14 +40,14 @@ def test_only_rows_of_zeros_are_added(tmp_path: Path) -> None:
     places = [(header.data_start, header) for header in (wide, own)]
     for tensor, before in zip(wide.tensors, own.tensors, strict=True):
         (at, _), (at_before, _) = places
-        new, old = values[at : at + tensor[1]], had[at_before : at_before + before[1]]
-        places = [(at + tensor[1] + -tensor[1] % 32, wide), (at_before + before[1] + -before[1] % 32, own)]
-        if "ffn_down" in tensor[0]:
-            half = len(new) // (2 * tensor[3][1])
-            assert old == b"".join(new[row * 2 * half :][:half] for row in range(tensor[3][1]))
+        new, old = values[at : at + tensor.size], had[at_before : at_before + before.size]
+        places = [(at + tensor.size + -tensor.size % 32, wide), (at_before + before.size + -before.size % 32, own)]
+        if "ffn_down" in tensor.name:
+            half = len(new) // (2 * tensor.shape[1])
+            assert old == b"".join(new[row * 2 * half :][:half] for row in range(tensor.shape[1]))
             assert new.count(0) >= len(old)
         else:
-            assert new == old + bytes(len(new) - len(old)), tensor[0]
+            assert new == old + bytes(len(new) - len(old)), tensor.name
 
 
 def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None:

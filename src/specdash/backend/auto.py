@@ -16,7 +16,7 @@ from specdash.backend.settings import BackendSettings, Decision, SpecTypeChoice,
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import AUTO, BY_NAME
 from specdash.core.speculation import Rollback, detected_type, spec_type
-from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
+from specdash.llama.gguf import GgufError, GgufFacts, read_facts
 from specdash.llama.memory import (
     ALL_LAYERS,
     GPU_OVERHEAD,
@@ -50,7 +50,7 @@ def detect(path: str) -> SpecType | None:
 def look(path: str) -> GgufFacts | None:
     """The facts of a model file; None when it is unusable."""
     try:
-        return cached_facts(path)
+        return read_facts(path)
     except GgufError:
         return None
 

@@ -352,7 +352,7 @@ def _keeps_states(path: str | None) -> bool:
     """Whether the model, where this machine has the file, has recurrent states: it then saves them as it speculates, in
     every step, which no short completion tells apart."""
     from specdash.llama.gguf import read_facts
-    from specdash.llama.model_facts import shape_of
+    from specdash.llama.model_shape import shape_of
 
     try:
         shape = shape_of(read_facts(path)) if path else None

@@ -24,7 +24,7 @@ from specdash.core.errors import InputError, ProblemKind, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import SpecType, spec_type
 from specdash.core.structs import Masked
-from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
+from specdash.llama.gguf import GgufError, GgufFacts, read_facts
 from specdash.llama.model_facts import refusal_of
 from specdash.system.processes import family
 
@@ -200,7 +200,7 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
             continue
         key = settings.parameters[name].source
         try:
-            found = cached_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
+            found = read_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
         except GgufError as raised:
             fix = raised.problem.fix or f"correct the path in {key}"
             problems.append(error("file", f"{key}: {raised.path}: {raised.problem.what}", key, fix))

@@ -64,8 +64,9 @@ class ModelFiles:
 
 def outline_of(path: str) -> ModelOutline | None:
     """What the header of a GGUF file says; None for a file that cannot be read, or is none."""
+    from specdash.llama.architectures import STATE_ROLLBACK
     from specdash.llama.gguf import read_facts
-    from specdash.llama.model_facts import STATE_ROLLBACK, shape_of
+    from specdash.llama.model_shape import shape_of
 
     try:
         facts = read_facts(path)

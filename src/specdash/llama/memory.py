@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.speculation import spec_type
-from specdash.llama.model_facts import STATE_ROLLBACK, Layer, ModelShape, shape_of
+from specdash.llama.architectures import STATE_ROLLBACK
+from specdash.llama.model_shape import Layer, ModelShape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.rules import error, info, warning
 from specdash.core.errors import Finding
-from specdash.llama.gguf import GgufFacts, Kept, file_state
-from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit
+from specdash.llama.draft_fit import draft_misfits
+from specdash.llama.model_facts import MTP_PAYS_FROM, Tuning, describe
 from specdash.system.text import billions
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
 _DRAFT = "spec-draft-model"
-# A large vocabulary takes a tenth of a second to compare, and a plan is made at every keystroke in the dashboard.
-_MISFITS: Kept[str | None] = Kept()
-_DESCRIBED: Kept[ModelFacts] = Kept()
 
 
 def plain_files(plan: Plan) -> Iterator[Finding]:
@@ -62,8 +59,7 @@ def model(plan: Plan) -> Iterator[Finding]:
     """The model itself."""
     if plan.model is None:
         return
-    facts, state = plan.model, file_state(plan.model.path)
-    found = describe(facts) if state is None else _DESCRIBED.get(state, lambda: describe(facts))
+    found = describe(plan.model)
     key, named = plan.source("model"), plan.named("model")
     for remark in found.remarks:
         yield warning("model", f"{named}: {remark}", key)
@@ -76,23 +72,16 @@ def model(plan: Plan) -> Iterator[Finding]:
 
 
 def draft(plan: Plan) -> Iterator[Finding]:
-    """Whether the draft model, or the model's own heads, can draft for the model (`llama.model_facts`)."""
+    """Whether the draft model, or the model's own heads, can draft for the model (`llama.draft_fit`)."""
     settings, key, named = plan.settings, plan.source(_DRAFT), plan.named(_DRAFT)
     unseen = settings.text("spec-draft-hf") is not None or (settings.draft_model is not None and plan.draft is None)
     for kind in plan.spec_types:
         if kind.needs_heads and unseen:
             continue
         place = plan.place(_DRAFT)
-        for found in draft_misfits(
-            kind, plan.model, plan.draft, set_types=settings.spec_change, draft_key=place, compare=_misfit
-        ):
+        for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_change, draft_key=place):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
             yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)
-
-
-def _misfit(target: GgufFacts, small: GgufFacts) -> str | None:
-    """`llama.model_facts.misfit`, compared once. Raises `OSError` when a file went away."""
-    return _MISFITS.get((file_state(target.path), file_state(small.path)), lambda: misfit(target, small))
 
 
 def block_size(plan: Plan) -> Iterator[Finding]:
