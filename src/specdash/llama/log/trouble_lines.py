@@ -23,6 +23,11 @@ DRAFT_LOAD_FAILED = "draft_load_failed"
 FALSE_ALARM = "draft_unmeasured"
 """Id of the class of which llama.cpp itself says that it is normal, although it prints it as an error."""
 
+_LESS_MEMORY = "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers"
+_GPUS = ("CUDA", "ROCm", "MUSA")
+_OF_THE_FAMILY = (
+    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` compares them)"
+)
 _INIT = "failed to initialize speculative decoding context: "
 
 
@@ -145,23 +150,25 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "the target and draft vocabs are not compatible{:rest}",
             "the draft model '{:s}' is not compatible with the target model '{:s}'",
-            "draft model vocab type must match target model {:rest}",
-            "draft model special tokens must match target model {:rest}",
-            "draft model bos tokens must match target model {:rest}",
-            "draft model eos tokens must match target model {:rest}",
-            "draft vocab special tokens must match target vocab {:rest}",
+            *(
+                f"draft {words} must match target {{:rest}}"
+                for words in (
+                    "model vocab type",
+                    "model special tokens",
+                    "model bos tokens",
+                    "model eos tokens",
+                    "vocab special tokens",
+                )
+            ),
             "draft model vocab must {:rest}",
         ),
         severity=ERROR,
-        note="The server goes on WITHOUT speculation. Use a draft model of the same family and tokenizer.",
+        note="The server goes on WITHOUT speculation.",
         causes=(
             Cause(
                 "vocab_mismatch",
                 "the draft model's vocabulary is not the target's",
-                (
-                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
-                    "compares them)"
-                ),
+                _OF_THE_FAMILY,
                 ends=ServerEnd.WITHOUT,
             ),
         ),
@@ -276,7 +283,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "^{:s}:{:d}: Couldn't read {:s} lookup cache{:rest}",
         ),
         severity=ERROR,
-        note="Only with --lookup-cache-static or --lookup-cache-dynamic. The server aborts.",
+        note="The server aborts.",
         causes=(
             Cause(
                 "lookup_cache",
@@ -303,10 +310,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "compute_buffer",
                 "the room to compute a batch in could not be allocated",
-                (
-                    "lower --ubatch-size, or shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, "
-                    "or offload fewer layers"
-                ),
+                f"lower --ubatch-size, or {_LESS_MEMORY}",
             ),
         ),
     ),
@@ -321,32 +325,28 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to initialize the context: failed to allocate {:rest}",
         ),
         severity=ERROR,
-        note=(
-            "One failure prints several such lines. Shorten the context, use a smaller or more quantised draft, or "
-            "offload fewer layers."
-        ),
+        note="One failure prints several such lines.",
         causes=(
             Cause(
                 "gpu_memory",
                 "device {device} has no {mib} MiB left",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                _LESS_MEMORY,
                 ("allocating {mib:f} MiB on device {device:d}: {:w}Malloc failed{:rest}",),
             ),
             Cause(
                 "kv_cache",
                 "the KV cache could not be allocated",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                (
-                    "failed to allocate buffer for kv cache{:rest}",
-                    "failed to allocate buffer for rs{:rest}",
-                    "failed to initialize the context: failed to allocate buffer for kv cache{:rest}",
-                    "failed to initialize the context: failed to allocate buffer for rs{:rest}",
+                _LESS_MEMORY,
+                tuple(
+                    f"{before}failed to allocate buffer for {memory}{{:rest}}"
+                    for before in ("", "failed to initialize the context: ")
+                    for memory in ("kv cache", "rs")
                 ),
             ),
             Cause(
                 "memory",
                 "memory could not be allocated ({line})",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                _LESS_MEMORY,
                 (
                     "failed to allocate {:s} buffer of size {:d}{:rest}",
                     "unable to allocate {:s} buffer{:rest}",
@@ -420,10 +420,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "draft_extra_tokens",
                 "the draft model drafted token {token}, which the target does not have",
-                (
-                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
-                    "compares them)"
-                ),
+                _OF_THE_FAMILY,
                 ("^{:s}:{:d}: get_sub_batch: failed to add token {token:d} at index{:rest}",),
                 ends=ServerEnd.ABORT,
             ),
@@ -449,16 +446,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "other_abort",
                 "llama.cpp aborted: {line}",
                 "it is a bug, or a combination it does not support: try without speculation, then another build",
-                (
-                    "^{:s}.cpp:{:d}: {:rest}",
-                    "^{:s}.c:{:d}: {:rest}",
-                    "^{:s}.cu:{:d}: {:rest}",
-                    "^{:s}.cuh:{:d}: {:rest}",
-                    "^{:s}.h:{:d}: {:rest}",
-                    "^{:s}.hpp:{:d}: {:rest}",
-                    "^{:s}.m:{:d}: {:rest}",
-                    "^{:s}.mm:{:d}: {:rest}",
-                ),
+                tuple(f"^{{:s}}.{ending}:{{:d}}: {{:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
                 ends=ServerEnd.ABORT,
                 general=True,
             ),
@@ -467,18 +455,14 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "gpu_out_of_memory",
         "the GPU's memory ran out while the server ran",
-        (
-            "CUDA error: out of memory{:rest}",
-            "ROCm error: out of memory{:rest}",
-            "MUSA error: out of memory{:rest}",
-        ),
+        tuple(f"{maker} error: out of memory{{:rest}}" for maker in _GPUS),
         severity=ERROR,
-        note="The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
+        note="The server aborts after it.",
         causes=(
             Cause(
                 "gpu_memory_running",
                 "the GPU's memory ran out",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                _LESS_MEMORY,
                 ends=ServerEnd.ABORT,
             ),
         ),
@@ -493,12 +477,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "gpu_error",
                 "the GPU reported: {said}",
                 "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
-                (
-                    "CUDA error: {said:rest}",
-                    "CUDA error {said:rest}",
-                    "ROCm error: {said:rest}",
-                    "MUSA error: {said:rest}",
-                ),
+                ("CUDA error {said:rest}", *(f"{maker} error: {{said:rest}}" for maker in _GPUS)),
                 ends=ServerEnd.ABORT,
             ),
         ),
@@ -662,8 +641,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "Invalid input batch.{:rest}",
             "failed to decode, ret = {:d}",
             "failed to encode, ret = {:d}",
-            "llama_process() failed: {:d}",
-            "llama_decode() failed: {:d}",
+            "llama_{:w}() failed: {:d}",
         ),
         make=_failed,
         severity=ERROR,
@@ -711,14 +689,10 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "failed to decode draft batch, ret = {:d}",
             "failed to process speculative batch",
-            "llama_process returned {:d}",
-            "llama_decode returned {:d}",
-            "llama_process(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
-            "llama_decode(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
-            "llama_process(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
-            "llama_decode(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
-            "llama_process[{:d}] returned {:d}",
-            "llama_decode[{:d}] returned {:d}",
+            "llama_{:w} returned {:d}",
+            "llama_{:w}(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
+            "llama_{:w}(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
+            "llama_{:w}[{:d}] returned {:d}",
         ),
         severity=ERROR,
         note=(
