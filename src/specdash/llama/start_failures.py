@@ -82,12 +82,12 @@ _OF_DRAFT = {
     ),
 }
 """Causes of a model that is missing or broken, where the log says that the draft model could not be loaded."""
-OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.causes)
+OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.every_cause)
 """Every cause that a log speaks of; where it speaks of several, the first one counts, general ones last."""
 BY_ID: dict[str, Cause] = {
     cause.id: cause for cause in (*OF_LINES, *_OF_DRAFT.values(), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
 }
-_OF_MEMORY = frozenset({"gpu_memory", "gpu_memory_running", "compute_buffer", "kv_cache", "memory"})
+_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "kv_cache", "memory"})
 _LONGEST = 4096
 _MOST = 2000
 _LAST = 200

@@ -56,8 +56,8 @@ class ServerEnd(StrEnum):
 class Cause(Struct, frozen=True):
     """Why a server ended, or runs without speculation.
 
-    Its `patterns` are lines of its class; a cause without any is that of all other lines of its class. Their named
-    fields, `line` and `title` fill the braces of `because` (a clause: "it ended because ...") and of `fix`.
+    Its `patterns` are lines of its class. Their named fields, `line` and `title` fill the braces of `because` (a
+    clause: "it ended because ...") and of `fix`.
     """
 
     id: str
@@ -110,6 +110,18 @@ class LineClass(Struct, frozen=True, eq=False):
     severity: WarningSeverity | None = None
     note: str = ""
     causes: tuple[Cause, ...] = ()
+    because: str = ""
+    fix: str = ""
+    """With a `fix`, lines of no cause of their own are a cause, whose id is that of the class."""
+    ends: ServerEnd = ServerEnd.EXIT
+    general: bool = False
+
+    @property
+    def every_cause(self) -> tuple[Cause, ...]:
+        """Its causes, the one of all other lines last."""
+        if not self.fix:
+            return self.causes
+        return (*self.causes, Cause(self.id, self.because, self.fix, ends=self.ends, general=self.general))
 
 
 SLOT = "slot| "
@@ -308,7 +320,7 @@ def _entries(line_class: LineClass) -> Iterator[Entry]:
     """The patterns of a class, those of its causes first."""
     for cause in line_class.causes:
         yield from ((line_class, pattern, cause) for pattern in cause.patterns)
-    otherwise = next((cause for cause in line_class.causes if not cause.patterns), None)
+    otherwise = line_class.every_cause[-1] if line_class.fix else None
     yield from ((line_class, pattern, otherwise) for pattern in line_class.patterns)
 
 

@@ -164,14 +164,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note="The server goes on WITHOUT speculation.",
-        causes=(
-            Cause(
-                "vocab_mismatch",
-                "the draft model's vocabulary is not the target's",
-                _OF_THE_FAMILY,
-                ends=ServerEnd.WITHOUT,
-            ),
-        ),
+        because="the draft model's vocabulary is not the target's",
+        fix=_OF_THE_FAMILY,
+        ends=ServerEnd.WITHOUT,
     ),
     LineClass(
         "spec_init_failed",
@@ -247,14 +242,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 ("failed to create MTP context{:rest}",),
                 ends=ServerEnd.EITHER,
             ),
-            Cause(
-                "draft_load_failed",
-                "the draft model could not be loaded ({line})",
-                "see the lines before it in the log; `specdash gguf FILE` checks the file",
-                ends=ServerEnd.EITHER,
-                general=True,
-            ),
         ),
+        because="the draft model could not be loaded ({line})",
+        fix="see the lines before it in the log; `specdash gguf FILE` checks the file",
+        ends=ServerEnd.EITHER,
+        general=True,
     ),
     LineClass(
         "spec_unsupported",
@@ -265,14 +257,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=WARNING,
         note="The server goes on WITHOUT speculation.",
-        causes=(
-            Cause(
-                "spec_unsupported",
-                "this model's context cannot take rejected tokens back",
-                "set LLAMA_SPEC_TYPE=none, or use another model or build",
-                ends=ServerEnd.WITHOUT,
-            ),
-        ),
+        because="this model's context cannot take rejected tokens back",
+        fix="set LLAMA_SPEC_TYPE=none, or use another model or build",
+        ends=ServerEnd.WITHOUT,
     ),
     LineClass(
         "lookup_cache_failed",
@@ -284,14 +271,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note="The server aborts.",
-        causes=(
-            Cause(
-                "lookup_cache",
-                "a lookup cache of ngram-cache cannot be read",
-                "correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
-                ends=ServerEnd.ABORT,
-            ),
-        ),
+        because="a lookup cache of ngram-cache cannot be read",
+        fix="correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
+        ends=ServerEnd.ABORT,
     ),
     LineClass(
         "compute_buffer_failed",
@@ -306,13 +288,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "The model and its cache fitted, the room to compute a batch in did not: lower the physical batch or the "
             "context. At start the server exits; while it runs the batch fails."
         ),
-        causes=(
-            Cause(
-                "compute_buffer",
-                "the room to compute a batch in could not be allocated",
-                f"lower --ubatch-size, or {_LESS_MEMORY}",
-            ),
-        ),
+        because="the room to compute a batch in could not be allocated",
+        fix=f"lower --ubatch-size, or {_LESS_MEMORY}",
     ),
     LineClass(
         "alloc_failed",
@@ -458,14 +435,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         tuple(f"{maker} error: out of memory{{:rest}}" for maker in _GPUS),
         severity=ERROR,
         note="The server aborts after it.",
-        causes=(
-            Cause(
-                "gpu_memory_running",
-                "the GPU's memory ran out",
-                _LESS_MEMORY,
-                ends=ServerEnd.ABORT,
-            ),
-        ),
+        because="the GPU's memory ran out",
+        fix=_LESS_MEMORY,
+        ends=ServerEnd.ABORT,
     ),
     LineClass(
         "cuda_error",
@@ -521,13 +493,10 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "correct the settings that it names",
                 ("failed to initialize the context: {said:rest}",),
             ),
-            Cause(
-                "model_load_failed",
-                "a model could not be loaded ({line})",
-                "`specdash gguf FILE` checks the file; see the lines before it in the log",
-                general=True,
-            ),
         ),
+        because="a model could not be loaded ({line})",
+        fix="`specdash gguf FILE` checks the file; see the lines before it in the log",
+        general=True,
     ),
     LineClass(
         "start_refused",
@@ -548,7 +517,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note="The line names the part that failed: an adapter, the chat template, the HTTP server, its threads.",
-        causes=(Cause("start_refused", "{title} ({line})", "mend what the line names", general=True),),
+        because="{title} ({line})",
+        fix="mend what the line names",
+        general=True,
     ),
     LineClass(
         "interrupted_twice",
@@ -559,14 +530,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "The server waits for connected clients after the first signal; requests in flight are lost after the "
             "second."
         ),
-        causes=(
-            Cause(
-                "second_signal",
-                "it got a second signal to end",
-                "nothing is wrong with it: start it again",
-                general=True,
-            ),
-        ),
+        because="it got a second signal to end",
+        fix="nothing is wrong with it: start it again",
+        general=True,
     ),
     LineClass(
         "killed",
@@ -597,14 +563,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "A known fault (llama.cpp #24840) when a unified KV cache is nearly full while speculating. The request "
             "fails."
         ),
-        causes=(
-            Cause(
-                "spec_batch_index",
-                "the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
-                "raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
-                ends=ServerEnd.REQUEST,
-            ),
-        ),
+        because="the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
+        fix="raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
+        ends=ServerEnd.REQUEST,
     ),
     LineClass(
         "request_cancelled",
