@@ -587,6 +587,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "task id = {task:d}, error: {error:=the request exceeds the available context size}{:rest}",
             "Context size has been exceeded.{:rest}",
             "request ({:d} tokens) exceeds the available context size{:rest}",
+            "the request exceeds the available context size{:rest}",
         ),
         make=_failed,
         severity=ERROR,
