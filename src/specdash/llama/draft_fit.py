@@ -89,25 +89,27 @@ def _heads(model: GgufFacts | None, draft: GgufFacts | None, draft_key: str) -> 
         fix = "use another type, or a model with such layers"
         if draft is not None and model is not None and model.nextn_layers:
             fix = f"remove {draft_key}: the model has its own"
-        said = f"draft-mtp needs prediction (nextn) layers, and {facts.path} has none: the server would not start"
-        yield DraftMisfit("nextn-layers", Severity.ERROR, said, fix, of_draft=draft is not None)
+        problem = f"draft-mtp needs prediction (nextn) layers, and {facts.path} has none: the server would not start"
+        yield DraftMisfit("nextn-layers", Severity.ERROR, problem, fix, of_draft=draft is not None)
     elif draft is not None and model is not None:
         width, needed = draft.number("embedding_length"), model.number("embedding_length")
         if width is not None and needed is not None and width != needed:
-            said = f"its prediction layers are made for a model of width {width}, this one has {needed}"
-            yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would abort", _MADE_FOR_THIS)
+            problem = f"its prediction layers are made for a model of width {width}, this one has {needed}"
+            yield DraftMisfit(
+                "draft-architecture", Severity.ERROR, f"{problem}; the server would abort", _MADE_FOR_THIS
+            )
         else:
             yield from _other_words(model, draft)
 
 
 def _simple(model: GgufFacts | None, draft: GgufFacts, set_types: Callable[[str], str]) -> Iterator[DraftMisfit]:
     if draft.draft_architecture in _MADE_FOR:
-        said = (
+        problem = (
             f"{draft.architecture} models draft from the model's hidden states, not by themselves; next to nothing "
             "would be accepted"
         )
         fix = f"set {set_types(_MADE_FOR[draft.draft_architecture])}"
-        yield DraftMisfit("draft-architecture", Severity.WARNING, said, fix)
+        yield DraftMisfit("draft-architecture", Severity.WARNING, problem, fix)
     if model is None:
         return
     differs = misfit(model, draft)
@@ -116,18 +118,20 @@ def _simple(model: GgufFacts | None, draft: GgufFacts, set_types: Callable[[str]
         yield DraftMisfit("vocabulary", Severity.ERROR, f"{differs}; the server would run without speculation", _FAMILY)
     # b11434 lets vocabularies differ by 128 tokens, and aborts when one of those is drafted, or sampled.
     elif tokens is not None and known is not None and known > tokens:
-        said = f"it knows {known - tokens} tokens more than the model; the server aborts if it drafts one of them"
-        yield DraftMisfit("vocabulary", Severity.WARNING, said, _FAMILY)
+        problem = f"it knows {known - tokens} tokens more than the model; the server aborts if it drafts one of them"
+        yield DraftMisfit("vocabulary", Severity.WARNING, problem, _FAMILY)
     elif tokens is not None and known is not None and known < tokens:
-        said = f"the model knows {tokens - known} tokens more; the server aborts if one is sampled (padding never is)"
-        yield DraftMisfit("vocabulary", Severity.INFO, said)
+        problem = (
+            f"the model knows {tokens - known} tokens more; the server aborts if one is sampled (padding never is)"
+        )
+        yield DraftMisfit("vocabulary", Severity.INFO, problem)
     target, small = shape_of(model), shape_of(draft)
     if target is not None and small is not None and small.recurrent and not target.recurrent:
-        said = (
+        problem = (
             f"a recurrent draft ({draft.architecture}) for an attention model ({model.architecture}) "
             "aborts the server at the first rejected token"
         )
-        yield DraftMisfit("recurrent-draft", Severity.ERROR, said, "use a draft without recurrent layers")
+        yield DraftMisfit("recurrent-draft", Severity.ERROR, problem, "use a draft without recurrent layers")
 
 
 def _reading_layers(
@@ -139,22 +143,22 @@ def _reading_layers(
     if not fits or not layers or (count and len(layers) != count):
         # b11434: a plain draft aborts it; an EAGLE-3 head loads, and every request fails.
         ends = "run without speculation" if name == "draft-eagle3" else "abort, or fail every request"
-        said = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
+        problem = f"{name} needs a draft of architecture {architecture}, this is {draft.architecture or 'unknown'}"
         made_for = _MADE_FOR.get(draft.draft_architecture or "", "draft-simple")
         other = f", or set {set_types(made_for)}" if made_for != name else ""
         fix = f"name a draft made for {name}{other}"
-        yield DraftMisfit("draft-architecture", Severity.ERROR, f"{said}; the server would {ends}", fix)
+        yield DraftMisfit("draft-architecture", Severity.ERROR, f"{problem}; the server would {ends}", fix)
         return
     made_for = _MADE_FOR.get(draft.draft_architecture or "", name)
     if made_for != name:
-        said = f"it is made for {made_for}, {name} lays its block out differently: hardly a token would be accepted"
-        yield DraftMisfit("draft-architecture", Severity.WARNING, said, f"set {set_types(made_for)}")
+        problem = f"it is made for {made_for}, {name} lays its block out differently: hardly a token would be accepted"
+        yield DraftMisfit("draft-architecture", Severity.WARNING, problem, f"set {set_types(made_for)}")
     shape = shape_of(model) if model is not None else None
     if model is None or shape is None:
         return
     for reason in _mismatches(spec_type, draft, layers, shape, model):
-        said = f"{reason}; the server would abort"
-        yield DraftMisfit("draft-architecture", Severity.ERROR, said, _MADE_FOR_THIS)
+        problem = f"{reason}; the server would abort"
+        yield DraftMisfit("draft-architecture", Severity.ERROR, problem, _MADE_FOR_THIS)
     yield from _other_words(model, draft)
 
 
@@ -176,8 +180,8 @@ def _other_words(model: GgufFacts, draft: GgufFacts) -> Iterator[DraftMisfit]:
     """b11434 compares vocabularies for draft-simple alone; with other words it drafts all the same, in vain."""
     differs = _different_token(model, draft)
     if differs is not None:
-        said = f"{differs}: the server speculates all the same, and hardly a token would be accepted"
-        yield DraftMisfit("vocabulary", Severity.WARNING, said, _MADE_FOR_THIS)
+        problem = f"{differs}: the server speculates all the same, and hardly a token would be accepted"
+        yield DraftMisfit("vocabulary", Severity.WARNING, problem, _MADE_FOR_THIS)
 
 
 def misfit(target: GgufFacts, draft: GgufFacts) -> str | None:

@@ -43,7 +43,7 @@ _BY_PARAMETERS = (
         ends=ServerEnd.WITHOUT,
     ),
 )
-_LAST_ERROR = Cause(MOST_GENERAL, "{said}", "mend what the line names; the log has more")
+_LAST_ERROR = Cause(MOST_GENERAL, "{message}", "mend what the line names; the log has more")
 _CRASHED = Cause(
     "crashed",
     "it crashed (an invalid memory access)",
@@ -77,7 +77,7 @@ _OF_DRAFT = {
     "model_missing": Cause("draft_missing", "the draft model {path} does not exist", "correct LLAMA_DRAFT_MODEL"),
     "model_broken": Cause(
         "draft_broken",
-        "the draft model could not be loaded: {said}",
+        "the draft model could not be loaded: {message}",
         "download or convert it again (`specdash gguf FILE` says what is wrong)",
     ),
 }
@@ -141,7 +141,7 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
     for line, _, _ in reversed(printed):
         # An error of a request, or of speculation, ends no server.
         if _ERROR.match(line) and not _HARMLESS.search(line):
-            return _made(_LAST_ERROR, {"said": _message(line), "line": line})
+            return _made(_LAST_ERROR, {"message": _message(line), "line": line})
     return None
 
 

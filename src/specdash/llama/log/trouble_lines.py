@@ -93,9 +93,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "argument_value",
-                "llama.cpp does not take the value of {name} ({said})",
+                "llama.cpp does not take the value of {name} ({message})",
                 "correct the value",
-                _argument("{said:rest}"),
+                _argument("{message:rest}"),
             ),
             Cause(
                 "argument_unknown",
@@ -105,17 +105,17 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "setting_refused",
-                "the package does not take {name} ({said})",
+                "the package does not take {name} ({message})",
                 "correct the value, or use the llama-server binary",
-                ("error: cannot set {name:s} to {said:rest}",),
+                ("error: cannot set {name:s} to {message:rest}",),
             ),
             Cause(
                 "cannot_run",
-                "it cannot be run: {said}",
+                "it cannot be run: {message}",
                 "correct LLAMA_BIN, or install the libraries it needs",
                 (
-                    "^{:s} error while loading shared libraries: {said:rest}",
-                    "error: {:s} cannot be run: {said:rest}",
+                    "^{:s} error while loading shared libraries: {message:rest}",
+                    "error: {:s} cannot be run: {message:rest}",
                 ),
             ),
         ),
@@ -176,11 +176,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         causes=(
             Cause(
                 "synthetic",
-                "synthetic acceptance {said}",
+                "synthetic acceptance {message}",
                 "correct or remove --spec-synth-len and --spec-synth-rates",
                 (
-                    f"{_INIT}synthetic acceptance {{said:rest}}",
-                    "synthetic acceptance {said:=requires an initialized speculative decoding context}",
+                    f"{_INIT}synthetic acceptance {{message:rest}}",
+                    "synthetic acceptance {message:=requires an initialized speculative decoding context}",
                 ),
             ),
             Cause(
@@ -217,9 +217,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "spec_init_failed",
-                "speculation could not be set up: {said}",
+                "speculation could not be set up: {message}",
                 "mend what the line names, and start again; `specdash preflight` checks the settings",
-                (f"{_INIT}{{said:rest}}",),
+                (f"{_INIT}{{message:rest}}",),
                 ends=ServerEnd.WITHOUT,
                 general=True,
             ),
@@ -372,11 +372,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "assertion",
-                "an assertion of llama.cpp failed: GGML_ASSERT({said}",
+                "an assertion of llama.cpp failed: GGML_ASSERT({message}",
                 "it is a bug, or a combination it does not support: try without speculation, then another build",
                 (
-                    "^{:s}:{:d}: GGML_ASSERT({said:rest}",
-                    "GGML_ASSERT({said:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT({message:rest}",
+                    "GGML_ASSERT({message:rest}",
                 ),
                 ends=ServerEnd.ABORT,
                 general=True,
@@ -413,9 +413,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "exception",
-                "llama.cpp threw: {said}",
+                "llama.cpp threw: {message}",
                 "mend what it names; otherwise it is a bug: try without speculation, then another build",
-                ("^what(): {said:rest}",),
+                ("^what(): {message:rest}",),
                 ends=ServerEnd.ABORT,
                 general=True,
             ),
@@ -447,9 +447,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         causes=(
             Cause(
                 "gpu_error",
-                "the GPU reported: {said}",
+                "the GPU reported: {message}",
                 "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
-                ("CUDA error {said:rest}", *(f"{maker} error: {{said:rest}}" for maker in _GPUS)),
+                ("CUDA error {message:rest}", *(f"{maker} error: {{message:rest}}" for maker in _GPUS)),
                 ends=ServerEnd.ABORT,
             ),
         ),
@@ -480,18 +480,18 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "model_broken",
-                "the model could not be loaded: {said}",
+                "the model could not be loaded: {message}",
                 "download or convert it again, or update llama.cpp (`specdash gguf FILE` says what is wrong)",
                 (
-                    "^gguf_init{:w}: {said:rest}",
-                    "error loading model: {said:rest}",
+                    "^gguf_init{:w}: {message:rest}",
+                    "error loading model: {message:rest}",
                 ),
             ),
             Cause(
                 "context_refused",
-                "the model's context could not be made: {said}",
+                "the model's context could not be made: {message}",
                 "correct the settings that it names",
-                ("failed to initialize the context: {said:rest}",),
+                ("failed to initialize the context: {message:rest}",),
             ),
         ),
         because="a model could not be loaded ({line})",
