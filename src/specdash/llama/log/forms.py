@@ -381,7 +381,7 @@ class Grammar:
     def _no_class(self, line: bytes, level: str, clock: tuple[int, int] | None) -> ReadLine:
         line_class = self._unknown.get(level, self._unknown[""])
         # A tab goes on with the line before it: the sampler parameters of each request.
-        is_step = level == "D" or line.startswith(b"\t")
+        is_step = level in ("D", "I") or line.startswith(b"\t")
         is_step = is_step or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
         return ReadLine(line_class, level, clock, detail=is_step)
 
