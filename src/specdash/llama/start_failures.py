@@ -50,7 +50,7 @@ _CRASHED = Cause(
     "it is a bug: try without speculation, then another build",
     ends=ServerEnd.ABORT,
 )
-_BY_SIGNAL = {
+_BY_SIGNAL: dict[int, Cause] = {
     signal.SIGKILL: Cause(
         "killed",
         "it was killed (SIGKILL): by the kernel when memory is out, unless a person did",
@@ -130,9 +130,9 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
         cause, line, kind, text = min(causes, key=lambda found: (found[0].general, OF_LINES.index(found[0])))
         if any(kind.line_class.id == DRAFT_LOAD_FAILED for _, kind, _ in printed):
             cause = _OF_DRAFT.get(cause.id, cause)
-        found = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
+        made = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
         either = ServerEnd.EXIT if ended else ServerEnd.WITHOUT
-        return replace(found, ends=either) if cause.ends is ServerEnd.EITHER else found
+        return replace(made, ends=either) if cause.ends is ServerEnd.EITHER else made
     if not ended:
         return None
     by_signal = _BY_SIGNAL.get(exit_code - 128 if exit_code > 128 else -exit_code) if exit_code is not None else None

@@ -203,44 +203,23 @@ def stamp_seconds(stamp: bytes) -> float:
     return (number - number // 100_000_000 * 40_000_000) / 1e6
 
 
-def _json_seconds(time: bytes) -> float:
-    return int(time) / 1e6
-
-
-class ReadLine:
+class ReadLine(Struct, frozen=True, eq=False):
     """What a line is, and where its fields are: of all lines that differ from it in their digits alone."""
 
-    __slots__ = ("_clock", "_fields", "_seconds", "cause", "detail", "level", "line_class", "made", "pattern", "spans")
-
-    def __init__(
-        self,
-        line_class: LineClass,
-        level: str,
-        clock: tuple[int, int] | None,
-        *,
-        in_json: bool = False,
-        detail: bool = False,
-        pattern: str | None = None,
-        cause: Cause | None = None,
-        spans: tuple[tuple[str, str, int, int], ...] = (),
-    ) -> None:
-        self.line_class = line_class
-        self.level = level
-        """`D`, `I`, `W` or `E`; "" where the line does not say."""
-        self.pattern = pattern
-        """None for a line of no class."""
-        self.cause = cause
-        """Why a server ended that printed such a line."""
-        self.spans = spans
-        """Name, type, begin and end of each field."""
-        self.made = line_class.make is not None or line_class.event
-        """Whether it makes a fact."""
-        self.detail = line_class.detail or detail
-        self._clock = slice(*clock) if clock is not None else None
-        self._seconds = _json_seconds if in_json else stamp_seconds
-        as_text = _unescaped if in_json else text
-        read = {} if line_class.event else _READ
-        self._fields = [(name, read.get(kind, as_text), slice(begin, end)) for name, kind, begin, end in spans if name]
+    line_class: LineClass
+    level: str
+    """`D`, `I`, `W` or `E`; "" where the line does not say."""
+    clock: slice | None
+    made: bool
+    """Whether it makes a fact."""
+    detail: bool
+    in_json: bool = False
+    pattern: str | None = None
+    """None for a line of no class."""
+    cause: Cause | None = None
+    """Why a server ended that printed such a line."""
+    spans: tuple[tuple[str, str, int, int], ...] = ()
+    """Name, type, begin and end of each field."""
 
     def texts(self, line: bytes) -> dict[str, str]:
         """The named fields of such a line as they are written."""
@@ -248,19 +227,21 @@ class ReadLine:
 
     def seconds(self, line: bytes) -> float | None:
         """Seconds since the server's start by the line's own clock, None where it has none."""
-        clock = self._clock
-        return self._seconds(line[clock]) if clock is not None else None
+        if self.clock is None:
+            return None
+        return int(line[self.clock]) / 1e6 if self.in_json else stamp_seconds(line[self.clock])
 
     def fact(self, line: bytes) -> Made | None:
         """What such a line says; None where it says nothing, or not what its pattern promises."""
+        as_text = _unescaped if self.in_json else text
+        read = {} if self.line_class.event else _READ
         try:
-            fields = {name: read(line[place]) for name, read, place in self._fields}
+            fields = {name: read.get(kind, as_text)(line[begin:end]) for name, kind, begin, end in self.spans if name}
         except ValueError:
             return None
         make = self.line_class.make
         if make is not None:
-            fields["at_s"] = self.seconds(line)
-            return make(**fields)
+            return make(**fields, at_s=self.seconds(line))
         return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
 
 
@@ -364,8 +345,9 @@ class Grammar:
             if in_json or stamped[0].lstrip().startswith(b'{"log"'):
                 tail = _JSON_END.search(line, max(stamped.end(), len(line) - _JSON_TAIL))
                 end = tail.start() if tail is not None else end
-            found = self._message(line, stamped.end(), end, level, stamped.span(1), in_json=bool(in_json))
-            return found or self._no_class(line, level, stamped.span(1))
+            clock = slice(*stamped.span(1))
+            found = self._message(line, stamped.end(), end, level, clock, in_json=bool(in_json))
+            return found or self._no_class(line, level, clock)
         begins = [0]
         if (foreign := _FOREIGN.match(line)) is not None:
             begins.append(foreign.end())
@@ -378,15 +360,15 @@ class Grammar:
         level = levels[-1][1]
         return self._no_class(line, level, None)
 
-    def _no_class(self, line: bytes, level: str, clock: tuple[int, int] | None) -> ReadLine:
+    def _no_class(self, line: bytes, level: str, clock: slice | None) -> ReadLine:
         line_class = self._unknown.get(level, self._unknown[""])
         # A tab goes on with the line before it: the sampler parameters of each request.
         is_step = level in ("D", "I") or line.startswith(b"\t")
         is_step = is_step or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
-        return ReadLine(line_class, level, clock, detail=is_step)
+        return ReadLine(line_class, level, clock, False, is_step)
 
     def _message(
-        self, line: bytes, begin: int, end: int, level: str, clock: tuple[int, int] | None, *, in_json: bool = False
+        self, line: bytes, begin: int, end: int, level: str, clock: slice | None, *, in_json: bool = False
     ) -> ReadLine | None:
         while line[begin : begin + 1].isspace() and begin < end:
             begin += 1
@@ -409,7 +391,8 @@ class Grammar:
                 # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
                 if not whole and level in ("W", "E") and line_class.severity is None:
                     return None
-                return ReadLine(line_class, level, clock, in_json=in_json, pattern=pattern, cause=cause, spans=spans)
+                made = line_class.make is not None or line_class.event
+                return ReadLine(line_class, level, clock, made, line_class.detail, in_json, pattern, cause, spans)
         return None
 
     def _at(
