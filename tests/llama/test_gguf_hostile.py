@@ -26,44 +26,18 @@ def _array(kind: int, length: int, rest: bytes = b"") -> bytes:
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "an array of 2^60 numbers": (header(pairs=[pair("a", ARRAY, _array(10, HUGE))]) + bytes(64), "truncated inside"),
-    "an array of 2^60 texts": (header(pairs=[pair("a", ARRAY, _array(8, HUGE))]) + bytes(64), "truncated inside"),
-    "an array whose bytes overflow 64 bits": (
-        header(pairs=[pair("a", ARRAY, _array(10, 2**61))]) + bytes(64),
-        "truncated inside",
-    ),
     "an array of arrays": (header(pairs=[pair("a", ARRAY, _array(9, 1))]) + bytes(64), "unknown array type 9 for 'a'"),
     "a text of 2^64 - 1 bytes": (header(pairs=[pair("a", TEXT, b"\xff" * 8)]) + bytes(64), "truncated inside"),
-    "a key of 2^63 bytes": (header(pairs=[struct.pack("<Q", 2**63)]) + bytes(64), "truncated inside"),
-    "a text inside an array that ends beyond the file": (
-        header(pairs=[pair("a", ARRAY, _array(8, 1, struct.pack("<Q", 2**63)))]) + bytes(64),
-        "truncated inside",
-    ),
-    "a key twice": (header(pairs=[pair("a", 0, b"\1"), pair("a", 0, b"\1")]) + bytes(32), "the key 'a' is there twice"),
     "a key with control characters twice": (
         header(pairs=[pair("\x1b[2J", 0, b"\1"), pair("\x1b[2J", 0, b"\1")]) + bytes(32),
         "the key '.\\[2J' is there twice",
     ),
-    "an alignment of 0": (header(pairs=[pair("general.alignment", U32, bytes(4))]) + bytes(32), "alignment 0 is not"),
     "an alignment of 48": (
         header(pairs=[pair("general.alignment", U32, struct.pack("<I", 48))]) + bytes(32),
         "alignment 48 is not a power of 2",
     ),
-    "an alignment that is a text": (
-        header(pairs=[pair("general.alignment", TEXT, struct.pack("<Q", 1) + b"x")]) + bytes(32),
-        "general.alignment is not a 32-bit number",
-    ),
     "a tensor of 5 dimensions": (header(tensors=[tensor("t", [1] * 5, 0, 0)]) + bytes(99), "has 5 dimensions"),
-    "a tensor of 2^32 dimensions": (
-        header(tensors=[struct.pack("<Q", 1) + b"t" + b"\xff" * 4]) + bytes(99),
-        "has 4294967295 dimensions",
-    ),
     "a shape that overflows": (header(tensors=[tensor("t", [2**40, 2**40], 0, 0)]) + bytes(99), "has the shape 10995"),
-    "a negative dimension": (header(tensors=[tensor("t", [0, 2**64 - 1], 0, 0)]) + bytes(99), "has the shape 0 x 184"),
-    "an offset beyond 2^63": (header(tensors=[tensor("t", [1], 99, 2**63)]) + bytes(99), "is at 92233720"),
-    "an offset into the tensor before": (
-        header(tensors=[tensor("a", [64], 0, 0), tensor("b", [64], 0, 32)]) + bytes(999),
-        "tensor 'b' is at 32, and the one before it ends at 256",
-    ),
     "a gap between tensors": (
         header(tensors=[tensor("a", [8], 0, 0), tensor("b", [8], 0, 64)]) + bytes(999),
         "tensor 'b' is at 64, and the one before it ends at 32",
