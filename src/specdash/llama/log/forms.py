@@ -203,6 +203,10 @@ def stamp_seconds(stamp: bytes) -> float:
     return (number - number // 100_000_000 * 40_000_000) / 1e6
 
 
+Span = tuple[str, str, int, int]
+"""Name, type, begin and end of a field."""
+
+
 class ReadLine(Struct, frozen=True, eq=False):
     """What a line is, and where its fields are: of all lines that differ from it in their digits alone."""
 
@@ -218,8 +222,7 @@ class ReadLine(Struct, frozen=True, eq=False):
     """None for a line of no class."""
     cause: Cause | None = None
     """Why a server ended that printed such a line."""
-    spans: tuple[tuple[str, str, int, int], ...] = ()
-    """Name, type, begin and end of each field."""
+    spans: tuple[Span, ...] = ()
 
     def texts(self, line: bytes) -> dict[str, str]:
         """The named fields of such a line as they are written."""
@@ -370,51 +373,37 @@ class Grammar:
     def _message(
         self, line: bytes, begin: int, end: int, level: str, clock: slice | None, *, in_json: bool = False
     ) -> ReadLine | None:
+        """The class of the message that stands there: of a whole one, else of one with something appended to it."""
         while line[begin : begin + 1].isspace() and begin < end:
             begin += 1
         slot = _SLOT.match(line, begin, end)
-        for whole in (True, False):
-            if slot is not None:
-                ids = (("slot", "d", *slot.span(1)), ("task", "d", *slot.span(2)))
-                found = self._at(SLOT, line, slot.end(), max(end, slot.end()), ids, whole=whole)
-            else:
-                found = self._at("^", line, begin, end, whole=whole)
-                at: int | None = begin
-                for _ in range(_MAX_FUNCTIONS + 1):
-                    if found is not None or at is None:
-                        break
-                    found = self._at("", line, at, end, whole=whole)
-                    function = _FUNCTION.match(line, at, end)
-                    at = function.end() if function is not None else None
-            if found is not None:
-                (line_class, pattern, cause), spans = found
-                # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
-                if not whole and level in ("W", "E") and line_class.severity is None:
-                    return None
+        ids: tuple[Span, ...] = ()
+        if slot is not None:
+            ids = (("slot", "d", *slot.span(1)), ("task", "d", *slot.span(2)))
+            places = [(SLOT, slot.end())]
+        else:
+            places = [("^", begin), ("", begin)]
+            while len(places) < _MAX_FUNCTIONS + 2 and (function := _FUNCTION.match(line, places[-1][1], end)):
+                places.append(("", function.end()))
+        partly: ReadLine | None = None
+        for where, at in places:
+            index, stop = self._indexes[where], max(end, at)
+            for line_class, pattern, cause in index.get(line[at : at + _HEAD], index[b""]):
+                regex, fields = _compiled(pattern.removeprefix(where))
+                match = regex.match(line, at, stop)
+                if match is None:
+                    continue
+                behind = line[match.end() : match.end() + 1]
+                whole = match.end() == stop
+                if not whole and (partly or match.end() - at < _LONG or behind.isalnum() or behind == b"_"):
+                    continue
+                spans = ids + tuple((name, kind, *match.span(place)) for place, (name, kind) in enumerate(fields, 1))
                 made = line_class.make is not None or line_class.event
-                return ReadLine(line_class, level, clock, made, line_class.detail, in_json, pattern, cause, spans)
-        return None
-
-    def _at(
-        self,
-        where: str,
-        line: bytes,
-        begin: int,
-        end: int,
-        ids: tuple[tuple[str, str, int, int], ...] = (),
-        *,
-        whole: bool,
-    ) -> tuple[Entry, tuple[tuple[str, str, int, int], ...]] | None:
-        """The class of the message that stands there: `whole`, or with something that no pattern has after it."""
-        index = self._indexes[where]
-        for entry in index.get(line[begin : begin + _HEAD], index[b""]):
-            regex, fields = _compiled(entry[1].removeprefix(where))
-            match = regex.fullmatch(line, begin, end) if whole else regex.match(line, begin, end)
-            if match is None:
-                continue
-            behind = line[match.end() : match.end() + 1]
-            if not whole and (match.end() - begin < _LONG or behind.isalnum() or behind == b"_"):
-                continue
-            spans = tuple((name, kind, *match.span(at + 1)) for at, (name, kind) in enumerate(fields))
-            return entry, ids + spans
-        return None
+                read = ReadLine(line_class, level, clock, made, line_class.detail, in_json, pattern, cause, spans)
+                if whole:
+                    return read
+                partly = read
+        # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
+        if partly is not None and level in ("W", "E") and partly.line_class.severity is None:
+            return None
+        return partly
