@@ -6,13 +6,9 @@ variables that are not in it are in `PASSED_ON`: llama-server gets them unchange
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from specdash.core.parameters import Parameter, Scalar, ValueKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from specdash.core.parameters import Parameter, ValueKind, declared
 
 _KV_TYPES = {
     "f32": "32 bits a value",
@@ -33,77 +29,18 @@ _SHARES = (r"\d+(\.\d+)?([,/]\d+(\.\d+)?)*", "shares, one a GPU, comma-separated
 
 
 def _row(
-    kind: ValueKind,
-    flags: str,
-    keys: str,
-    attribute: str | None,
-    meaning: str,
-    default: Scalar | None = None,
-    bounds: tuple[float | None, float | None] = (None, None),
-    unit: str = "",
-    *,
-    off: str = "",
-    inverted: bool = False,
-    choices: Mapping[str, str] = MappingProxyType({}),
-    words: tuple[tuple[str, int], ...] = (),
-    levels: Mapping[str, str] = MappingProxyType({}),
-    always: bool = False,
-    environment: str | None = None,
-    looks: tuple[str, str] = ("", ""),
+    kind: ValueKind, flags: str, keys: str, attribute: str | None, meaning: str, *rest: Any, off: str = "", **more: Any
 ) -> Parameter:
     """One engine parameter; `flags`, `off` and `keys` are separated by blanks, the canonical flag first."""
-    spelled = tuple(flags.split())
-    return Parameter(
-        name=spelled[0].lstrip("-"),
-        kind=kind,
-        meaning=meaning,
-        keys=tuple(keys.split()),
-        flags=spelled,
-        off_flags=tuple(off.split()),
-        attribute=attribute,
-        inverted=inverted,
-        default=default,
-        minimum=bounds[0],
-        maximum=bounds[1],
-        unit=unit,
-        choices=choices,
-        words=words,
-        levels=levels,
-        always=always,
-        secret=environment is not None,
-        environment=environment,
-        pattern=looks[0],
-        form=looks[1],
-    )
+    name = flags.split(maxsplit=1)[0].lstrip("-")
+    given = {"attribute": attribute, "off_flags": tuple(off.split()), "secret": "environment" in more, **more}
+    return declared(name, kind, meaning, keys, flags, *rest, **given)
 
 
 def _ours(
-    key: str,
-    kind: ValueKind,
-    meaning: str,
-    default: Scalar | None = None,
-    bounds: tuple[float | None, float | None] = (None, None),
-    unit: str = "",
-    *,
-    choices: Mapping[str, str] = MappingProxyType({}),
-    levels: Mapping[str, str] = MappingProxyType({}),
-    also: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
+    key: str, kind: ValueKind, meaning: str, *rest: Any, also: str = "", flags: str = "", **more: Any
 ) -> Parameter:
-    return Parameter(
-        name=key.lower(),
-        kind=kind,
-        meaning=meaning,
-        keys=(key, *also),
-        flags=flags,
-        default=default,
-        minimum=bounds[0],
-        maximum=bounds[1],
-        unit=unit,
-        choices=choices,
-        levels=levels,
-        ours=True,
-    )
+    return declared(key.lower(), kind, meaning, f"{key} {also}", flags, *rest, ours=True, **more)
 
 
 _I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
@@ -149,7 +86,7 @@ OURS: tuple[Parameter, ...] = (
     }),
     _ours("LLAMA_BIN", _P, "the llama-server binary; unset: the one on PATH"),
     _ours("LLAMA_SPEC_TYPE", _T, "speculation: 'none', a comma-separated chain of types, or 'auto'",
-         also=("LLAMA_ARG_SPEC_TYPE",), flags=("--spec-type",)),
+         also="LLAMA_ARG_SPEC_TYPE", flags="--spec-type"),
     _ours("LLAMA_DRAFT_MAX", _I, "longest draft, for every type in the chain that has such a knob", None, (1, 1024),
          _LEN),
     _ours("LLAMA_DRAFT_MIN", _I, "shortest draft worth verifying, for every type that has such a knob", None,
@@ -157,8 +94,8 @@ OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_DRAFT_P_MIN", _N, "probability below which a draft model stops drafting", None, (0, 1)),
     _ours("LLAMA_HYBRID_ROLLBACK_MODE", _T, "how a patched build rolls back recurrent state after a rejected draft"),
     _ours("LLAMA_EXTRA_ARGS", _T, "more llama-server arguments, split as a shell would; they win over every key"),
-    _ours("LLAMA_LOG_FILE", _P, "where the server's output is kept", also=("LLAMA_ARG_LOG_FILE",),
-         flags=("--log-file",)),
+    _ours("LLAMA_LOG_FILE", _P, "where the server's output is kept", also="LLAMA_ARG_LOG_FILE",
+         flags="--log-file"),
     _ours("LLAMA_LOG_MAX_MIB", _I, "size at which the log is moved to '.1'; 0: never", 256, (0, None), "MiB"),
     _ours("LLAMA_STOP_TIMEOUT", _N, "wait between SIGTERM, the second SIGTERM and SIGKILL", 5.0, (0, 600), "s"),
     _ours("LLAMA_START_PROBE", _T, "1: after every start, one short completion shows whether drafts are made; 0: none",
@@ -426,19 +363,10 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 #
 # They have no attribute in xllamacpp, or one of another shape. Source: `llama-server --help` of b11434.
 
-_I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
-
 
 def _arg(kind: ValueKind, key: str, flag: str, meaning: str, *, secret: bool = False, **choices: str) -> Parameter:
-    return Parameter(
-        name=flag.lstrip("-"),
-        kind=kind,
-        meaning=meaning,
-        keys=(f"LLAMA_ARG_{key}",),
-        flags=(flag,),
-        choices={value.replace("_", "-"): what for value, what in choices.items()},
-        secret=secret,
-    )
+    listed = {value.replace("_", "-"): what for value, what in choices.items()}
+    return declared(flag.lstrip("-"), kind, meaning, f"LLAMA_ARG_{key}", flag, choices=listed, secret=secret)
 
 
 # fmt: off
