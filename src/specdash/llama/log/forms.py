@@ -249,7 +249,7 @@ class ReadLine:
         if make is not None:
             fields["at_s"] = self.seconds(line)
             return make(**fields)
-        return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
+        return ServerEvent(self.line_class.id, tuple(fields.items()), at_s=self.seconds(line))
 
 
 # How lines begin. On a terminal and in files nothing stands before the server's own stamp (`0.00.041.000 W `);

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
-    TOLD,
+    NOTABLE,
     UNTOUCHED,
     ChildFacts,
     LogBatch,
@@ -130,7 +130,7 @@ class StepAdder:
             found.append(
                 VerificationSteps(
                     slot, run.task, run.steps, run.accepted, run.generated, run.replays, run.restored, run.first_s,
-                    run.last_s, replayed=run.replayed, replay_s=round(run.replay_s, 6),
+                    run.replayed, round(run.replay_s, 6), at_s=run.last_s,
                 )
             )  # fmt: skip
             if not run.replay:
@@ -312,7 +312,7 @@ class LogParser:
             tuple(clean_line(line, TAIL_CHARACTERS) for _, line, _ in tail),
             self._restarted,
             tuple(self._samples),
-            tail_kinds="".join(DETAIL if is_detail else TOLD for _, _, is_detail in tail),
+            tail_kinds="".join(DETAIL if is_detail else NOTABLE for _, _, is_detail in tail),
             children=tuple(ChildFacts(port, tuple(facts)) for port, facts in self._children.items()),
         )
         self._reset_batch()
@@ -371,7 +371,7 @@ class LogParser:
                     made.append(fact)
                 continue
             if server.is_new(fact, found[:index] if not server.begun else ()):
-                made.append(ServerEvent("restarted", (), fact.at_s))
+                made.append(ServerEvent("restarted", (), at_s=fact.at_s))
                 if port is None:
                     self._restarted = True
                     cuts.append(index)
