@@ -4,7 +4,6 @@ bundles all show these."""
 from __future__ import annotations
 
 import json
-import re
 from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -209,10 +208,7 @@ class ProxyRecord(JsonRecord, Struct, frozen=True):
     """The file, readable by its user alone, with the token that its admin endpoints ask for; None: none asked."""
 
 
-# The vocabulary of baselines: how fast a model decodes without speculation, as `specdash baseline record` measured
-# it.
-#
-# One JSON object a line in `paths.baselines_file`; the newest of one key counts.
+# The vocabulary of baselines. One JSON object a line in `paths.baselines_file`; the newest of one key counts.
 
 
 class BaselineMethod(StrEnum):
@@ -273,16 +269,13 @@ class Baseline(JsonRecord, Struct, frozen=True):
 
 
 # The vocabulary of trials: that settings are tried on a server, by whom, and how far that is.
-#
-# The note itself, with the settings from before, is `control.trial`'s; this is what others may know of it.
-
-_COMMAND = re.compile(r"[a-z][a-z ]{0,30}")
-_NAME = re.compile(r"[\w.@:+-]{1,100}")
 
 
-class TrialNote(Struct, frozen=True):
-    """A trial that is under way, or that was when its process died (`alive` False)."""
+class TrialNote(JsonRecord, Struct, frozen=True):
+    """A trial that is under way, or that was when its process died (`alive` False): what others than its runner may
+    know of `backend.trial`'s journal, no setting. What is published leaves its process and its server out."""
 
+    lenient = frozenset({"boot", "planned"})
     what: str
     """The command: `bench ab`, `tune`."""
     service: str
@@ -293,6 +286,14 @@ class TrialNote(Struct, frozen=True):
     """The boot that is made now, from 1; None between the boots that are counted."""
     planned: int | None = None
     """Boots in all, as far as it is known."""
+    pid: int = 0
+    pid_started: float = 0.0
+    url: str | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is a note of a process, in words that can be shown."""
+        return self.pid > 0 and f"{self.what}{self.service}".isprintable()
 
     @property
     def words(self) -> str:
@@ -305,37 +306,6 @@ class TrialNote(Struct, frozen=True):
             return text
         of = f" of {self.planned}" if self.planned is not None and self.planned >= self.boot else ""
         return f"{text}, boot {self.boot}{of}"
-
-
-class WrittenTrial(Struct, frozen=True):
-    """What the file says: the note, whose process it is, and of which server it is; no setting."""
-
-    note: TrialNote
-    pid: int
-    pid_started: float
-    url: str | None
-
-
-def read_note(text: str) -> WrittenTrial | None:
-    """The public part of the note; None for what is none."""
-    try:
-        data: Any = json.loads(text)
-        what, service = str(data["what"]), str(data["service"])
-        note = TrialNote(
-            what if _COMMAND.fullmatch(what) else "tune",
-            service if _NAME.fullmatch(service) else "the service",
-            float(data["at"]),
-            boot=_count(data.get("boot")),
-            planned=_count(data.get("planned")),
-        )
-        url = data.get("url")
-        return WrittenTrial(note, int(data["pid"]), float(data["pid_started"]), str(url) if url else None)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1_000_000 else None
 
 
 # The vocabulary of alerts: what a rule says while it holds, the alert that it raises, and what becomes of it.
