@@ -359,91 +359,58 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 """Those of them that are ignored."""
 
 
-# Variables that llama-server reads and the catalogue does not map: handed on unread, and described here.
+# Variables that llama-server reads and the catalogue does not map: handed on unread, and described here. Others of its
+# own are handed on as well; its `--help` says which it has.
 #
 # They have no attribute in xllamacpp, or one of another shape. Source: `llama-server --help` of b11434.
 
 
-def _arg(kind: ValueKind, key: str, flag: str, meaning: str, *, secret: bool = False, **choices: str) -> Parameter:
+def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> Parameter:
     listed = {value.replace("_", "-"): what for value, what in choices.items()}
-    return declared(flag.lstrip("-"), kind, meaning, f"LLAMA_ARG_{key}", flag, choices=listed, secret=secret)
+    return declared(flag.lstrip("-"), kind, meaning, f"LLAMA_ARG_{key}", flag, choices=listed, secret=key in _SECRET)
 
 
+_SECRET = ("MCP_SERVERS_JSON",)
 # fmt: off
 PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_S, "AGENT", "--agent", "the CORS proxy and all built-in tools; not for untrusted networks"),
     _arg(_S, "BACKEND_SAMPLING", "--backend-sampling", "sample on the device (experimental)"),
     _arg(_T, "CHAT_TEMPLATE_KWARGS", "--chat-template-kwargs", "more parameters of the chat template, a JSON object"),
     _arg(_S, "CORS_CREDENTIALS", "--cors-credentials", "allow credentials in requests from other origins"),
-    _arg(_T, "CORS_HEADERS", "--cors-headers", "headers allowed from other origins"),
-    _arg(_T, "CORS_METHODS", "--cors-methods", "methods allowed from other origins"),
-    _arg(_T, "CORS_ORIGINS", "--cors-origins", "origins whose pages may ask"),
     _arg(_S, "CPU_MOE", "--cpu-moe", "keep all expert weights in main memory"),
-    _arg(_N, "DEFRAG_THOLD", "--defrag-thold", "deprecated: threshold at which the cache was defragmented"),
     _arg(_T, "FIT_TARGET", "--fit-target", "memory in MiB that --fit leaves free, per device"),
     _arg(_N, "FREQUENCY_PENALTY", "--frequency-penalty", "penalty on tokens by how often they occurred; 0: off"),
-    _arg(_I, "IMAGE_MAX_TOKENS", "--image-max-tokens", "most tokens of an image"),
-    _arg(_I, "IMAGE_MIN_TOKENS", "--image-min-tokens", "fewest tokens of an image"),
-    _arg(_T, "LAZY_MODE", "--lazy-mode", "read rows of large tensors from disk on demand",
-         on="from disk when they are needed", off="always kept in memory", auto="on for tensors above 4 GiB"),
-    _arg(_T, "LOG_COLORS", "--log-colors", "colour in the log",
-         on="always", off="never", auto="where a terminal reads it"),
-    _arg(_S, "LOG_PREFIX", "--log-prefix", "time and level before each line of the log"),
-    _arg(_S, "LOG_TIMESTAMPS", "--log-timestamps", "time before each line of the log"),
-    _arg(_P, "MCP_SERVERS_CONFIG", "--mcp-servers-config", "file with MCP servers (experimental)"),
-    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys",
-         secret=True),
+    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys"),
     _arg(_S, "MMPROJ_AUTO", "--mmproj-auto", "look for a multimodal projector beside the model"),
     _arg(_S, "MMPROJ_OFFLOAD", "--mmproj-offload", "keep the multimodal projector on the GPU"),
-    _arg(_T, "MMPROJ_URL", "--mmproj-url", "URL of a multimodal projector"),
     _arg(_S, "MODELS_AUTOLOAD", "--models-autoload", "router: load a model when it is asked for"),
     _arg(_P, "MODELS_DIR", "--models-dir", "router: directory of models"),
     _arg(_I, "MODELS_MAX", "--models-max", "router: most models loaded at once; 0: no limit"),
     _arg(_P, "MODELS_PRESET", "--models-preset", "router: INI file of presets"),
-    _arg(_I, "MTMD_BATCH_MAX_TOKENS", "--mtmd-batch-max-tokens", "most image tokens in a batch"),
-    _arg(_S, "NO_HOST", "--no-host", "go round the host buffer"),
     _arg(_T, "NUMA", "--numa", "placement on NUMA machines",
          distribute="over all nodes", isolate="on the node where it started", numactl="by the map of numactl"),
     _arg(_I, "N_CPU_FFN", "--n-cpu-ffn", "first layers whose dense FFN weights stay in main memory"),
     _arg(_I, "N_CPU_MOE", "--n-cpu-moe", "first layers whose expert weights stay in main memory"),
     _arg(_T, "OVERRIDE_TENSOR", "--override-tensor", "where tensors are kept: pattern=buffer, comma-separated"),
-    _arg(_S, "PERF", "--perf", "libllama's own timings"),
-    _arg(_T, "POOLING", "--pooling", "pooling of embeddings",
-         none="one vector a token", mean="the mean of all tokens", cls="the first token's", last="the last token's",
-         rank="a score, for reranking"),
-    _arg(_S, "PREFILL_ASSISTANT", "--prefill-assistant", "go on with the last message when it is the assistant's"),
     _arg(_N, "PRESENCE_PENALTY", "--presence-penalty", "penalty on tokens that occurred; 0: off"),
     _arg(_T, "REASONING", "--reasoning", "thinking in the chat",
          on="always", off="never", auto="as the chat template says"),
     _arg(_T, "REASONING_EFFORT", "--reasoning-effort", "effort the chat template is told, as 'low' or 'high'"),
     _arg(_S, "REASONING_PRESERVE", "--reasoning-preserve", "keep the reasoning of all messages, not of the last alone"),
-    _arg(_S, "REPACK", "--repack", "repack weights for the CPU"),
     _arg(_N, "REPEAT_PENALTY", "--repeat-penalty", "penalty on repeated tokens; 1: off"),
     _arg(_S, "RERANKING", "--reranking", "serve reranking"),
-    _arg(_S, "REUSE_PORT", "--reuse-port", "let several sockets bind the port"),
     _arg(_N, "ROPE_FREQ_BASE", "--rope-freq-base", "RoPE base frequency"),
     _arg(_N, "ROPE_FREQ_SCALE", "--rope-freq-scale", "RoPE frequency scale"),
     _arg(_N, "ROPE_SCALE", "--rope-scale", "RoPE context scale"),
     _arg(_T, "ROPE_SCALING_TYPE", "--rope-scaling", "RoPE scaling",
          none="none", linear="all positions by the same factor", yarn="by frequency, for longer contexts"),
     _arg(_T, "RPC", "--rpc", "RPC servers, host:port, comma-separated"),
-    _arg(_S, "SKIP_CHAT_PARSING", "--skip-chat-parsing", "hand answers out unparsed"),
-    _arg(_I, "SSE_PING_INTERVAL", "--sse-ping-interval", "seconds between pings on a stream; -1: none"),
-    _arg(_P, "STATIC_PATH", "--path", "directory of static files to serve"),
-    _arg(_T, "TAGS", "--tags", "tags of the model, comma-separated"),
     _arg(_T, "THINK", "--reasoning-format", "where thoughts go in an answer",
          none="left in the answer", deepseek="in reasoning_content", deepseek_legacy="in both",
          auto="as the chat template says"),
     _arg(_I, "THINK_BUDGET", "--reasoning-budget", "most tokens of thinking; -1: no limit, 0: none"),
     _arg(_T, "THINK_BUDGET_MESSAGE", "--reasoning-budget-message", "text that ends thinking at the end of its budget"),
     _arg(_T, "TOOLS", "--tools", "built-in tools (experimental); not for untrusted networks"),
-    _arg(_T, "TOOLS_RUNTIME", "--tools-runtime", "where built-in tools run (experimental)"),
-    _arg(_T, "UI_CONFIG", "--ui-config", "settings of the web page, as JSON"),
-    _arg(_P, "UI_CONFIG_FILE", "--ui-config-file", "file with settings of the web page"),
-    _arg(_S, "UI_MCP_PROXY", "--ui-mcp-proxy", "proxy for MCP in the web page (experimental)"),
-    _arg(_P, "VIDEO_FFMPEG_DIR", "--video-ffmpeg-dir", "directory of ffmpeg and ffprobe"),
-    _arg(_N, "VIDEO_FPS", "--video-fps", "frames taken from a second of video"),
-    _arg(_I, "VIDEO_TIMESTAMP_INTERVAL", "--video-timestamp-interval", "milliseconds between time stamps of a video"),
     _arg(_N, "YARN_ATTN_FACTOR", "--yarn-attn-factor", "YaRN attention factor"),
     _arg(_N, "YARN_BETA_FAST", "--yarn-beta-fast", "YaRN beta for high frequencies"),
     _arg(_N, "YARN_BETA_SLOW", "--yarn-beta-slow", "YaRN beta for low frequencies"),
