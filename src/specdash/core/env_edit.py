@@ -142,48 +142,51 @@ _ALIKE_OURS = 0.75
 _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
-def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, tuple[str, ...]]:
-    """Remarks on each assignment of the file, by its place among the entries. No text holds a secret.
+def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, str]:
+    """A remark on an assignment of the file, by its place among the entries. No text holds a secret.
 
     `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
     """
-    values = file.values
     last = {entry.key: (at, entry.line) for at, entry in enumerate(file.entries)}
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, str | None] = {}
     for at, entry in enumerate(file.entries):
-        if entry.key is None or entry.value is None:
-            continue
-        counts_at, line = last[entry.key]
-        if counts_at != at:
-            found[at] = (f"ineffective: line {line} sets it again",)
-        elif notes := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
-            found[at] = notes
-    return found
+        if entry.key is not None and entry.value is not None:
+            counts_at, line = last[entry.key]
+            again = f"ineffective: line {line} sets it again" if counts_at != at else None
+            found[at] = again or _remark(role, entry.key, entry.value, file.values, is_listed)
+    return {at: remark for at, remark in found.items() if remark is not None}
+
+
+def _remark(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> str | None:
+    if (problem := unknown(role, key, is_listed)) is not None:
+        return f"unknown: {problem}"
+    try:
+        check_value(role, key, value, is_listed)
+    except InputError as error:
+        return f"bad value: {error}"
+    declared = parameter_of(role, key)
+    if declared is None:
+        return None
+    if value.strip() == "":
+        return "ineffective: an empty value is as none"
+    winner = next((name for name in declared.keys if values.get(name)), key)
+    return f"ineffective: {winner} wins" if winner != key else None
 
 
 def check_value(role: Role, key: str, value: str, is_listed: IsListed = lambda _: False) -> None:
     """Raise `InputError` when the value of a known key is not valid. The message holds no secret."""
-    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
-        before, what = wrong
-        raise InputError(f"{before}{what}", key=key)
-
-
-def _wrong_value(role: Role, key: str, value: str, is_listed: IsListed) -> tuple[str, str] | None:
-    """What is wrong with the value, and what names the key before it where it does not name it itself."""
     if key in backend.REMOVED_KEYS and role is Role.BACKEND:
-        return f"{key}: ", f"llama.cpp removed this variable; use {backend.REMOVED_KEYS[key]}"
+        raise InputError(f"{key}: llama.cpp removed this variable", f"use {backend.REMOVED_KEYS[key]}", key=key)
     declared = parameter_of(role, key)
     if declared is None or value == "" or key not in declared.keys:
-        return None  # of a LLAMA_ARG_NO_... it only counts that it is there
+        return  # of a LLAMA_ARG_NO_... it only counts that it is there
     try:
         declared.parse(value, key)
         if declared.key == _CHAIN_KEY and not is_auto(value):
             parse_chain(value, key, is_listed)
     except InputError as error:
-        if declared.secret:
-            return f"{key}: ", f"the value cannot be read; it must be: {declared.allowed}"
-        return "", without_secrets(str(error))
-    return None
+        hidden = f"{key}: the value cannot be read; it must be: {declared.allowed}"
+        raise InputError(hidden if declared.secret else without_secrets(str(error)), key=key) from None
 
 
 def listed_values(role: Role, key: str, present: str = "") -> Mapping[str, str]:
@@ -236,25 +239,6 @@ def close_key(role: Role, key: str) -> str | None:
 
     close = difflib.get_close_matches(key.upper(), known, n=1, cutoff=cutoff)
     return close[0] if close else None
-
-
-def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
-    problem = unknown(role, key, is_listed)
-    if problem is not None:
-        yield f"unknown: {problem}"
-        return
-    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
-        yield f"bad value: {wrong[1]}"
-        return
-    declared = parameter_of(role, key)
-    if declared is None:
-        return
-    if value.strip() == "":
-        yield "ineffective: an empty value is as none"
-        return
-    winner = next((name for name in declared.keys if values.get(name)), key)
-    if winner != key and role is Role.BACKEND:
-        yield f"ineffective: {winner} wins"
 
 
 # What an operator wants to know of one env key, gathered from the catalogues: for editors and docs/settings.md.

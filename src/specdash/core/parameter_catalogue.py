@@ -61,23 +61,6 @@ def _ngram_map(name: str) -> tuple[Parameter, ...]:
 _DRAFT = "speculative.draft"
 
 
-def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
-    """Where and how the draft model's threads run; `batch` is "-batch" for those that read the prompt."""
-    flag, short, path = "--spec-draft", "bd" if batch else "d", f"{_DRAFT}.cpuparams{batch.replace('-', '_')}"
-    return (
-        _row(_I, f"{flag}-threads{batch} -t{short} --threads{batch}-draft", "", f"{path}.n_threads",
-             f"CPU threads of the draft model{meaning}; -1: as the model itself", -1, (-1, 512)),
-        _row(_T, f"{flag}-cpu-mask{batch} -C{short} --cpu-mask{batch}-draft", "", None,
-             f"hexadecimal mask of the CPUs those threads may use{meaning}"),
-        _row(_I, f"{flag}-cpu-strict{batch} --cpu-strict{batch}-draft", "", f"{path}.strict_cpu",
-             f"1: each of those threads stays on its CPU{meaning}", 0, (0, 1)),
-        _row(_I, f"{flag}-prio{batch} --prio{batch}-draft", "", f"{path}.priority",
-             f"priority of those threads, 0 normal to 3 real time{meaning}", 0, (0, 3)),
-        _row(_I, f"{flag}-poll{batch} --poll{batch}-draft", "", f"{path}.poll",
-             f"how much those threads poll for work{meaning}; 0: not at all", 50, (0, 100)),
-    )
-
-
 OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices={
         "auto": "llama-server where there is a binary, else xllamacpp",
@@ -279,9 +262,10 @@ SPECULATION: tuple[Parameter, ...] = (
          "keep the expert weights of the draft model in main memory", False),
     _row(_I, "--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
          None, "first layers of the draft model whose expert weights stay in main memory", None, (0, None), "layers"),
-    *_draft_cpu("", ""),
-    *_draft_cpu("-batch", " while it reads the prompt"),
-    _row(_T, "--spec-draft-cpu-range -Crd --cpu-range-draft", "", None, "range of CPUs its threads may use, as 0-7"),
+    _row(_I, "--spec-draft-threads -td --threads-draft", "", f"{_DRAFT}.cpuparams.n_threads",
+         "CPU threads of the draft model; -1: as the model itself", -1, (-1, 512)),
+    _row(_I, "--spec-draft-threads-batch -tbd --threads-batch-draft", "", f"{_DRAFT}.cpuparams_batch.n_threads",
+         "CPU threads of the draft model while it reads the prompt; -1: as the model itself", -1, (-1, 512)),
     _row(_S, "--spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", f"{_DRAFT}.backend_sampling",
          "sample the draft on the device", True, off="--no-spec-draft-backend-sampling"),
     _row(_T, "--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", f"{_DRAFT}.probabilistic",

@@ -232,7 +232,9 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [f"unreadable: {entry.problem}"]})
         elif entry.key is not None:
             value = shown_text(entry.key, entry.value)
-            rows.append({"line": entry.line, "key": entry.key, "value": value, "notes": list(notes.get(at, ()))})
+            rows.append(
+                {"line": entry.line, "key": entry.key, "value": value, "notes": [notes[at]] if at in notes else []}
+            )
         elif entry.trap is not None:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [str(entry.trap)]})
     return rows
