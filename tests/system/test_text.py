@@ -28,7 +28,7 @@ def test_what_is_unknown_is_never_a_number() -> None:
     assert [function(None) for function in plain] == ["--"] * len(plain)
     nowhere = float("nan")
     assert text.number(nowhere) == text.percent(nowhere) == text.duration(nowhere) == text.seconds(nowhere) == "--"
-    assert text.gain(None, 0.1, 0.2) == text.between(None, 0.2) == text.size_pair(None, None) == "--"
+    assert text.gain(None, 0.1, 0.2) == text.size_pair(None, None) == "--"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -45,10 +45,10 @@ def test_no_figure_is_written_that_is_none(value: float) -> None:
             text.percent,
         ),
         *(text.change, text.times, text.size, text.duration, text.about, text.age, text.ago, text.seconds),
-        *(text.window, text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp, text.zone),
+        *(text.window, text.clock, text.timestamp, text.utc_timestamp, text.file_timestamp),
     )
     pairs = (
-        *(text.size_pair(value, 1e9), text.size_pair(1e9, value), text.between(0.1, value), text.between(value, 0.1)),
+        *(text.size_pair(value, 1e9), text.size_pair(1e9, value)),
         *(text.gain(0.1, value, value), text.gain(value, 0.1, 0.2), text.moment(value, 0.0)),
     )
     for shown in (*(function(value) for function in figures), *pairs):
@@ -109,12 +109,11 @@ def test_a_gain_has_its_interval_behind_it() -> None:
     assert text.gain(0.118, 0.06, 0.179) == "+11.8 % [+6.0, +17.9]"
     assert text.gain(0.118, 0.06, 0.179, 0, "pp") == "+12pp [+6, +18]"
     assert text.gain(-0.05, None, None) == "-5.0 %"
-    assert text.between(0.081, 0.164) == "+8.1 % to +16.4 %"
 
 
 @given(st.none() | st.floats(allow_nan=True, allow_infinity=True), st.integers(0, 3))
 def test_no_change_is_written_with_four_digits_before_the_point(share: float | None, digits: int) -> None:
-    for words in (text.change(share, digits), text.between(share, share), text.gain(share, share, share, digits)):
+    for words in (text.change(share, digits), text.gain(share, share, share, digits)):
         assert all(float(entry) < 1000 for entry in re.findall(r"\+(\d+(?:\.\d+)?)", words)), words
 
 
@@ -151,8 +150,8 @@ def test_no_unit_of_time_is_full(seconds: float) -> None:
 
 
 def test_how_long_ago_in_a_sentence() -> None:
-    assert [text.ago(seconds) for seconds in (-5, 0, 90, 200, 3600, 2 * 86_400)] == [
-        "0 s ago", "0 s ago", "90 s ago", "3 min ago", "1 h ago", "2 d ago"]  # fmt: skip
+    assert [text.ago(seconds) for seconds in (0, 90, 200, 7200)] == [
+        "under 1 s ago", "90 s ago", "3 min ago", "2.0 h ago"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -185,7 +184,6 @@ def test_moments_have_one_form_for_each_use() -> None:
     assert (text.file_timestamp(at), text.file_timestamp(at, utc=True)) == ("20261122-021345", "20261122T021345Z")
     assert [text.scale_time(at, *span) for span in ((60, 10), (3600, 60), (200_000, 3600))] == [
         "02:13:45", "02:13", "11-22 02:13"]  # fmt: skip
-    assert text.zone(at) == "UTC+00:00"
     assert text.clock(1e300) == "--"
 
 
