@@ -346,7 +346,7 @@ class _SettingsReader:
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
-            found += [("0", no) for key in parameter.native_keys if (no := negated(key)) in self.env]
+            found += [("0", no) for key in parameter.keys if (no := negated(key)) != key and no in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"

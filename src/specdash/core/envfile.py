@@ -45,8 +45,6 @@ _LINE = re.compile(
     )(?P<newline>\r\n|\n|\r|\Z)""",
     re.VERBOSE | re.DOTALL,
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL")
-_LONG_WORD = 12
 _LONGEST = 131071
 """Most bytes of `KEY=value` that Linux hands to a program."""
 
@@ -137,7 +135,7 @@ def _entry(found: re.Match[str], line: int) -> EnvEntry:
     problem = None
     if found["key"] is None:
         if found["nothing"]:
-            problem = Problem(f"no '=' in {_hushed(found['nothing'])}", "write KEY=value or start it with '#'")
+            problem = Problem("no '=' in the line", "write KEY=value or start it with '#'")
         elif "\0" in raw:
             problem = Problem("NUL in the line; systemd refuses the whole file")
         return EnvEntry(raw, line, newline=newline, problem=problem)
@@ -197,17 +195,6 @@ def quote(value: str) -> str:
         return f"'{value}'"
     escaped = re.sub(r'(["\\`$])', r"\\\1", value)
     return f'"{escaped}"'
-
-
-def _hushed(line: str) -> str:
-    """Enough of a line to know it again: what follows a secret's name is left out, and long words are cut."""
-    shown: list[str] = []
-    for word in line.split():
-        if _SECRET.search(word):
-            shown.append(re.split(r"[^\w-]", word)[0] + "...")
-            break
-        shown.append(word if len(word) <= _LONG_WORD else word[:4] + "...")
-    return _shown(" ".join(shown))
 
 
 def _shown(text: str) -> str:

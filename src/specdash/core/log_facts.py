@@ -223,11 +223,9 @@ class Touched(Fact, frozen=True):
 
     def and_then(self, later: Touched) -> Touched:
         """Those of earlier and of `later` lines."""
-        if not later.ids or later.ids == self.ids:
-            return self if self.more or not later.more else Touched(self.ids, more=True)
-        latest = frozenset(later.ids)
-        ids = (*(number for number in self.ids if number not in latest), *later.ids)
-        return Touched(ids[-TOUCHED_KEPT:], self.more or later.more or len(ids) > TOUCHED_KEPT)
+        latest_first = dict.fromkeys(reversed((*self.ids, *later.ids)))
+        more = self.more or later.more or len(latest_first) > TOUCHED_KEPT
+        return Touched(tuple(latest_first)[TOUCHED_KEPT - 1 :: -1], more)
 
 
 UNTOUCHED: Final = Touched()

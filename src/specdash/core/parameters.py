@@ -80,11 +80,6 @@ class Parameter(Struct, frozen=True, eq=False):
         return self.keys[0] if self.keys else self.flags[0]
 
     @property
-    def native_keys(self) -> tuple[str, ...]:
-        """The variables llama.cpp itself reads."""
-        return tuple(key for key in self.keys if key.startswith("LLAMA_ARG_"))
-
-    @property
     def allowed(self) -> str:
         """The values it may have, in words: kind, range and unit, or the choices."""
         if self.choices:

@@ -122,10 +122,7 @@ class Reading(Struct, Generic[T_co], frozen=True):
         return self
 
 
-# What a llama-server in router mode says of its models (`GET /models`), as data.
-#
-# Source: llama.cpp b11434 (tools/server/server-models.cpp): one entry a model, `status.value` its state,
-# `status.args` the arguments of its child server.
+# What a llama-server in router mode says of its models (GET /models; llama.cpp b11434, server-models.cpp).
 
 
 class ModelStatus(StrEnum):

@@ -68,12 +68,9 @@ def can_be_meant(value: Any) -> bool:
     return not isinstance(value, list | tuple) or all(map(can_be_meant, value))
 
 
-# The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.
-#
-# `specdash backend run` writes one JSON file per process under `paths.run_records_dir`, `specdash proxy run` one
-# under `paths.proxy_records_dir`, mode 0600, and removes it at exit. What a backend leaves at its end, under
-# `paths.ended_records_dir`, is its last note: where its log and its env file are. A record whose process is gone is
-# void; readers check the pid and its start time.
+# The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them: a file for each
+# process under `paths.run_records_dir` and `paths.proxy_records_dir`, removed at its exit; a backend's last one stays
+# under `paths.ended_records_dir`. A record whose process is gone is void: readers check the pid and its start time.
 
 
 SEE_LOG = "see the first lines of the log, and `specdash preflight`"

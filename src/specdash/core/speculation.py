@@ -291,11 +291,6 @@ def readers_of(parameter: str) -> tuple[str, ...]:
     return tuple(t.name for t in SPEC_TYPES if t.parameters and parameter.startswith(t.parameters))
 
 
-def knob_readers(key: str) -> tuple[SpecType, ...]:
-    """The spec types for which the env key `key` sets something."""
-    return tuple(t for t in SPEC_TYPES if t.knob(key) is not None)
-
-
 # Acceptance of drafts as others have published it, not measured here: of another model, quantisation and text each, so
 # that they say what is usual, not what must be reached. What n-gram types accept depends on the text alone.
 
