@@ -228,7 +228,7 @@ def sample(parameter: Parameter) -> Any:
     if parameter.choices:
         return next(iter(parameter.choices))
     if parameter.kind is ValueKind.INTEGER:
-        return int(parameter.minimum or 0) + 1
+        return int(parameter.bounds[0] or 0) + 1
     return 0.5 if parameter.kind is ValueKind.NUMBER else "text"
 
 

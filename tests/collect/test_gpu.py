@@ -93,8 +93,6 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
         throttle_reasons=("power cap",),
         processes=(GpuProcess(10, 1 << 30, "p10", True), GpuProcess(11, None, "p11", False)),
     )
-    assert bench.readings[0].value is not None
-    assert bench.readings[0].value.driver_version == "575.1"
 
 
 def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:

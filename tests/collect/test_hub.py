@@ -19,9 +19,10 @@ from specdash.collect.discover import with_proxy
 from specdash.collect.hub import Hub
 from specdash.core import paths
 from specdash.core.errors import UsageError
-from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, status_to_json, to_json
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, to_json
 from specdash.core.readings import OTHER_SERVERS, FailureKind, Reading, ReadingStatus, Source
 from specdash.core.records import ProxyRecord, RunRecord
+from specdash.core.structs import json_of
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, free_port, hangs, says
@@ -103,7 +104,7 @@ def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
 
 
 def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:
-    server.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=3))}))
+    server.routes["/v1/context"] = says(200, json.dumps({"status": json_of(ProxyStatus(requests=3))}))
     event = RequestEvent(1.0, "s", "r")
     events = tmp_path / "events.jsonl"
     events.write_text(to_json(event) + "\n")
@@ -135,7 +136,7 @@ class Proxies:
     def start(self, name: str, proxy: FaultServer, requests: int, *, pid: int | None = None) -> Path:
         """Let a proxy with one finished request turn up; its events file."""
         picture = ProxyStatus(requests=requests)
-        proxy.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(picture)}))
+        proxy.routes["/v1/context"] = says(200, json.dumps({"status": json_of(picture)}))
         events = self.folder / f"{name}.jsonl"
         events.write_text(to_json(RequestEvent(1.0, "s", name)) + "\n")
         process = psutil.Process(pid)
@@ -202,7 +203,7 @@ def test_a_found_proxy_that_ended_is_followed_by_the_next(
 
 def test_a_proxy_that_is_named_stays_the_one(server: FaultServer, proxies: Proxies) -> None:
     with FaultServer({}) as named, FaultServer({}) as found:
-        named.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=1))}))
+        named.routes["/v1/context"] = says(200, json.dumps({"status": json_of(ProxyStatus(requests=1))}))
         proxies.start("found", found, 9)
         target = Target(server.url, proxy_url=named.url)
         state, seen = TargetState(target), Seen()

@@ -27,7 +27,7 @@ from specdash.collect.own_files import (
 from specdash.core import paths
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.records import Baseline, Drafting, RunRecord, StartCheck, TrialNote, read_note
+from specdash.core.records import Baseline, Drafting, RunRecord, StartCheck, TrialNote
 from specdash.core.target import Target
 
 URL = "http://127.0.0.1:8080"
@@ -284,10 +284,9 @@ def test_a_note_that_is_none_is_said_to_be_none(own: OwnFiles) -> None:
 )
 def test_any_note_is_read_or_refused(value: object, field: str) -> None:
     note = {"pid": 1, "pid_started": 1.0, "at": 1.0, "what": "tune", "service": "s", "url": URL, field: value}
-    found = read_note(json.dumps(note))
+    found = TrialNote.from_json(json.dumps(note))
     if found is not None:
-        assert "\n" not in found.note.words
-        assert found.note.words.isprintable()
+        assert found.words.isprintable()
 
 
 class Watched:

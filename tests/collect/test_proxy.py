@@ -16,9 +16,9 @@ from specdash.core.proxy_events import (
     RequestPhase,
     SessionView,
     UpstreamStatus,
-    status_to_json,
 )
 from specdash.core.readings import Failure, FailureKind, Reading, Source
+from specdash.core.structs import json_of
 from specdash.core.target import Target
 from specdash.llama.server_answers import ParseError
 from support.fault_server import FaultServer, answer, free_port, hangs, resets, says
@@ -64,7 +64,7 @@ UAP_ANSWER = {
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:
-    with FaultServer({"/v1/context": says(200, json.dumps({"status": status_to_json(STATUS)}))}) as running:
+    with FaultServer({"/v1/context": says(200, json.dumps({"status": json_of(STATUS)}))}) as running:
         yield running
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_proxys_answer_is_refused(body: bytes) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = {**status_to_json(STATUS), "mood": "sunny"}
+    newer = {**json_of(STATUS), "mood": "sunny"}
     assert parse_context(json.dumps({"status": newer}).encode()) == STATUS
 
 

@@ -20,7 +20,7 @@ from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, ch
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
-from specdash.core.errors import InputError, ProblemKind, SpecdashError
+from specdash.core.errors import InputError, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import SpecType, spec_type
 from specdash.core.structs import Masked
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from specdash.core.records import ProxyRecord, RunRecord
     from specdash.llama.memory import SlotLayout
 
-_RULE_OF = {ProblemKind.REMOVED: "removed-key"}
+_RULE_OF = {True: "removed-key", False: "settings"}
 
 
 class Circumstances(Masked, Struct, frozen=True):
@@ -259,9 +259,8 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
         settings = auto.read_settings(env, on_gpu)
     except InputError as raised:
         problem = raised.problem
-        rule = _RULE_OF.get(problem.kind, "settings")
+        rule = _RULE_OF[problem.is_removed]
         return None, [error(rule, problem.what, problem.key, problem.fix or "correct the value")]
     return settings, [
-        warning(_RULE_OF.get(remark.kind, "settings"), remark.what, remark.key, remark.fix)
-        for remark in settings.remarks
+        warning(_RULE_OF[remark.is_removed], remark.what, remark.key, remark.fix) for remark in settings.remarks
     ]

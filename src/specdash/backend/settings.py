@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.errors import InputError, Problem, ProblemKind
+from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import (
     BY_FLAG,
     BY_KEY,
@@ -289,7 +289,7 @@ class _SettingsReader:
             ignored = key in IGNORED_KEYS
             fate = "ignores it without a word" if ignored else "removed it"
             what, fix = f"{key}={self.env.pop(key)}: llama.cpp {fate}", f"use {REMOVED_KEYS[key]}"
-            problem = Problem(what, fix, key, kind=ProblemKind.REMOVED)
+            problem = Problem(what, fix, key, is_removed=True)
             if not ignored:
                 raise InputError(problem)
             self.remarks.append(problem)
@@ -346,7 +346,7 @@ class _SettingsReader:
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
-            found += [("0", no) for key in parameter.native_keys if (no := negated(key)) in self.env]
+            found += [("0", no) for key in parameter.keys if (no := negated(key)) != key and no in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"

@@ -18,7 +18,7 @@ from specdash.collect.log_source import place_of_process
 from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes, refusal
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
-from specdash.core.masking import added, flags_of, speculation
+from specdash.core.masking import flags_of, speculation
 from specdash.core.parameter_catalogue import BY_KEY
 from specdash.core.records import RunRecord
 from specdash.core.target import Target, is_local, local_port, normalise_url
@@ -78,8 +78,7 @@ def server_arguments(
 ) -> ServerArguments:
     """What the arguments, and where they are silent the environment, say. Relative paths are taken from `cwd`."""
     given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
-    for flag, (parameter, value) in flags_of(command[1:]).items():
-        given[flag] = (parameter, added(parameter, given.get(flag), value))
+    given = flags_of(command[1:], given)
     values = {flag: value for flag, (_, value) in given.items()}
     log, certificate = values.get("--log-file"), values.get("--ssl-cert-file")
     tls = bool(certificate and values.get("--ssl-key-file"))

@@ -176,7 +176,6 @@ class GpuCollector:
         self._name_of = name_of
         self._names: dict[int, str | None] = {}
         self._is_open = False
-        self._driver: str | None = None
         self._handles: dict[int, Any] = {}
         self._static: dict[int, dict[str, Any]] = {}
         self._static_due = self._revive_at = -math.inf
@@ -206,7 +205,7 @@ class GpuCollector:
         if not gpus:
             self._close(nvml)
             return self._absent("NVML shows no GPU", RETRY_ABSENT_S)
-        self._publish(Reading.known(Source.GPU, self._clock(), Gpus(gpus, self._driver)))
+        self._publish(Reading.known(Source.GPU, self._clock(), Gpus(gpus)))
         return max(interval_s, 1.0)
 
     def _gpus(self, nvml: Any) -> tuple[Gpu, ...]:
@@ -217,9 +216,6 @@ class GpuCollector:
         if not self._is_open:
             nvml.nvmlInit()
             self._is_open, self._handles, self._static_due, passed_over = True, {}, now, frozenset()
-            self._driver = None
-            with suppress(nvml.NVMLError):
-                self._driver = _text(nvml.nvmlSystemGetDriverVersion())
         # A little less than the time to live, or a look that comes early would skip a whole round.
         probes = PROBES if now < self._static_due else (*PROBES, *STATIC_PROBES)
         self._static_due = self._static_due if now < self._static_due else now + 0.9 * STATIC_S

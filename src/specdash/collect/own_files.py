@@ -14,7 +14,7 @@ from specdash.collect.discover import concerns, place
 from specdash.core import paths
 from specdash.core.changes import ApplyRecord
 from specdash.core.readings import Failure, FailureKind, Reading, Source
-from specdash.core.records import Baseline, TrialNote, WrittenTrial, read_note
+from specdash.core.records import Baseline, TrialNote
 from specdash.system.processes import same_process
 
 if TYPE_CHECKING:
@@ -140,16 +140,15 @@ def trials(url: str, publish: Publish, env: Mapping[str, str]) -> OwnFile:
     """The trials on the server at `url`, none or one; a note without an address concerns every server."""
     here, path = place(url), paths.trial_file(env)
 
-    def now(written: WrittenTrial | None) -> tuple[TrialNote, ...] | Failure:
+    def now(written: TrialNote | None) -> tuple[TrialNote, ...] | Failure:
         if written is None:
             return Failure(FailureKind.UNAVAILABLE, f"{path} is no note of this version of specdash")
-        if not concerns(written.url, here):
+        if not concerns(written.url or None, here):
             return ()
-        return (replace(written.note, alive=same_process(written.pid, written.pid_started)),)
+        alive = same_process(written.pid, written.pid_started)
+        return (replace(written, alive=alive, pid=0, pid_started=0.0, url=None),)
 
-    return OwnFile(
-        path, Source.TRIAL, publish, lambda data: read_note(data.decode("utf-8", "replace")), missing=(), now=now
-    )
+    return OwnFile(path, Source.TRIAL, publish, TrialNote.from_json, missing=(), now=now)
 
 
 class RecordWatch:

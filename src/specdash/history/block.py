@@ -17,8 +17,10 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from specdash.core.readings import Reading, Source
-from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value, write_value
+from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value
 
 if TYPE_CHECKING:
     import sqlite3
@@ -230,7 +232,7 @@ class BlockWriter:
             return encode(reading)
         value, digest, data = self._latest.get(reading.source, (None, "", b""))
         if value != reading.value:
-            stored = write_value(reading.value)
+            stored = msgspec.to_builtins(reading.value)
             digest = hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=12).hexdigest()
             data = pack_rows(stored)
             self._latest[reading.source] = (reading.value, digest, data)

@@ -20,7 +20,6 @@ from specdash.system import stats
 from specdash.system.stats import median, spread
 from specdash.system.text import (
     UNKNOWN,
-    between,
     change,
     counted,
     gain,
@@ -499,7 +498,8 @@ def comparison_table(ab: AbReport) -> list[list[str]]:
             continue
         verdict = "same settings" if item.name in ab.identical else str(item.verdict)
         sigma = SIGMA[item.over_one_sigma] or UNKNOWN
-        rows.append([item.name, change(item.gain), between(item.low, item.high), verdict, sigma, str(item.pairs)])
+        interval = UNKNOWN if item.low is None else f"{change(item.low)} to {change(item.high)}"
+        rows.append([item.name, change(item.gain), interval, verdict, sigma, str(item.pairs)])
     return rows
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
-    TOLD,
+    NOTABLE,
     TOUCHED_KEPT,
     UNTOUCHED,
     CheckpointEvent,
@@ -341,7 +341,7 @@ class LogView:
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
         self.unrecognised += batch.unrecognised
-        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else TOLD * len(batch.tail)
+        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else NOTABLE * len(batch.tail)
         self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
         stamps = [newest(part) for part in parts[:-1]]

@@ -245,7 +245,7 @@ class ReadLine(Struct, frozen=True, eq=False):
         make = self.line_class.make
         if make is not None:
             return make(**fields, at_s=self.seconds(line))
-        return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
+        return ServerEvent(self.line_class.id, tuple(fields.items()), at_s=self.seconds(line))
 
 
 # How lines begin. On a terminal and in files nothing stands before the server's own stamp (`0.00.041.000 W `);

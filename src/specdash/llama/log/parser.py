@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
-    TOLD,
+    NOTABLE,
     UNTOUCHED,
     ChildFacts,
     LogBatch,
@@ -86,11 +86,11 @@ class StepAdder:
         if restored and len(self._restored) < _MAX_SLOTS:
             self._restored[slot] = at
         if not replay:
-            return VerificationSteps(slot, task, 1, accepted, generated, 0, int(restored), at, at)
+            return VerificationSteps(slot, task, 1, accepted, generated, 0, int(restored), at, at_s=at)
         # Of the draft tokens and the one before them, all but the last were decoded before.
         took = max(0.0, at - since) if at is not None and since is not None else 0.0
         return VerificationSteps(
-            slot, task, 0, 0, 0, 1, int(restored), at, at, replayed=generated, replay_s=round(took, 6)
+            slot, task, 0, 0, 0, 1, int(restored), at, replayed=generated, replay_s=round(took, 6), at_s=at
         )
 
 
@@ -104,9 +104,9 @@ def _both(run: VerificationSteps, step: VerificationSteps) -> VerificationSteps:
         run.replays + step.replays,
         run.restored + step.restored,
         run.first_s,
-        step.at_s,
         replayed=run.replayed + step.replayed,
         replay_s=round(run.replay_s + step.replay_s, 6),
+        at_s=step.at_s,
     )
 
 
@@ -274,7 +274,7 @@ class LogParser:
             tuple(clean_line(line, TAIL_CHARACTERS) for _, line, _ in tail),
             self._restarted,
             tuple(self._samples),
-            tail_kinds="".join(DETAIL if is_detail else TOLD for _, _, is_detail in tail),
+            tail_kinds="".join(DETAIL if is_detail else NOTABLE for _, _, is_detail in tail),
             children=tuple(ChildFacts(port, tuple(facts)) for port, facts in self._children.items()),
         )
         self._reset_batch()
@@ -333,7 +333,7 @@ class LogParser:
                     made.append(fact)
                 continue
             if server.is_new(fact, found[:index] if not server.begun else ()):
-                made.append(ServerEvent("restarted", (), fact.at_s))
+                made.append(ServerEvent("restarted", (), at_s=fact.at_s))
                 if port is None:
                     self._restarted = True
                     cuts.append(index)

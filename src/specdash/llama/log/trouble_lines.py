@@ -11,11 +11,11 @@ from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, S
 
 
 def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancelled | None:
-    return TaskCancelled(task, at_s) if task is not None else None
+    return TaskCancelled(task, at_s=at_s) if task is not None else None
 
 
 def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
-    return TaskFailed(task, error or TOO_LONG, at_s) if task is not None else None
+    return TaskFailed(task, error or TOO_LONG, at_s=at_s) if task is not None else None
 
 
 TOO_LONG = "request exceeds the available context size"

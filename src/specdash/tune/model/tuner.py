@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from specdash.core.errors import UsageError
 from specdash.system.stats import student
-from specdash.system.text import between, change, counted, percent
+from specdash.system.text import change, counted, gain, percent
 from specdash.tune.model.gains import Gain, boot_noise, gain_of
 from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed, noise_words
 
@@ -99,7 +99,7 @@ class SpecTuner:
         sure = low > 0 and found.gain >= self.task.least_gain
         boots = f"{counted(len(self._boots(best)), 'boot')} of it and {len(self._boots(start))} of the start"
         why = (
-            f"{best.name} is {change(found.gain)} against the start, {between(low, high)}, from {boots}; "
+            f"{best.name} is {gain(found.gain, low, high)} against the start, from {boots}; "
             f"boots of one configuration differ by {noise_words(noise)}"
         )
         if sure and not confirmed:
