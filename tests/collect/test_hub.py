@@ -16,7 +16,7 @@ import pytest
 from specdash.collect import gpu, own_files
 from specdash.collect import hub as proxy_watch
 from specdash.collect.discover import with_proxy
-from specdash.collect.hub import Hub
+from specdash.collect.hub import Bus, Hub
 from specdash.core import paths
 from specdash.core.errors import UsageError
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, status_to_json, to_json
@@ -115,12 +115,15 @@ def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, 
     assert seen.of(Source.PROXY_EVENTS)[0].value == ProxyEvents((event,))
 
 
-def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None:
+def test_what_nobody_named_is_a_reason_and_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
     seen = Seen()
     with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS)
-    assert "--proxy-url" in str(seen.of(Source.PROXY)[0].failure)
-    assert "--proxy-log" in str(seen.of(Source.PROXY_EVENTS)[0].failure)
+        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS, Source.LOG, Source.SLOTS)
+    for source, option in ((Source.PROXY, "--proxy-url"), (Source.PROXY_EVENTS, "--proxy-log"), (Source.LOG, "--log")):
+        failure = seen.of(source)[0].failure
+        assert failure is not None
+        assert (failure.kind, option in failure.detail) == (FailureKind.NOT_CONFIGURED, True)
+    assert not seen.of(Source.GPU) + seen.of(Source.HOST)
 
 
 class Proxies:
@@ -230,24 +233,6 @@ def test_a_log_that_is_named_stays_the_one_and_its_proxy_is_found(
         assert "late" not in shown(state)[2]
 
 
-def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
-    seen = Seen()
-    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.HEALTH, Source.SLOTS, Source.LOG)
-        time.sleep(0.1)
-    assert not seen.of(Source.GPU)
-    assert not seen.of(Source.HOST)
-
-
-def test_without_a_log_the_reason_is_said(server: FaultServer) -> None:
-    seen = Seen()
-    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.LOG)
-    failure = seen.of(Source.LOG)[0].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.NOT_CONFIGURED
-
-
 def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> None:
     before = threading.active_count()
     with pytest.raises(UsageError):
@@ -258,10 +243,12 @@ def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> 
 def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultServer) -> None:
     before = set(threading.enumerate())
     seen = Seen()
-    with Hub(Target(server.url), [seen.take]):
+    with Hub(Target(server.url), [seen.take]) as hub:
         seen.wait_for(Source.HEALTH, Source.HOST, Source.GPU)
     count = len(seen.readings)
-    time.sleep(0.4)
+    hub.stop()
+    Hub(Target(server.url)).stop()
+    hub.bus.publish(seen.readings[0])
     assert len(seen.readings) == count
     left = set(threading.enumerate()) - before
     assert not [thread.name for thread in left if thread.name.startswith("specdash-")]
@@ -284,14 +271,6 @@ def test_the_end_comes_within_a_second_though_everything_hangs(
     assert took < 1.0
 
 
-def test_stopping_at_once_or_twice_or_without_a_start_is_fine(server: FaultServer) -> None:
-    Hub(Target(server.url)).stop()
-    hub = Hub(Target(server.url))
-    hub.start()
-    hub.stop()
-    hub.stop()
-
-
 def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,6 +286,33 @@ def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
     assert failure.kind is FailureKind.ERROR
     assert "ZeroDivisionError" in failure.detail
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_every_sink_gets_every_reading_one_at_a_time_and_one_that_raises_disturbs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first: list[Reading[Any]] = []
+    last: list[Reading[Any]] = []
+    inside, most = [0], [0]
+
+    def slow(_: Reading[Any]) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        threading.Event().wait(0.01)
+        inside[0] -= 1
+
+    def broken(_: Reading[Any]) -> None:
+        raise ValueError("boom")
+
+    bus, reading = Bus([first.append, slow, broken, last.append]), Reading.known(Source.HEALTH, 1.0, "fine")
+    threads = [threading.Thread(target=bus.publish, args=(reading,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert first == last == [reading] * 4
+    assert most == [1]
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "the first error alone is logged"
 
 
 def test_a_new_interval_reaches_all_collectors(server: FaultServer) -> None:
@@ -366,15 +372,6 @@ def test_a_log_that_the_first_run_record_names_after_the_start_is_read(server: F
         seen.wait_for(Source.LOG)
         backend.start("late", "one")
         until(lambda: told_lines(seen) == ["late: one"])
-
-
-def test_a_log_that_a_run_record_names_while_the_hub_still_starts_is_read_once(
-    server: FaultServer, tmp_path: Path
-) -> None:
-    backend, seen = Restarted(tmp_path, server.url), Seen()
-    backend.start("early", "one")
-    with Hub(Target(server.url, proxy_url=server.url), [seen.take], gpu=False, host=False, env=backend.env):
-        until(lambda: told_lines(seen) == ["early: one"])
 
 
 def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, tmp_path: Path) -> None:

@@ -320,9 +320,9 @@ class GpuLook(Struct, frozen=True):
 class GpuLooks:
     """Looks through NVML for measurements. For one thread at a time."""
 
-    def __init__(self, *, nvml: Any = None) -> None:
+    def __init__(self, backend_pids: Callable[[], frozenset[int]] = frozenset, *, nvml: Any = None) -> None:
         self._readings: list[Reading[Any]] = []
-        self._collector = GpuCollector(self._readings.append, nvml=nvml)
+        self._collector = GpuCollector(self._readings.append, backend_pids, nvml=nvml)
 
     def look(self) -> GpuLook:
         """What the GPUs say now."""
