@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from specdash.collect.host import (
-    DISKS_S,
     HostCollector,
     OthersMeter,
     ProcessWatch,
@@ -106,21 +105,6 @@ class TestHost:
         (tmp_path / "server.log").symlink_to("/var/log/specdash/server.log")
         target = Target("http://127.0.0.1:1", log=str(tmp_path / "server.log"))
         assert ("server log", "/var/log/specdash") in written_places(target, {})
-
-    def test_disks_are_not_looked_at_at_every_step(self, tmp_path: Path) -> None:
-        now, asked = [0.0], []
-
-        def places() -> list[tuple[str, str]]:
-            asked.append(now[0])
-            return [("log", str(tmp_path))]
-
-        collector = HostCollector(
-            Target("http://127.0.0.1:1"), lambda _: None, places=places, clock=lambda: now[0], find_pid=lambda _: None
-        )
-        for _ in range(10):
-            collector.step(0.25)
-            now[0] += 0.25
-        assert asked == [0.0, DISKS_S]
 
     def test_swap_rates_are_those_between_two_looks(self) -> None:
         now, swapped = [0.0], [(10, 20), (30, 20), (40, 60)]
