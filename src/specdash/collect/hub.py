@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from specdash.collect import own_files
-from specdash.collect.discover import ProxySearch, discover
+from specdash.collect.discover import discover, with_proxy
 from specdash.collect.tail import LogTail
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
@@ -325,18 +325,16 @@ class Hub(LoopThread):
         looks for one that runs, and again when the one that it found has ended; until another is found, that one
         stays."""
         target = self._target
-        search = ProxySearch(target, self._env) if target.proxy_url is None or target.proxy_found else None
         polling = self._group.create_task(self._poll_proxy(target))
         following = self._follow_events(target)
-        while search is not None:
+        while target.proxy_url is None or target.proxy_found:
+            before = target
             try:
-                found = await asyncio.get_running_loop().run_in_executor(None, search.look)
+                target = await asyncio.get_running_loop().run_in_executor(None, with_proxy, before, self._env)
             except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
                 _log.exception("the search for a proxy failed")
                 self._collector_failed(Source.PROXY, error)
-                found = None
-            if found is not None:
-                before, target = target, found
+            if target != before:
                 if has_other_log := before.proxy_log != target.proxy_log:
                     following.cancel()
                     await asyncio.wait({following})
