@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from specdash.collect.discover import (
     discover,
@@ -21,10 +22,11 @@ from specdash.collect.discover import (
     is_llama_server,
     server_arguments,
     target_for_url,
+    with_record,
 )
 from specdash.core.paths import run_records_dir
 from specdash.core.readings import Failure, FailureKind, Props
-from specdash.core.records import RunRecord
+from specdash.core.records import Drafting, RunRecord, StartCheck
 from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
@@ -217,6 +219,21 @@ class TestRunRecords:
         for url in ("http://127.0.0.1:18198", "http://box:18199"):
             target = target_for_url(url, env)
             assert (target.url, target.log, target.origin) == (url, None, "--url")
+
+
+def test_a_target_has_what_its_newest_run_record_says_and_keeps_it_between_two_engines(env: dict[str, str]) -> None:
+    target = Target("http://127.0.0.1:18199", log="/mine.log", log_named=True)
+    assert with_record(target, env) == target
+    record(env)
+    record(env, "other", url="http://127.0.0.1:9999", engine="another")
+    known = with_record(target, env)
+    assert (known.engine, known.log, known.parameters) == ("xllamacpp 1", "/mine.log", (("spec-type", "ngram-mod"),))
+    assert with_record(replace(target, log_named=False), env).log == "/var/log/llama.log"
+    record(env, start_check=StartCheck(Drafting.FAILED, 1.0, "because", "do that", pending=False))
+    later = with_record(known, env)
+    assert later.start_check is not None, "a verdict is written into the same file"
+    (run_records_dir(env) / "1.json").unlink()
+    assert with_record(later, env) == later
 
 
 @pytest.fixture

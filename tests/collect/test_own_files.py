@@ -19,7 +19,6 @@ from specdash.collect.hub import Hub
 from specdash.collect.own_files import (
     KEPT,
     MAX_LINE_BYTES,
-    RecordWatch,
     applies,
     baselines,
     trials,
@@ -27,7 +26,7 @@ from specdash.collect.own_files import (
 from specdash.core import paths
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, Change, Role
 from specdash.core.readings import FailureKind, Reading, Source
-from specdash.core.records import Baseline, Drafting, RunRecord, StartCheck, TrialNote, read_note
+from specdash.core.records import Baseline, TrialNote, read_note
 from specdash.core.target import Target
 
 URL = "http://127.0.0.1:8080"
@@ -288,49 +287,3 @@ def test_any_note_is_read_or_refused(value: object, field: str) -> None:
     if found is not None:
         assert "\n" not in found.note.words
         assert found.note.words.isprintable()
-
-
-class Watched:
-    """A run record watch, with what it told."""
-
-    def __init__(self, home: Path) -> None:
-        env = {"HOME": str(home)}
-        self.directory = paths.run_records_dir(env)
-        self.told: list[Target] = []
-        self.watch = RecordWatch(Target(URL), self.told.append, env)
-
-    def leave(self, name: str, longest: str, url: str = URL, check: StartCheck | None = None) -> Path:
-        """A record of this very process."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        started = psutil.Process().create_time()
-        parameters = (("spec-draft-n-max", longest),)
-        left = RunRecord(os.getpid(), started, url, "xllamacpp 1", parameters=parameters, start_check=check)
-        path = self.directory / name
-        path.write_text(left.to_json(), encoding="utf-8")
-        return path
-
-
-def test_a_new_run_record_is_told_once_and_other_servers_never(tmp_path: Path) -> None:
-    run = Watched(tmp_path)
-    run.watch.step()
-    first = run.leave("1.json", "4")
-    run.leave("9.json", "64", "http://127.0.0.1:9999")
-    for _ in range(2):
-        run.watch.step()
-    first.unlink()
-    run.watch.step()
-    assert len(run.told) == 1, "between two engines the old parameters stand"
-    run.leave("2.json", "12")
-    for _ in range(2):
-        run.watch.step()
-    assert [target.parameters for target in run.told] == [(("spec-draft-n-max", "4"),), (("spec-draft-n-max", "12"),)]
-
-
-def test_a_verdict_that_is_written_into_the_record_later_is_told(tmp_path: Path) -> None:
-    run = Watched(tmp_path)
-    run.leave("1.json", "4")
-    for pending in (True, False):
-        # Into the same file: the directory, whose time tells of new files, does not change.
-        run.leave("1.json", "4", check=StartCheck(Drafting.FAILED, 1.0, "because", "do that", pending=pending))
-        run.watch.step()
-    assert [target.start_check.pending for target in run.told if target.start_check is not None] == [True, False]

@@ -37,6 +37,11 @@ EMBEDDED_MODULE = "specdash.backend.embedded"
 
 DEFAULT_PORT = 8080
 
+RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
+"""What a run record says of a target that is watched."""
+PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
+"""What the run record of a proxy says."""
+
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - named, not bound
 
 
@@ -156,20 +161,32 @@ def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> Ru
     return max(ended, key=lambda pair: pair[0])[1] if ended else None
 
 
+def with_record(target: Target, env: Mapping[str, str]) -> Target:
+    """The target as its newest run record has it; the same where there is none, as between two engines."""
+    for url, record in _records(env):
+        if place(url) == place(target.url):
+            known = {name: getattr(_of_record(url, record), name) for name in RECORD_FIELDS}
+            known["log"] = target.log if target.log_named else known["log"] or target.log
+            return replace(target, **known)
+    return target
+
+
 def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
     for url, record in _records(env):
-        yield Target(
-            url,
-            api_key=_safe_key(record, env),
-            key_is_recorded=True,
-            log=record.log,
-            pid=record.pid,
-            engine=record.engine,
-            parameters=record.parameters,
-            start_check=record.start_check,
-            refused=refusal(record),
-            origin=f"run record of process {record.pid}",
-        )
+        yield replace(_of_record(url, record), api_key=_safe_key(record, env), key_is_recorded=True)
+
+
+def _of_record(url: str, record: RunRecord) -> Target:
+    return Target(
+        url,
+        log=record.log,
+        pid=record.pid,
+        engine=record.engine,
+        parameters=record.parameters,
+        start_check=record.start_check,
+        refused=refusal(record),
+        origin=f"run record of process {record.pid}",
+    )
 
 
 def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from specdash.collect import own_files
-from specdash.collect.discover import discover, with_proxy
+from specdash.collect.discover import PROXY_FIELDS, RECORD_FIELDS, discover, with_proxy, with_record
 from specdash.collect.tail import LogTail
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
@@ -209,10 +209,6 @@ class LoopThread:
             self._loop.close()
 
 
-PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
-"""What the proxy's watch knows of a target."""
-RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
-"""What the run record's watch knows of it."""
 OTHERS_S, OTHERS_NAMED = 30.0, 3
 """Seconds between two looks for other servers while nothing was seen alive at the address, and how many are named."""
 SOON_S = 0.1
@@ -381,17 +377,14 @@ class Hub(LoopThread):
 
     def _watch_own_files(self) -> None:
         publish, env = self.bus.publish, self._env
-        collectors = (
-            self._trials,
-            own_files.applies(self._target.url, publish, env),
-            own_files.baselines(publish, env),
-            own_files.RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env),
-        )
+        applies, baselines = own_files.applies(self._target.url, publish, env), own_files.baselines(publish, env)
 
         def step() -> float:
             # All at once: a look costs less than its way to another thread.
-            for collector in collectors:
-                collector.step()
+            for file in (self._trials, applies, baselines):
+                file.step()
+            if (known := with_record(self._target, env)) != self._target:
+                self._in_loop(self._learn, RECORD_FIELDS, known)
             return own_files.PERIOD_S
 
         def failed(error: Exception) -> None:
