@@ -13,10 +13,10 @@ from specdash.core.proxy_events import (
     GuardrailEvent,
     RequestEvent,
     RequestOutcome,
+    SessionView,
     from_json,
     to_json,
 )
-from specdash.core.proxy_lines import ContextLine
 
 NOW = 1_790_000_000.0
 PREFIXES = [
@@ -132,15 +132,15 @@ def test_what_its_guardrails_did_is_read(
     [
         (
             "CONTEXT CRITICAL: 126000/131072 tokens (96.1%), unknown turns remaining, pruned=1",
-            ContextLine(126000, 131072, "CRITICAL", None, pruned=1, at=NOW),
+            SessionView("", NOW, context_tokens=126000, context_window=131072, prunes=1),
         ),
         (
             "CONTEXT: 1000/131072 tokens (0.8%), ~12 turns remaining, pruned=2, overflows=3",
-            ContextLine(1000, 131072, None, 12, pruned=2, overflows=3, at=NOW),
+            SessionView("", NOW, context_tokens=1000, context_window=131072, turns_remaining=12, prunes=2, overflows=3),
         ),
     ],
 )
-def test_what_a_turn_used_is_read(text: str, line: ContextLine) -> None:
+def test_what_a_turn_used_is_read(text: str, line: SessionView) -> None:
     assert parse_line(text, NOW) == line
 
 
