@@ -27,7 +27,6 @@ from specdash.system.processes import listener_owners
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from specdash.core.parameters import Parameter
     from specdash.core.records import ProxyRecord
 
 
@@ -82,32 +81,25 @@ def server_arguments(
     command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> ServerArguments:
     """What the arguments, and where they are silent the environment, say. Relative paths are taken from `cwd`."""
-    given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
+    given = {
+        parameter.flags[0]: (parameter, value)
+        for key, value in (environment or {}).items()
+        if key.startswith("LLAMA_ARG_") and (parameter := BY_KEY.get(key)) is not None and parameter.flags
+    }
     for flag, (parameter, value) in flags_of(command[1:]).items():
         given[flag] = (parameter, added(parameter, given.get(flag), value))
     values = {flag: value for flag, (_, value) in given.items()}
-    log, certificate = values.get("--log-file"), values.get("--ssl-cert-file")
+    log, certificate, port = values.get("--log-file"), values.get("--ssl-cert-file"), values.get("--port", "")
     tls = bool(certificate and values.get("--ssl-key-file"))
     return ServerArguments(
         host=values.get("--host"),
-        port=_port(values.get("--port")),
+        port=(int(port) or None) if port.isdecimal() and len(port) <= 5 else None,
         log=str(PurePath(cwd or "/", log)) if log else None,
         certificate=str(PurePath(cwd or "/", certificate)) if certificate and tls else None,
         prefix=values.get("--api-prefix", "").rstrip("/"),
         needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
         speculation=speculation(given),
     )
-
-
-def _by_native_key(key: str) -> Parameter | None:
-    parameter = BY_KEY.get(key) if key.startswith("LLAMA_ARG_") else None
-    return parameter if parameter is not None and parameter.flags else None
-
-
-def _port(text: str | None) -> int | None:
-    if text is None or not text.isdecimal() or len(text) > 5:
-        return None
-    return int(text) or None
 
 
 def discover(env: Mapping[str, str] = os.environ) -> list[Target]:

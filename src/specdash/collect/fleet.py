@@ -58,12 +58,13 @@ class FleetHub(LoopThread):
                 if target.log is not None
             ]
             if logs:
+
+                def close() -> None:
+                    for log in logs:
+                        log.close()
+
                 # In turn, as often as the one that has most to read asks for.
-                group.create_task(
-                    keep_stepping(
-                        lambda: min([log.step() for log in logs]), close=lambda: [log.close() for log in logs]
-                    )
-                )
+                group.create_task(keep_stepping(lambda: min([log.step() for log in logs]), close=close))
             here = [sink for target, sink in self._watched if local_port(target.url) is not None]
             if here:
                 # Once for all servers on this machine.

@@ -166,17 +166,18 @@ def open_session(nvml: Any = None, pci: Path = PCI) -> Any:
     except OSError:
         _no_driver(pci)
     except nvml.NVMLError as error:
-        if isinstance(error, nvml.NVMLError_LibraryNotFound):
-            _no_driver(pci)
-        if isinstance(error, nvml.NVMLError_LibRmVersionMismatch):
-            why = "the driver in the kernel and its library are of different versions: restart the machine"
-            raise NoGpuError(Absence.MISMATCH, why) from None
-        if not isinstance(error, nvml.NVMLError_DriverNotLoaded):
-            raise NoGpuError(Absence.ERROR, f"driver error: {error}") from None
-        there, why = gpus_on_the_bus(pci), "the NVIDIA driver is installed and not loaded"
-        if not there:
-            raise NoGpuError(Absence.NO_GPU, f"{why}: there seems to be no NVIDIA GPU") from None
-        raise NoGpuError(Absence.NOT_LOADED, f"{why}: `modprobe nvidia`, or restart the machine") from None
+        match type(error).__name__.removeprefix("NVMLError_"):
+            case "LibraryNotFound":
+                _no_driver(pci)
+            case "LibRmVersionMismatch":
+                why = "the driver in the kernel and its library are of different versions: restart the machine"
+                raise NoGpuError(Absence.MISMATCH, why) from None
+            case "DriverNotLoaded":
+                there = gpus_on_the_bus(pci)
+                fix = "`modprobe nvidia`, or restart the machine" if there else "there seems to be no NVIDIA GPU"
+                why = f"the NVIDIA driver is installed and not loaded: {fix}"
+                raise NoGpuError(Absence.NOT_LOADED if there else Absence.NO_GPU, why) from None
+        raise NoGpuError(Absence.ERROR, f"driver error: {error}") from None
     return nvml
 
 
@@ -235,11 +236,8 @@ class GpuCollector:
         clock: Callable[[], float] = time.monotonic,
         name_of: Callable[[int], str | None] = process_name,
     ) -> None:
-        self._publish = publish
-        self._backend_pids = backend_pids
-        self._nvml = nvml
-        self._clock = clock
-        self._name_of = name_of
+        self._publish, self._backend_pids = publish, backend_pids
+        self._nvml, self._clock, self._name_of = nvml, clock, name_of
         self._session: Any = None
         self._driver: str | None = None
         self._static: dict[int, dict[str, Any]] = {}

@@ -72,11 +72,10 @@ class HostCollector:
 
     def step(self, interval_s: float) -> float:
         """Publish one reading of the machine and one of the backend's process."""
-        first = not self._cpu.seen
         host = self._host()
         self._publish(Reading.known(Source.HOST, self._clock(), host))
         self._publish(self._process())
-        return min(interval_s, FIRST_PAUSE_S) if first else interval_s
+        return min(interval_s, FIRST_PAUSE_S) if host.cpu_utilisation is None else interval_s
 
     def _host(self) -> Host:
         memory, swap, disk = self._memory(), self._swap(), disk_of("", "/")
@@ -160,11 +159,6 @@ class CpuTimes:
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
-
-    @property
-    def seen(self) -> bool:
-        """Whether there was a look."""
-        return self._before is not None
 
     def utilisation(self) -> float | None:
         """Share of the time since the last look that they were busy; None at the first."""
