@@ -45,14 +45,13 @@ class Published(list[Reading[Any]]):
 class Given:
     """Lines that come as the test says."""
 
+    written_at = None
+
     def __init__(self, *chunks: TailChunk) -> None:
         self.chunks = list(chunks)
 
     def read(self, limit: int = 0) -> TailChunk:
         return self.chunks.pop(0) if self.chunks else TailChunk()
-
-    def written_at(self) -> float | None:
-        return None
 
     def close(self) -> None:
         self.chunks.clear()

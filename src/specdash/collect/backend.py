@@ -129,8 +129,6 @@ class _Endpoint(Struct):
     ask: Callable[[], Awaitable[Any]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     misses: int = 0
-    asked: float = 0.0
-    """When it was asked last."""
 
 
 class BackendPoller:
@@ -163,8 +161,6 @@ class BackendPoller:
         if model is not None:
             self._is_router.set()
             self._model_chosen.set()
-        self._settled = False
-        """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
             Source.HEALTH: _Endpoint(self._health),
             Source.PROPS: _Endpoint(self._props),
@@ -176,18 +172,29 @@ class BackendPoller:
     async def run(self) -> None:
         """Poll until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for source, endpoint in self._endpoints.items():
-                group.create_task(self._poll(source, endpoint), name=f"poll-{source}")
-            group.create_task(self._poll_router(), name="poll-router")
+            group.create_task(self._poll_router())
+            for source in (Source.HEALTH, Source.PROPS):
+                group.create_task(self._poll(source))
+            # A router answers only for a model that is named; which one to look at is known a moment after the start.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WHICH_MODEL_S):
+                    await self._props_told.wait()
+                    if self._is_router.is_set():
+                        await self._model_chosen.wait()
+            for source in (Source.METRICS, Source.SLOTS):
+                group.create_task(self._poll(source))
 
     def set_interval(self, interval_s: float) -> None:
         """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
 
-    async def _poll(self, source: Source, endpoint: _Endpoint) -> None:
+    async def _poll(self, source: Source) -> None:
+        endpoint, asked_at = self._endpoints[source], 0.0
+
         def ask() -> Awaitable[Any]:
-            endpoint.asked = time.monotonic()
+            nonlocal asked_at
+            asked_at = time.monotonic()
             return endpoint.ask()
 
         def pause(result: object) -> float | None:
@@ -200,7 +207,7 @@ class BackendPoller:
                     return self._interval
                 soon = self._known.asleep or (self._files is not None and self._files.pending)
                 return self._pace.props_asleep if soon else self._pace.props
-            if result.kind in NOT_IN_TIME and self._slept_since(endpoint.asked):
+            if result.kind in NOT_IN_TIME and self._slept_since(asked_at):
                 return None
             endpoint.misses += 1
             kind = result.kind
@@ -245,7 +252,6 @@ class BackendPoller:
         return await self._files.described(result)
 
     async def _metrics(self) -> Counters | Failure:
-        await self._learn_which_model()
         known = self._known
         result = await self._client.metrics(self._deadlines[Source.METRICS])
         if isinstance(result, Counters) and (lost := _lost(known.counters, result)):
@@ -272,7 +278,6 @@ class BackendPoller:
         return result
 
     async def _slots(self) -> Slots | Failure:
-        await self._learn_which_model()
         known = self._known
         await self._props_told.wait()
         is_idle = known.slots is not None and not any(slot.is_processing for slot in known.slots.slots)
@@ -286,16 +291,6 @@ class BackendPoller:
         result = await self._client.slots(self._deadlines[Source.SLOTS])
         known.slots = result if isinstance(result, Slots) else None
         return result
-
-    async def _learn_which_model(self) -> None:
-        """A router answers only for a model that is named; which one to look at is known a moment after the start."""
-        if not self._settled:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WHICH_MODEL_S):
-                    await self._props_told.wait()
-                    if self._is_router.is_set():
-                        await self._model_chosen.wait()
-            self._settled = True
 
     async def _poll_router(self) -> None:
         """Publish ROUTER readings; none of a server that is no router."""

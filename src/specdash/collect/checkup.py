@@ -31,7 +31,7 @@ from specdash.llama.client import LlamaClient
 from specdash.system.processes import is_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Iterable
 
     from specdash.core.proxy_events import ProxyStatus
     from specdash.core.target import Target
@@ -46,11 +46,11 @@ class Remedy(Struct, frozen=True):
 
 
 class EndpointCheck(Struct, frozen=True):
-    """One endpoint's answer, a value or a `Failure`, with what it says for people and the seconds that it took."""
+    """One endpoint's answer, a value or a `Failure`, with what it says for people and the seconds that a value took."""
 
     path: str
     answer: Any
-    seconds: float | None = None
+    latency_s: float | None = None
 
     @property
     def state(self) -> str:
@@ -58,11 +58,6 @@ class EndpointCheck(Struct, frozen=True):
         if isinstance(self.answer, Failure):
             return str(self.answer.kind)
         return str(self.answer.status) if isinstance(self.answer, Health) else "ok"
-
-    @property
-    def latency_s(self) -> float | None:
-        """Of an answer."""
-        return None if isinstance(self.answer, Failure) else self.seconds
 
     @property
     def detail(self) -> str:
@@ -105,10 +100,9 @@ class Checkup(Struct, frozen=True):
     log: LogCheck
     driver: Driver
     process_failure: str | None
-    remedies: tuple[Remedy, ...]
     proxy: ProxyCheck | None = None
     gpu_bytes: int | None = None
-    """GPU memory that the server holds: 0 tells that it runs on the CPU. None where the driver does not tell."""
+    """GPU memory that the server holds: 0 says that it runs on the CPU. None where the driver does not tell."""
 
     @property
     def reachable(self) -> bool:
@@ -118,15 +112,17 @@ class Checkup(Struct, frozen=True):
             return health.kind is FailureKind.UNAUTHORIZED
         return health.status is not HealthStatus.ERROR
 
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Everything that may be missing, where it is."""
+        return tuple(Remedy(*row) for is_missing, *row in _remedies(self) if is_missing)
+
 
 def check(target: Target) -> Checkup:
     """Look at the server's endpoints, its log, its process and the GPUs, once. Bounded by the endpoints' deadlines."""
-    endpoints = asyncio.run(_check_endpoints(target))
-    log = check_log(target.log)
-    driver = look()
+    endpoints, driver = asyncio.run(_check_endpoints(target)), look()
     process_failure, gpu_bytes = _check_process(target, driver)
-    remedies = _remedies(target, endpoints, log, driver, process_failure)
-    return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target), gpu_bytes)
+    return Checkup(target, endpoints, check_log(target.log), driver, process_failure, check_proxy(target), gpu_bytes)
 
 
 def check_log(path: str | None) -> LogCheck:
@@ -156,8 +152,8 @@ def check_log(path: str | None) -> LogCheck:
 
 async def _check_endpoints(target: Target) -> tuple[EndpointCheck, ...]:
     async def asked(path: str, answer: Awaitable[Any]) -> EndpointCheck:
-        started = time.monotonic()
-        return EndpointCheck(path, await answer, time.monotonic() - started)
+        started, found = time.monotonic(), await answer
+        return EndpointCheck(path, found, None if isinstance(found, Failure) else time.monotonic() - started)
 
     async with contextlib.aclosing(LlamaClient(target)) as client:
         health, props = await asyncio.gather(asked("/health", client.health()), asked("/props", client.props()))
@@ -188,18 +184,11 @@ def _check_process(target: Target, driver: Driver) -> tuple[str | None, int | No
     return None, None if outside or len(known) < len(held) else sum(known)
 
 
-def _remedies(
-    target: Target,
-    endpoints: tuple[EndpointCheck, ...],
-    log: LogCheck,
-    driver: Driver,
-    process_failure: str | None,
-) -> tuple[Remedy, ...]:
-    """Everything that may be missing, where it is."""
-    kinds = {found.path: found.answer.kind for found in endpoints if isinstance(found.answer, Failure)}
-    reached, props = "/health" not in kinds, endpoints[1].answer
-    here = local_port(target.url) is not None
-    rows = (
+def _remedies(checkup: Checkup) -> Iterable[tuple[Any, ...]]:
+    target, log = checkup.target, checkup.log
+    kinds = {found.path: found.answer.kind for found in checkup.endpoints if isinstance(found.answer, Failure)}
+    props, here = checkup.endpoints[1].answer, local_port(target.url) is not None
+    return (
         (
             FailureKind.UNAUTHORIZED in kinds.values(),
             "the server wants an API key",
@@ -255,19 +244,18 @@ def _remedies(
             ("GPU", "host", "process"),
         ),
         (
-            here and not driver.gpus,
+            here and not checkup.driver.gpus,
             "NVML shows no GPU",
             "run specdash where the NVIDIA driver is (in a container: --gpus all), with nvidia-ml-py installed",
             ("GPU",),
         ),
         (
-            here and reached and process_failure is not None,
+            here and "/health" not in kinds and checkup.process_failure is not None,
             "the server's process is not visible",
             "run specdash as the user who runs the server, outside of containers",
             ("process", "uptime", "GPU memory of the server"),
         ),
     )
-    return tuple(Remedy(missing, switch, lights) for is_missing, missing, switch, lights in rows if is_missing)
 
 
 class ProxyCheck(Struct, frozen=True):

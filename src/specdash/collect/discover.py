@@ -214,12 +214,10 @@ def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str
 
 def admin_token(record: ProxyRecord) -> str | None:
     """The token for the admin endpoints of a running proxy; None where it asks for none, as proxies of 0.1 do."""
-    if record.admin_token_file is None:
-        return None
-    try:
-        return Path(record.admin_token_file).read_text(encoding="ascii").strip() or None
-    except (OSError, ValueError):
-        return None
+    if record.admin_token_file is not None:
+        with contextlib.suppress(OSError, ValueError):
+            return Path(record.admin_token_file).read_text(encoding="ascii").strip() or None
+    return None
 
 
 def _running() -> Iterator[Target]:

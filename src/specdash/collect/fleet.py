@@ -17,12 +17,11 @@ from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from specdash.collect.hub import Sink
     from specdash.core.readings import Reading
     from specdash.core.target import Target
-
-    Sink = Callable[[Reading[Any]], None]
 
 FILES_LEFT = 64
 """File descriptors that are kept for everything but connections."""

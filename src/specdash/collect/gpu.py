@@ -289,9 +289,9 @@ class GpuCollector:
         return {**self._static[index], **fields}
 
     def _close(self) -> None:
-        if self._session is not None:
-            close_session(self._session)
-        self._session, self._static_due = None, -math.inf
+        session, self._session, self._static_due = self._session, None, -math.inf
+        if session is not None:
+            close_session(session)
 
 
 class GpuLook(Struct, frozen=True):

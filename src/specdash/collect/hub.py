@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     Sink = Callable[[Reading[Any]], None]
 
-
 _log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
@@ -224,7 +223,7 @@ class Hub(LoopThread):
     def __init__(
         self,
         target: Target,
-        sinks: Iterable[Callable[[Reading[Any]], None]] = (),
+        sinks: Iterable[Sink] = (),
         *,
         interval_s: float = 1.0,
         gpu: bool = True,
@@ -252,9 +251,8 @@ class Hub(LoopThread):
 
     def start(self) -> None:
         """Begin to watch. Raises UsageError when an address of the target cannot be meant."""
-        normalise_url(self._target.url)
-        if self._target.proxy_url is not None:
-            normalise_url(self._target.proxy_url)
+        for url in filter(None, (self._target.url, self._target.proxy_url)):
+            normalise_url(url)
         super().start()
 
     def stop(self) -> None:
@@ -412,14 +410,12 @@ class Hub(LoopThread):
         before = self._target
         self._target = replace(before, **{name: getattr(target, name) for name in fields})
         self._on_target(self._target)
-        path = self._target.log
-        if path is None or path == before.log:
-            return
-        if self._log_lines is None:
-            self._watch_log()
-        elif isinstance(self._log_lines, LogTail):
-            # The server was started again, and writes another file than before.
-            self._log_lines.follow(path)
+        if (path := self._target.log) is not None and path != before.log:
+            if self._log_lines is None:
+                self._watch_log()
+            elif isinstance(self._log_lines, LogTail):
+                # The server was started again, and writes another file than before.
+                self._log_lines.follow(path)
 
     def _publish_answer(self, reading: Reading[Any]) -> None:
         """Whether a server that does not answer, or whose process is gone, is on trial is published first; that its
@@ -432,20 +428,17 @@ class Hub(LoopThread):
             return
         was_refused, self._is_refused = self._is_refused, failure is not None and failure.kind is FailureKind.REFUSED
         self._seen_alive = self._seen_alive or failure is None
-        if failure is not None and self._is_refused and not self._seen_alive and (others := self._other_servers()):
+        if failure is not None and self._is_refused and not self._seen_alive and local_port(self._target.url):
             # The address may be wrong.
-            detail = f"{failure.detail}{OTHER_SERVERS}{', '.join(others[:OTHERS_NAMED])}"
-            reading = Reading.unknown(reading.source, reading.at, failure.kind, detail)
+            if reading.at >= self._others_due:
+                self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
+                self._others_due = reading.at + OTHERS_S
+            others = OTHER_SERVERS + ", ".join(self._others[:OTHERS_NAMED]) if self._others else ""
+            reading = Reading.unknown(reading.source, reading.at, failure.kind, failure.detail + others)
         self.bus.publish(reading)
         if self._is_refused and not was_refused:
             self._host_wake.set()
             asyncio.get_running_loop().call_later(SOON_S, self._host_wake.set)
-
-    def _other_servers(self) -> list[str]:
-        if local_port(self._target.url) is not None and time.monotonic() >= self._others_due:
-            self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
-            self._others_due = time.monotonic() + OTHERS_S
-        return self._others
 
     def _publish_unknown(self, source: Source, detail: str, kind: FailureKind = FailureKind.NOT_CONFIGURED) -> None:
         self.bus.publish(Reading.unknown(source, time.monotonic(), kind, detail))

@@ -35,13 +35,13 @@ _CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}
 class LogLines(Protocol):
     """What `LogTail`, `ProgramLines` and `InputLines` offer."""
 
+    written_at: float | None
+    """Unix time of the last line, None while it is not known."""
+
     def read(self, limit: int = ...) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
 
-    def written_at(self) -> float | None:
-        """Unix time of the last line, None while it is not known."""
-
-    def close(self) -> None:
+    def close(self) -> object:
         """Let go of it."""
 
 
@@ -158,7 +158,7 @@ class InputLines:
     def __init__(self) -> None:
         self._descriptor = os.dup(_input)
         os.set_blocking(self._descriptor, False)
-        self._written_at: float | None = None
+        self.written_at: float | None = None
 
     def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
@@ -170,12 +170,8 @@ class InputLines:
             return TailChunk(failure=_failure("standard input", error.strerror or str(error)))
         if not data:
             return TailChunk(failure=_failure("standard input", "the program that wrote the log has ended"))
-        self._written_at = time.time()
+        self.written_at = time.time()
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
-
-    def written_at(self) -> float | None:
-        """Unix time at which something was read last, None before."""
-        return self._written_at
 
     def close(self) -> None:
         """Let go of it."""
@@ -196,7 +192,7 @@ class ProgramLines:
         self._early = b""
         """What was printed at first: lines, or why the program ends."""
         self._failure: Failure | None = None
-        self._written_at: float | None = None
+        self.written_at: float | None = None
 
     def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
@@ -212,12 +208,8 @@ class ProgramLines:
         if self._clock() - self._began < _COMPLAINS_S and len(self._early) < _COMPLAINT_BYTES:
             return TailChunk(more=True, failure=self._failure)
         data, self._early, self._failure = self._early, b"", None
-        self._written_at = time.time() if data else self._written_at
+        self.written_at = time.time() if data else self.written_at
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
-
-    def written_at(self) -> float | None:
-        """Unix time at which the last line was read, None before the first."""
-        return self._written_at
 
     def close(self) -> int:
         """End the program; its exit status."""

@@ -60,7 +60,7 @@ class LogCollector:
 
                 self._parser = LogParser()
             batch = self._parser.feed(chunk.data)
-            written_at = self._lines.written_at()
+            written_at = self._lines.written_at
             age_s = max(0.0, self._wall() - written_at) if written_at is not None else None
             follows = not self._caught_up and chunk.more
             restarted = chunk.replaced or batch.restarted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -92,12 +93,10 @@ def _records(data: bytes, record: Callable[[str], Any], kept: int) -> tuple[Any,
     """The newest records of a file of JSON lines; lines that are none are passed over."""
     found = []
     for line in data.split(b"\n")[:-1]:
-        try:
-            known = record(line.decode("utf-8", "replace")) if line.strip() and len(line) <= MAX_LINE_BYTES else None
-        except (OverflowError, RecursionError):
-            continue
-        if known is not None:
-            found.append(known)
+        with contextlib.suppress(OverflowError, RecursionError):
+            if line.strip() and len(line) <= MAX_LINE_BYTES:
+                known = record(line.decode("utf-8", "replace"))
+                found += [known] if known is not None else []
     return tuple(found[-kept:])
 
 

@@ -50,8 +50,8 @@ class LogTail:
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that is read, also while it is let go of because of an error."""
         self._position = 0
-        self._mtime = 0
-        """Of the file when it was read to its end."""
+        self.written_at: float | None = None
+        """Unix time of the last write to the file, None while it is not open or not read to its end."""
         self._to_line_start = False
         self._replaced = False
         """The next data is the first of another file, or of the same one begun anew."""
@@ -75,15 +75,11 @@ class LogTail:
             self.close()
             return TailChunk(failure=_failure(self.path, _words(error)))
 
-    def written_at(self) -> float | None:
-        """Unix time of the last write to the file, None while it is not open or not read to its end."""
-        return self._mtime / 1e9 if self._fd is not None and self._mtime else None
-
     def close(self) -> None:
         """Let go of the file; the next `read` goes on in it."""
         if self._fd is not None:
             os.close(self._fd)
-            self._fd = None
+            self._fd = self.written_at = None
 
     def _open(self) -> Failure | None:
         """Begin to read the file at the path, or go on in it."""
@@ -95,7 +91,7 @@ class LogTail:
             return _failure(self.path, _words(error))
         except ValueError:
             return _failure(repr(self.path), "cannot be the name of a file")
-        self._fd, self._mtime = fd, 0
+        self._fd = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             self.close()
@@ -126,7 +122,7 @@ class LogTail:
             data = data.lstrip(b"\0")
         self._position += len(data)
         if self._position >= status.st_size:
-            self._mtime = status.st_mtime_ns
+            self.written_at = status.st_mtime
         if not data:
             return None
         if self._to_line_start:

@@ -35,7 +35,6 @@ _CONTEXT = _compiled(
     r"(?:, overflows=(?P<overflows>#))?$"
 )
 _RESPONSE = _compiled(r"RESP: finish=(?P<finish>\S+) output_tokens=(?P<tokens>#) text_len=")
-_SESSION, _MODE = "session", "mode"
 _ROWS: tuple[tuple[Guardrail, GuardrailAction, str, dict[str, Any]], ...] = (
     (_G.MALFORMED_TOOL, _A.DETECTED, r"MALFORMED TOOL PAYLOAD: session=(?P<session>\S+) streak=(?P<streak>#) ", {}),
     (_G.MALFORMED_TOOL, _A.RETRIED, rf"MALFORMED RETRY failed {_ATTEMPT}: HTTP (?P<status>#)$", {}),
@@ -101,17 +100,12 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
         return RequestEvent(when, "", "", "", stop_reason=reason, completion_tokens=tokens, **unknown)
     for guardrail, action, pattern, fixed in _PATTERNS:
         if (found := pattern.match(message)) is not None:
-            texts = {name: value for name, value in found.groupdict().items() if value is not None}
-            session = texts.pop(_SESSION, "")
-            facts = {name: _value(name, value) for name, value in texts.items()}
+            facts: dict[str, Any] = {name: value for name, value in found.groupdict().items() if value is not None}
+            session = facts.pop("session", "")
+            for name in facts.keys() - {"mode"}:
+                facts[name] = float(facts[name]) / 100 if name in _SHARES else int(facts[name])
             return GuardrailEvent(when, session, guardrail, action, "", {**facts, **fixed})
     return None
-
-
-def _value(name: str, text: str) -> str | int | float:
-    if name == _MODE:
-        return text
-    return float(text) / 100 if name in _SHARES else int(text)
 
 
 def _time(prefix: re.Match[str] | None, now: float) -> float:
