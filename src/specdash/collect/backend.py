@@ -199,10 +199,10 @@ class BackendPoller:
 
         def pause(result: object) -> float | None:
             if not isinstance(result, Failure):
-                if endpoint.misses:
+                misses, endpoint.misses = endpoint.misses, 0
+                if misses:
                     # A key that is taken again, or a server that is there again, is so for all of them.
                     self._wake_missing()
-                endpoint.misses = 0
                 if source is not Source.PROPS:
                     return self._interval
                 soon = self._known.asleep or (self._files is not None and self._files.pending)
