@@ -161,6 +161,7 @@ class TestFaults:
             await until_async(lambda: all(watched.kind(source) is FailureKind.REFUSED for source in ALL))
             with FaultServer(server.routes, port=server.port):
                 await until_async(lambda: watched.known(*ALL))
+                await watched.beats(Source.HEALTH, 2)
 
     @pytest.mark.parametrize(
         ("health", "others", "kind"),

@@ -199,10 +199,10 @@ class BackendPoller:
 
         def pause(result: object) -> float | None:
             if not isinstance(result, Failure):
-                misses, endpoint.misses = endpoint.misses, 0
-                if misses:
+                if endpoint.misses:
                     # A key that is taken again, or a server that is there again, is so for all of them.
-                    self._wake_missing()
+                    self._wake_missing(source)
+                endpoint.misses = 0
                 if source is not Source.PROPS:
                     return self._interval
                 soon = self._known.asleep or (self._files is not None and self._files.pending)
@@ -223,8 +223,8 @@ class BackendPoller:
         for source in sources:
             self._endpoints[source].wake.set()
 
-    def _wake_missing(self) -> None:
-        self._wake(*(source for source, endpoint in self._endpoints.items() if endpoint.misses))
+    def _wake_missing(self, but: Source) -> None:
+        self._wake(*(source for source, endpoint in self._endpoints.items() if endpoint.misses and source is not but))
 
     async def _health(self) -> Health | Failure:
         known = self._known
@@ -232,7 +232,7 @@ class BackendPoller:
         known.late = isinstance(result, Failure) and result.kind is FailureKind.TIMEOUT
         healthy = isinstance(result, Health) and result.status is HealthStatus.OK
         if healthy and known.healthy is False:
-            self._wake_missing()
+            self._wake_missing(Source.HEALTH)
         if not healthy:
             known.quiet = None
         known.healthy = healthy
