@@ -166,12 +166,6 @@ def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well
     assert status.requests == 1
 
 
-def test_with_an_address_the_log_does_not_speak_for_the_proxy(file: Path, published: Published) -> None:
-    file.write_bytes(HUMAN)
-    ProxyEventsCollector(str(file), published.append).step()
-    assert {reading.source for reading in published} == {Source.PROXY_EVENTS}
-
-
 def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, published: Published) -> None:
     line = HUMAN.splitlines()[2].split(b"] ", 1)[1] + b"\n"
     now = [100.0]
