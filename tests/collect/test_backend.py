@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, BackendPoller, PollPace
-from specdash.core.readings import Counters, FailureKind, HealthStatus, Reading, ReadingStatus, Slots, Source
+from specdash.core.readings import Counters, FailureKind, Health, HealthStatus, Reading, ReadingStatus, Slots, Source
 from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from support.fault_server import FaultServer, answer, drips, floods, hangs, resets, says, writes
@@ -203,7 +203,9 @@ class TestFaults:
         server.routes = dict.fromkeys(server.routes, LOADING)
         async with watching(server) as watched:
             await until_async(lambda: watched.known(Source.HEALTH) and watched.last(Source.METRICS) is not None)
-            assert watched.readings[Source.HEALTH][-1].value.status is HealthStatus.LOADING
+            health = watched.readings[Source.HEALTH][-1].value
+            assert isinstance(health, Health)
+            assert health.status is HealthStatus.LOADING
             assert watched.kind(Source.METRICS) is FailureKind.LOADING
 
     async def test_a_server_that_is_down_is_asked_less_and_less_and_a_disabled_endpoint_hardly(

@@ -45,7 +45,7 @@ class Published(list[Reading[Any]]):
 class Given:
     """Lines that come as the test says."""
 
-    written_at = None
+    written_at: float | None = None
 
     def __init__(self, *chunks: TailChunk) -> None:
         self.chunks = list(chunks)
