@@ -1,4 +1,4 @@
-"""GPU readings: the real NVML where it is, the reason where it is not, and every driver fault survived.
+"""GPU readings: every field of a GPU, the reason where there is none, and every driver fault survived.
 
 Faults cannot be had from a healthy driver, so they are injected by a stand-in for the `pynvml` module.
 """
@@ -22,7 +22,7 @@ from specdash.collect.gpu import (
     look,
     reasons_in_words,
 )
-from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, Source
+from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading
 from support.driver_library import healthy
 from support.faulty_nvml import FaultyNvml
 
@@ -71,21 +71,6 @@ def nvml() -> FaultyNvml:
 @pytest.fixture
 def bench(nvml: FaultyNvml) -> Bench:
     return Bench(nvml)
-
-
-def test_the_real_nvml_gives_gpus_or_the_reason_why_not() -> None:
-    readings: list[Reading[Gpus]] = []
-    pause = GpuCollector(readings.append).step(1.0)
-    (reading,) = readings
-    assert reading.source is Source.GPU
-    if reading.value is None:
-        assert reading.failure is not None
-        assert reading.failure.kind is FailureKind.UNAVAILABLE
-        assert reading.failure.detail
-        assert pause >= 2.0
-    else:
-        assert reading.value.gpus[0].name
-        assert reading.value.gpus[0].memory_total_bytes
 
 
 def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
@@ -178,16 +163,6 @@ def test_one_lost_gpu_does_not_hide_the_others() -> None:
     value = bench.readings[-1].value
     assert value is not None
     assert value.gpus[1].utilisation == 0.75
-
-
-def test_a_mig_gpu_tells_no_load_and_is_there_all_the_same(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    nvml.faults["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_NO_PERMISSION
-    nvml.faults["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
-    bench.step()
-    gpu = bench.gpu
-    assert (gpu.utilisation, gpu.memory_used_bytes, gpu.memory_left_bytes, gpu.processes) == (None, None, None, None)
-    assert (gpu.name, gpu.power_watts) == ("NVIDIA H200", 250.5)
 
 
 def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
