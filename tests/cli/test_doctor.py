@@ -180,7 +180,6 @@ def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:
 
 def test_gpu_driver_and_engines_are_named_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FaultyNvml()
-    nvml.values.update({"nvmlSystemGetCudaDriverVersion": 12080, "nvmlDeviceGetCudaComputeCapability": (9, 0)})
     with_nvml(monkeypatch, nvml)
     code, found = report("--url", f"127.0.0.1:{free_port()}")
     assert code == 4
