@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from specdash.backend import binary, embedded
-from specdash.backend.binary import Capabilities
+from specdash.backend.binary import Engine
 from specdash.backend.engines import lacking
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE
@@ -38,7 +38,7 @@ def rendered(**env: str) -> str:
     return " ".join(binary.arguments(settings(**env), BUILD))
 
 
-def lines(can: Capabilities, severity: str, **env: str) -> list[str]:
+def lines(can: Engine, severity: str, **env: str) -> list[str]:
     return [lack.line for lack in lacking(settings(**env), can) if lack.severity == severity]
 
 
@@ -165,9 +165,7 @@ _NEWER = "remove it, or use a newer llama.cpp"
         ),
     ],
 )
-def test_what_an_engine_cannot_do_is_refused_with_the_way_out(
-    can: Capabilities, env: dict[str, str], line: str
-) -> None:
+def test_what_an_engine_cannot_do_is_refused_with_the_way_out(can: Engine, env: dict[str, str], line: str) -> None:
     assert lines(can, "error", **env) == [line]
 
 
@@ -196,7 +194,7 @@ def test_what_an_engine_cannot_do_is_refused_with_the_way_out(
         ),
     ],
 )
-def test_other_things_are_left_out_with_a_warning(can: Capabilities, env: dict[str, str], line: str) -> None:
+def test_other_things_are_left_out_with_a_warning(can: Engine, env: dict[str, str], line: str) -> None:
     assert lines(can, "error", **env) == []
     assert [found.removeprefix("LLAMA_ARG_ENDPOINT_METRICS: ") for found in lines(can, "warning", **env)] == [line]
 
@@ -255,7 +253,7 @@ def any_settings(draw: st.DrawFn) -> BackendSettings:
 
 
 @st.composite
-def any_capabilities(draw: st.DrawFn) -> Capabilities:
+def any_capabilities(draw: st.DrawFn) -> Engine:
     base = draw(st.sampled_from((BUILD, LESS)))
     if draw(st.booleans()):
         return replace(base, flags=base.flags - draw(st.frozensets(st.sampled_from(sorted(base.flags)))))
@@ -268,7 +266,7 @@ def flags_of(arguments: list[str]) -> list[str]:
 
 
 @given(any_settings(), any_capabilities())
-def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSettings, known: Capabilities) -> None:
+def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSettings, known: Engine) -> None:
     fitted = binary.fit(config, known)
     flags = flags_of(fitted.arguments)
     assert {canonical(flag) for flag in flags} <= known.flags

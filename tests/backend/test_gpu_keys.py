@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +10,8 @@ import xllamacpp
 from specdash.backend import binary, devices, embedded
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import PACKAGE, Engine, build_of
-from specdash.backend.launch import make_plan
-from specdash.backend.plan import Circumstances, Plan
+from specdash.backend.engines import Engine, for_cpu
+from specdash.backend.plan import Circumstances, Plan, plan
 from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env
 from support import known_engines as known
@@ -99,24 +97,20 @@ def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
 
 
 @pytest.mark.parametrize(
-    ("libraries", "holding", "cuda", "others"),
+    ("libraries", "holding", "cpu"),
     [
-        (("libggml-base.so", "libggml-cpu.so"), b"", False, ()),
-        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", True, ()),
-        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False, ("vulkan",)),
-        ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", True, ()),
-        ((), b"..ggml_backend_cpu_reg..", False, ()),
-        ((), b"a thin program", None, ()),
+        (("libggml-base.so", "libggml-cpu.so"), b"", True),
+        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", False),
+        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False),
+        ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", False),
+        ((), b"..ggml_backend_cpu_reg..", True),
+        ((), b"a thin program", False),
     ],
 )
-def test_the_files_of_an_engine_tell_what_it_was_built_for(
-    tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cuda: bool | None, others: tuple[str, ...]
+def test_the_files_of_an_engine_tell_whether_it_was_built_for_the_cpu_alone(
+    tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cpu: bool
 ) -> None:
-    engine = built(tmp_path / "bin", *libraries, holding=holding)
-    found = build_of(engine)
-    assert (found.cuda, found.others) == (cuda, others), found
-    assert found.cpu_only == (cuda is False and not others)
-    assert found.evidence
+    assert for_cpu(built(tmp_path / "bin", *libraries, holding=holding)) is cpu
 
 
 def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
@@ -127,18 +121,12 @@ def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: P
     assert judged(engine, LLAMA_N_GPU_LAYERS="0") == ()
 
 
-def test_the_installed_package_tells_what_it_was_built_for() -> None:
-    found = build_of(known.engine(sys.executable, PACKAGE))
-    assert found.cuda is not None, found
-    assert "xllamacpp" in found.evidence
-
-
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
     engine = known.engine(llama_server_binary())
     found = devices._listed(engine.kind, engine.path, (), 0)
     assert found is not None
-    assert bool(found) == (build_of(engine).cuda is True)
+    assert bool(found) != for_cpu(engine)
 
 
 def gpu_engine(folder: Path, free_mib: int) -> str:
@@ -157,9 +145,8 @@ def gpu_engine(folder: Path, free_mib: int) -> str:
 
 
 def test_the_plan_is_made_for_the_gpus_that_the_engine_lists(models: dict[str, Path], tmp_path: Path) -> None:
-    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_CTX_SIZE": "auto", "LLAMA_GPU_LAYERS": "all"}
+    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_GPU_LAYERS": "all"}
     env["LLAMA_BIN"] = gpu_engine(tmp_path / "bin", 500)
-    on_gpu = make_plan(env).settings
-    assert on_gpu.decisions[0].steps[0].startswith("CUDA0 (NVIDIA H200): 500 MiB free, x 0.90, less 400 MiB")
-    hidden = make_plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}).settings
-    assert hidden.decisions[0].steps[0].startswith("main memory: ")
+    (found,) = plan(env, Circumstances(None)).gpus
+    assert (found.words, found.free_bytes) == ("CUDA0 (NVIDIA H200)", 500 * 2**20)
+    assert plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}, Circumstances(None)).gpus == ()

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from specdash.backend.engines import (
-    PACKAGE,
-    Build,
-    Engine,
-    ask,
-    build_of,
-    find_engine,
-    probe_environment,
-)
+from specdash.backend.engines import PACKAGE, Engine, ask, find_engine, for_cpu, probe_environment
 from specdash.backend.settings import BackendSettings, engine_settings
 from specdash.core.envfile import read_values
 from specdash.core.errors import SpecdashError
@@ -39,6 +31,7 @@ if TYPE_CHECKING:
 
 NONE = "none"
 """The device name that means the CPU."""
+_FACTS = (sys.executable, "-m", "specdash.backend.embedded_facts")
 _GOOD_FOR_S = 30.0
 _NVML_S = 2.0
 _TITLE = "Available devices:"
@@ -67,7 +60,7 @@ def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[D
 
     `env` is the environment to ask in: CUDA_VISIBLE_DEVICES hides devices. An engine built for the CPU is not asked.
     """
-    if build_of(engine).cpu_only:
+    if for_cpu(engine):
         return ()
     where = env if engine.kind == PACKAGE else probe_environment(engine.loader, env)
     return _listed(engine.kind, engine.path, tuple(sorted(where.items())), int(time.monotonic() / _GOOD_FOR_S))
@@ -75,12 +68,12 @@ def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[D
 
 @functools.lru_cache(maxsize=16)
 def _listed(kind: str, path: str, env: tuple[tuple[str, str], ...], _when: int) -> tuple[Device, ...] | None:
+    argv = [path, "--list-devices"] if kind != PACKAGE else [*_FACTS, "--devices"]
+    text, code = ask(argv, dict(env))
     if kind != PACKAGE:
-        answer = ask([path, "--list-devices"], dict(env))
-        return parse_devices(answer.text) if answer.problem is None and answer.code == 0 else None
-    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--devices"], dict(env))
+        return parse_devices(text) if code == 0 else None
     try:
-        rows = json.loads(answer.text.splitlines()[-1])
+        rows = json.loads(text.splitlines()[-1])
         return tuple(Device(str(name), str(words), int(total), int(free)) for name, words, total, free in rows)
     except (ValueError, TypeError, IndexError):
         return None
@@ -126,8 +119,8 @@ def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _cuda_order(env: tuple[tuple[str, str], ...], _when: int) -> tuple[str, ...]:
-    answer = ask([sys.executable, "-m", "specdash.backend.embedded_facts", "--cuda"], dict(env))
-    return tuple(answer.text.split()) if answer.problem is None and answer.code == 0 else ()
+    text, code = ask([*_FACTS, "--cuda"], dict(env))
+    return tuple(text.split()) if code == 0 else ()
 
 
 def used_gpus(
@@ -136,54 +129,46 @@ def used_gpus(
     base: Mapping[str, str],
     nvml: Callable[[], Gpus | None] = nvml_gpus,
     cuda: Callable[[Mapping[str, str]], tuple[str, ...]] = cuda_gpus,
-    *,
-    ask: bool = False,
 ) -> tuple[UsedGpu, ...]:
     """The GPUs that the settings use, in the engine's order; none where it runs on the CPU.
 
-    NVIDIA's are known without the engine; it lists its devices with `ask`, and where it has others. Without an engine
-    it is taken for one that uses CUDA.
+    NVIDIA's are known without the engine, which is taken for one that uses CUDA; it lists its devices where there are
+    none, and where the settings name others.
     """
     drafts = settings.draft_model is not None and settings.value("spec-draft-ngl") != 0
-    if (settings.value("gpu-layers") == 0 and not drafts) or settings.value("device") == NONE:
+    named = (settings.text("device") or "").lower()
+    if (settings.value("gpu-layers") == 0 and not drafts) or named == NONE:
         return ()
-    if engine is not None and build_of(engine).cpu_only:
+    if engine is not None and for_cpu(engine):
         return ()
     env = {**base, **settings.environment}
     seen = nvml()
     by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
-    order = cuda(env) if by_uuid else ()
-    found = tuple(
-        UsedGpu(f"CUDA{number}", gpu.name or "unnamed", gpu)
-        for number, gpu in enumerate(map(by_uuid.get, order))
-        if gpu is not None
-    )
-    asked = engine is not None and (ask or (not found and bool(build_of(engine).others)))
-    listed = list_devices(engine, env) if engine is not None and asked else None
-    if listed is not None:
-        known = {used.name: used.gpu for used in found}
-        found = tuple(
-            UsedGpu(device.name, device.description, known.get(device.name), device.free_bytes) for device in listed
-        )
-    named = settings.text("device")
-    if named is not None:
+    numbered = enumerate(map(by_uuid.get, cuda(env) if by_uuid else ()))
+    known = {f"CUDA{number}": gpu for number, gpu in numbered if gpu is not None}
+    found = [UsedGpu(name, gpu.name or "unnamed", gpu) for name, gpu in known.items()]
+    if engine is not None and not (known and {*filter(None, named.split(","))} <= {*map(str.lower, known)}):
+        listed = list_devices(engine, env)
+        if listed is not None:
+            found = [UsedGpu(row.name, row.description, known.get(row.name), row.free_bytes) for row in listed]
+    if named:
         by_name = {used.name.lower(): used for used in found}
-        found = tuple(by_name[word] for word in named.lower().split(",") if word in by_name)
+        found = [by_name[word] for word in named.split(",") if word in by_name]
     if settings.value("split-mode") == NONE:
         main = int(settings.value("main-gpu") or 0)
         found = found[main : main + 1]
-    return found
+    return tuple(found)
 
 
 # Whether the engine at hand can use the NVIDIA GPU, and why not: for `specdash doctor`.
 
 
 class EngineCheck(Struct, frozen=True):
-    """The chosen engine: `verdict` says in one line whether it uses the GPU, and why not. `usable` None: unknown."""
+    """An engine, where it is, and whether it can use the GPU: `usable` None where that is not known, and `verdict` in
+    one line why."""
 
     engine: Engine
     path: str
-    build: Build
     devices: tuple[Device, ...] | None
     usable: bool | None
     verdict: str
@@ -197,26 +182,25 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
         values = read_values(file.read_bytes(), str(file))
     settings = engine_settings(values, env)
     engine, visible = find_engine(settings, env), {**env, **settings.environment}
-    build, devices = build_of(engine), list_devices(engine, visible)
+    devices = list_devices(engine, visible)
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
-    return EngineCheck(engine, path, build, devices, *judge(build, devices, driver, visible))
+    usable, verdict = judge(devices, driver, visible, cpu=for_cpu(engine))
+    return EngineCheck(engine, path, devices, usable, verdict)
 
 
 def judge(
-    build: Build, devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str]
+    devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str], *, cpu: bool
 ) -> tuple[bool | None, str]:
-    """Whether an engine uses the GPU, and in one line why, or why not."""
+    """Whether an engine that lists `devices` uses the GPU, and in one line why, or why not. `cpu`: it was built for the
+    CPU alone."""
     hidden = env.get("CUDA_VISIBLE_DEVICES")
     if devices:
         return True, f"uses {', '.join(f'{device.name} ({device.description})' for device in devices)}"
-    if build.cpu_only:
-        return (
-            False,
-            f"CPU only: built without CUDA ({build.evidence}){f'; besides, {driver.detail}' * (not driver.gpus)}",
-        )
+    if cpu:
+        return False, f"CPU only: built without CUDA{f'; besides, {driver.detail}' * (not driver.gpus)}"
     if devices is None:
-        return None, f"not known: it does not list its devices ({build.evidence})"
+        return None, "not known: it does not list its devices"
     why = f"its CUDA may be newer than the driver's ({driver.version}), or CUDA's libraries are not found"
     why = driver.detail if not driver.gpus else f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs" if hidden else why
-    return False, f"CPU only: it lists no device ({build.evidence}): {why}"
+    return False, f"CPU only: it lists no device: {why}"

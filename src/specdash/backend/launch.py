@@ -86,7 +86,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings, self.engine.can))
+        return (self.engine.path, *binary.arguments(self.settings, self.engine))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
@@ -112,7 +112,7 @@ class LaunchPlan(Masked, Struct, frozen=True):
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
             return tuple(assignment.text for assignment in embedded.fit(self.settings).assignments)
-        return tuple(binary.arguments(self.settings, self.engine.can))
+        return tuple(binary.arguments(self.settings, self.engine))
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -146,21 +146,9 @@ class LaunchPlan(Masked, Struct, frozen=True):
         knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
         named = ("spec-draft-model", "spec-draft-hf", "spec-synth-len", "spec-synth-rates")
         knobs += [name for name in named if name in settings.parameters]
-        values = {name: self._in_force(name) for name in dict.fromkeys(knobs)}
-        shown = [(name, text) for name, text in values.items() if text is not None]
+        values = ((name, settings.value(name)) for name in dict.fromkeys(knobs))
+        shown = ((name, BY_NAME[name].text(value)) for name, value in values if value is not None)
         return (("spec-type", ",".join(settings.spec_types)), *shown)
-
-    def _in_force(self, name: str) -> str | None:
-        """The value of a parameter: what was set, else the default this engine states, else today's."""
-        assigned = self.settings.parameters.get(name)
-        flag = self.engine.can.first(BY_NAME[name].flags)
-        stated = self.engine.can.stated_default(flag) if flag is not None else None
-        parameter = BY_NAME[name]
-        if assigned is None and stated is not None:
-            with contextlib.suppress(InputError):
-                return parameter.text(parameter.parse(stated, name))
-        value = self.settings.value(name)
-        return None if value is None else parameter.text(value)
 
 
 def read_env_file(path: str | Path) -> dict[str, str]:
@@ -216,14 +204,12 @@ def plan_from_file(
 
 def settings_of(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
-    return auto.read_settings(
-        env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True))
-    )
+    return auto.read_settings(env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base)))
 
 
 _CANNOT_START = frozenset(
     (
-        *("value", "removed-key", "settings", "file", "file-kind", "context", "engine-lacks"),
+        *("value", "removed-key", "settings", "file", "file-kind", "engine-lacks"),
         *("nextn-layers", "draft-architecture", "vocabulary", "recurrent-draft"),
     )
 )

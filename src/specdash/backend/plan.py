@@ -10,7 +10,6 @@ from pathlib import Path  # noqa: TC003 - a field type
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from specdash.backend import auto
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
@@ -180,8 +179,6 @@ def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -
 
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
-    from specdash.backend.rules.machine import room
-
     settings, problems = _read(values, circumstances)
     if settings is None:
         nothing = BackendSettings(parameters={})
@@ -209,28 +206,11 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
             facts[name] = found
         else:
             problems.append(error("file-kind", f"{key}={path}: {other.what}", key, other.fix))
-    model, draft = facts.get("model"), facts.get("spec-draft-model")
-    # The engine itself is asked only where something hangs on it.
-    gpus = _gpus(settings, engine, circumstances, ask=bool(settings.decisions) or auto.wanted(settings))
-    made = Plan(
-        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=circumstances.own(),
-        failure=failure,
+    gpus = used_gpus(settings, engine, circumstances.base, circumstances.gpus, circumstances.cuda)
+    return Plan(
+        values, circumstances, settings, engine=engine, model=facts.get("model"), draft=facts.get("spec-draft-model"),
+        gpus=gpus, own=circumstances.own(), problems=tuple(problems), failure=failure,
     )  # fmt: skip
-    if auto.wanted(settings):
-        # Where no context fits, and where the model's file has a finding of its own, the engine would choose it.
-        chosen = auto.without(settings)
-        try:
-            if model is not None or settings.model is None:
-                chosen = auto.fitted(settings, model, draft, room(made))
-        except InputError as raised:
-            problem = raised.problem
-            problems.append(error("context", problem.what, made.source("ctx-size"), problem.fix))
-        made = replace(made, settings=chosen)
-    return replace(made, problems=tuple(problems))
-
-
-def _gpus(settings: BackendSettings, engine: Engine | None, around: Circumstances, *, ask: bool) -> tuple[UsedGpu, ...]:
-    return used_gpus(settings, engine, around.base, around.gpus, around.cuda, ask=ask)
 
 
 def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
@@ -243,6 +223,8 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
             BY_KEY[key].parse(env[key], key)
         except InputError as raised:
             fix = raised.problem.fix or f"allowed: {BY_KEY[key].allowed}"
+            if BY_KEY[key].name == "ctx-size" and env[key].strip().lower() == "auto":
+                fix = f"set a number; `specdash preflight {key}=0` names the largest that fits where not all does"
             problems.append(error("value", raised.problem.what, key, fix))
     if problems:
         return None, problems
@@ -251,7 +233,9 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
         """Whether the model itself would run on a GPU."""
         try:
             engine = find_engine(settings, around.base) if around.probe_engine else None
-            return settings.value("gpu-layers") != 0 and bool(_gpus(settings, engine, around, ask=True))
+            return settings.value("gpu-layers") != 0 and bool(
+                used_gpus(settings, engine, around.base, around.gpus, around.cuda)
+            )
         except (SpecdashError, ValueError, OSError):
             return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +28,9 @@ from specdash.core.parameter_catalogue import (
 from specdash.core.parameters import Parameter, Scalar, ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
 from specdash.core.structs import Masked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
@@ -107,12 +110,11 @@ class SpecTypeChoice(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """One value that `auto` became: the parameter, the value in words, why, and the arithmetic line by line."""
+    """One value that `auto` became: the parameter, the value in words, and why."""
 
     name: str
     value: str
     because: str
-    steps: tuple[str, ...] = ()
 
 
 DEFAULT = "default"
@@ -125,8 +127,6 @@ MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
 _DEVICE_SAMPLING = "spec-draft-backend-sampling"
-
-DraftDetector = Callable[[str], SpecType | None]
 
 
 class ParameterValue(Struct, frozen=True):
@@ -254,15 +254,13 @@ class BackendSettings(Masked, Struct, frozen=True):
         return replace(self, parameters={**self.parameters, name: changed})
 
 
-def settings_from_env(
-    env: Mapping[str, str], detect: DraftDetector | None = None, choice: SpecTypeChoice | None = None
-) -> BackendSettings:
-    """Read a backend env. `detect` tells the spec type the engine would pick from a draft model file, if it can.
+def settings_from_env(env: Mapping[str, str], choice: SpecTypeChoice | None = None) -> BackendSettings:
+    """Read a backend env.
 
     `choice` is what `LLAMA_SPEC_TYPE=auto` stands for; without one, such settings are `undecided`.
     Raises `InputError` naming the key, its value and what to write instead.
     """
-    return _SettingsReader(env, detect, choice).settings()
+    return _SettingsReader(env, choice).settings()
 
 
 def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
@@ -273,9 +271,8 @@ def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendS
 
 
 class _SettingsReader:
-    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: SpecTypeChoice | None) -> None:
+    def __init__(self, env: Mapping[str, str], choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
-        self.detect = detect
         self.choice = choice
         self.decisions: list[Decision] = []
         self.undecided = False
@@ -386,14 +383,9 @@ class _SettingsReader:
         if found is None and not drafts:
             return (), DEFAULT
         if found is None:
-            draft, here = drafts[0], "spec-draft-model" in self.assigned and len(drafts) == 1
-            detected = self.detect(str(draft.value)) if self.detect is not None and here else None
-            if detected is not None:
-                return (detected,), f"detected from {draft.source}"
-            fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
             would = "the server would load the draft model and not speculate"
-            what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
-            raise InputError(what, fix, key=draft.source)
+            what = f"{drafts[0].source} is set but LLAMA_SPEC_TYPE is not: {would}"
+            raise InputError(what, "set LLAMA_SPEC_TYPE=auto (or a type, or none)", key=drafts[0].source)
         text, source = found
         choice = self.choice
         if is_auto(text) and choice is None:

@@ -105,7 +105,7 @@ def _as_json(plan: LaunchPlan) -> dict[str, Any]:
         "environment": plan.shown_environment,
         "parameters": plan.reasons,
         "speculation": dict(plan.speculation),
-        "decided": [json_of(decision, "name value because steps") for decision in plan.settings.decisions],
+        "decided": [json_of(decision, "name value because") for decision in plan.settings.decisions],
         "warnings": list(plan.warnings),
     }
 
@@ -126,10 +126,7 @@ def _as_text(plan: LaunchPlan) -> str:
     if plan.settings.decisions:
         lines += ["", "decided by specdash (auto)"]
     for decision in plan.settings.decisions:
-        lines += [
-            f"  {decision.name} = {decision.value}: {decision.because}",
-            *(f"      {step}" for step in decision.steps),
-        ]
+        lines.append(f"  {decision.name} = {decision.value}: {decision.because}")
     width = max(len(f"{row['name']} = {row['value']}") for row in plan.reasons)
     lines += ["", "because"]
     for row in plan.reasons:

@@ -116,8 +116,7 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
 
 def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
     engine = "kind=engine.kind version=engine.version path reason=engine.reason"
-    build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    value: dict[str, Any] = json_of(engine_check, f"{engine} {build} devices uses_gpu=usable verdict", chosen=True)
+    value: dict[str, Any] = json_of(engine_check, f"{engine} devices uses_gpu=usable verdict", chosen=True)
     return value
 
 

@@ -120,8 +120,3 @@ def incidents_dir(env: Mapping[str, str] = os.environ) -> Path:
 def rules_file(env: Mapping[str, str] = os.environ) -> Path:
     """The user's own thresholds of alert rules."""
     return config_dir(env) / "rules.toml"
-
-
-def cache_dir(env: Mapping[str, str] = os.environ) -> Path:
-    """`$XDG_CACHE_HOME/specdash`: what can be found out again."""
-    return _base(env, "XDG_CACHE_HOME", ".cache")

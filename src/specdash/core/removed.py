@@ -27,7 +27,7 @@ _ANONYMISE = "look through a bundle before it leaves: host names, paths and sess
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
-    "`specdash up --model FILE` writes an env file with LLAMA_CTX_SIZE=auto, and `specdash preflight --env-file F` "
+    "`specdash up --model FILE` writes an env file with the context that fits, and `specdash preflight --env-file F` "
     "says of any env file what it takes in memory and which context fits"
 )
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"

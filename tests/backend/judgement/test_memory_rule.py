@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.backend.plan import plan
+from specdash.backend.rules import machine
 from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
+from specdash.system.text import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from backend.judgement.conftest import Check
+    from specdash.backend.plan import Circumstances
 
 GIB = 1024**3
 ALL = {"LLAMA_GPU_LAYERS": "all"}
@@ -75,3 +79,19 @@ def test_in_a_container_where_nvml_shows_other_processes_it_is_no_error(
 def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> None:
     gpu = Gpu(0, None, "GPU-0", None, None, 0, 8 * GIB, needed - 1, processes=())
     assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("16", 16), ("0", 0), ("8192", 50), ("-1", 50)])
+def test_on_a_cpu_the_context_that_fits_leaves_room_for_the_prompt_cache(
+    limit: str, kept: int, models: dict[str, str], context: Circumstances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most half of it: llama.cpp lowers the limit itself where memory runs out."""
+
+    def fitting(mib: int, limit: str) -> int:
+        monkeypatch.setattr(machine, "free_in_main", lambda _: mib * MIB)
+        return machine.fitting_context(
+            plan({"LLAMA_MODEL": models["llama"], "LLAMA_ARG_CACHE_RAM": limit}, context),
+        )
+
+    assert 0 < fitting(100, limit) == fitting(100 - kept, "0")
+    assert fitting(100_000, limit) == read_facts(models["llama"]).context_length

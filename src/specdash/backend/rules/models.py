@@ -41,12 +41,10 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
 
 
 def decisions(plan: Plan) -> Iterator[Finding]:
-    """What `auto` became, with its arithmetic; and prediction layers that slow down what the operator chose."""
-    keys = {"spec-type": plan.spec_key, "ctx-size": plan.source("ctx-size")}
+    """What `auto` became; and prediction layers that slow down what the operator chose."""
+    key = plan.spec_key
     for decision in plan.settings.decisions:
-        steps = f" ({'; '.join(decision.steps)})" if decision.steps else ""
-        key = keys.get(decision.name)
-        yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}{steps}", key)
+        yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}", key)
     if plan.model is None or plan.settings.decisions or "draft-mtp" not in plan.settings.spec_types:
         return
     parameters = describe(plan.model).parameters
@@ -55,7 +53,7 @@ def decisions(plan: Plan) -> Iterator[Finding]:
             f"{plan.settings.spec_setting}: the model has {billions(parameters)} parameters, and under "
             f"{billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
         )
-        yield warning("small-mtp", slowed, plan.spec_key, "use ngram-mod, or a draft model")
+        yield warning("small-mtp", slowed, key, "use ngram-mod, or a draft model")
 
 
 def model(plan: Plan) -> Iterator[Finding]:
