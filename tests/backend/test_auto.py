@@ -75,6 +75,6 @@ def test_what_was_chosen_is_in_the_settings_with_the_reason(target: GgufFacts) -
     )
     assert (found.spec_types, found.spec_source) == (("ngram-mod", "draft-mtp"), "LLAMA_SPEC_TYPE")
     assert found.value("spec-draft-n-max") == found.value("spec-ngram-mod-n-max") == 12
-    (decision,) = found.decisions
-    assert (decision.name, decision.value) == ("spec-type", "ngram-mod,draft-mtp")
-    assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in decision.because
+    assert found.choice is not None
+    assert found.choice.chain == "ngram-mod,draft-mtp"
+    assert "2 prediction (nextn) layers and 3B parameters, on the CPU" in found.choice.because

@@ -93,12 +93,8 @@ class LaunchPlan(Masked, Struct, frozen=True):
         kept = {key: value for key, value in base.items() if not _NOT_INHERITED.match(key)}
         # An abort would otherwise fork gdb, which takes seconds, may stop the process group, and hides the signal.
         kept.setdefault(NO_BACKTRACE, "1")
-        own = {"LLAMA_TRACE": self.settings.trace}
-        if self.settings.rollback_mode is not None:
-            own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
-        if self.engine.kind == PACKAGE:
-            return {**kept, **own, **embedded.environment(self.settings)}
-        return {**kept, **own, **binary.environment(self.settings)}
+        render = embedded if self.engine.kind == PACKAGE else binary
+        return {**kept, **render.environment(self.settings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:

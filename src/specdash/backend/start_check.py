@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.backend.settings import ROUTER_KEYS
 from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import state_dir
@@ -66,12 +65,10 @@ class ServerPromise(Masked, Struct, frozen=True):
 
 def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) -> ServerPromise:
     """What settings promise."""
-    router = any(key in settings.native for key in ROUTER_KEYS)
-    router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
     reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
     reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
     reasons = (
-        (router, "a router serves models by name"),
+        (settings.is_router, "a router serves models by name"),
         (settings.value("embeddings"), "it serves embeddings only"),
         (reranks, "it reranks only"),
     )
@@ -82,7 +79,7 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
         no_probe=next((reason for holds, reason in reasons if holds), None),
-        router=router,
+        router=settings.is_router,
         types=settings.spec_types,
     )
 

@@ -43,9 +43,9 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
 def decisions(plan: Plan) -> Iterator[Finding]:
     """What `auto` became; and prediction layers that slow down what the operator chose."""
     key = plan.spec_key
-    for decision in plan.settings.decisions:
-        yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}", key)
-    if plan.model is None or plan.settings.decisions or "draft-mtp" not in plan.settings.spec_types:
+    if (choice := plan.settings.choice) is not None:
+        yield info("auto", f"{key}=auto is {choice.chain} here: {choice.because}", key)
+    if plan.model is None or choice is not None or "draft-mtp" not in plan.settings.spec_types:
         return
     parameters = describe(plan.model).parameters
     if 0 < parameters < MTP_PAYS_FROM:

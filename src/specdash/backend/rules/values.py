@@ -81,7 +81,7 @@ def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[F
 
 def unused_knobs(plan: Plan) -> Iterator[Finding]:
     """`LLAMA_DRAFT_*` that no type of the chain has."""
-    for key in KNOBS if not plan.settings.undecided else ():
+    for key in KNOBS:
         text = plan.values.get(key, "")
         if text and not plan.settings.spec_types:
             fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"

@@ -44,10 +44,9 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
         **_of_profile(profile, Role.BACKEND),
     }
     values = {key: text for key, (text, _) in rows.items()}
-    decisions = make_plan(values).settings.decisions
-    if decisions:
-        reason = " ".join(decisions[0].because.split())
-        rows["LLAMA_SPEC_TYPE"] = ("auto", f"chosen at each start, today {decisions[0].value}: {reason}")
+    if (choice := make_plan(values).settings.choice) is not None:
+        reason = " ".join(choice.because.split())
+        rows["LLAMA_SPEC_TYPE"] = ("auto", f"chosen at each start, today {choice.chain}: {reason}")
     if rows["LLAMA_CTX_SIZE"][0] == "0" and (context := fitting_context(plan(values, Circumstances(None)))):
         rows["LLAMA_CTX_SIZE"] = (str(context), "the largest that fits into the memory that is free now")
     return _env_text(rows)
