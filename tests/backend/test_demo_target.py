@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 def test_it_has_wide_layers_of_zeros_in_a_file_that_takes_little_room(tmp_path: Path) -> None:
     target, why = demo.widened_target(tmp_path)
-    made, bundled = read_facts(target.path), read_facts(demo.bundled_model(demo.TARGET_MODEL))
+    made, bundled = read_facts(target), read_facts(demo.bundled_model(demo.TARGET_MODEL))
     assert why == ""
-    assert target.path.parent == tmp_path
+    assert target.parent == tmp_path
     assert made.number("feed_forward_length") == demo.WIDE_ROWS
     assert made.block_count == bundled.block_count
     assert 80_000_000 < made.file_bytes <= 82_000_000
-    assert target.path.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
+    assert target.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
 
 
 def test_only_rows_of_zeros_are_added(tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None
 
 def test_a_directory_that_cannot_be_written_is_a_reason_too(tmp_path: Path) -> None:
     target, why = demo.widened_target(tmp_path / "missing")
-    assert target == demo.bundled_target()
+    assert target == demo.bundled_model(demo.TARGET_MODEL)
     assert "No such file" in why
 
 
 def test_the_env_file_names_the_target_and_the_draft_length_that_suits_it(tmp_path: Path) -> None:
-    target = demo.DemoTarget(tmp_path / "wide.gguf", 3)
+    target = tmp_path / "wide.gguf"
     text = demo.env_text(port=1, log=tmp_path / "l", spec_types=("draft-simple",), engine="auto", target=target)
-    assert f'LLAMA_MODEL="{target.path}"' in text
+    assert f'LLAMA_MODEL="{target}"' in text
     assert 'LLAMA_DRAFT_MAX="3"' in text
 
 
