@@ -112,7 +112,8 @@ class Plan(Masked, Struct, frozen=True):
         """Everything to be known about the plan, errors first."""
         from specdash.backend.rules import machine, models, proxy, values
 
-        out = [*self.problems, *(row for rule in values.ALWAYS for row in rule(self.values, self.circumstances))]
+        unknown = values.unknown_keys(Role.BACKEND, self.values, self.circumstances)
+        out = [*self.problems, *values.env_lines(self.values, self.circumstances), *unknown]
         if not self.unread:
             out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other

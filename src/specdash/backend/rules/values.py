@@ -11,7 +11,8 @@ from specdash.core import envfile
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key, parameter_of
 from specdash.core.parameter_catalogue import REMOVED_KEYS
-from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.proxy_parameters import NO_TLS, no_tls
+from specdash.core.removed import REMOVED_SETTINGS
 from specdash.core.speculation import KNOBS
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ _READ_BY_ENGINE = frozenset(
     )
 )
 """Variables that llama.cpp reads without an option of that name."""
+_PREFIXES = ("LLAMA_", "PROXY_")
 _LEAST_A_SLOT = 512
 _USUAL_BATCH = 2048
 
@@ -50,33 +52,33 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
             yield error("env-value", said.what, key, said.fix)
 
 
-def misplaced(role: Role, key: str) -> Finding:
-    """A key in the env file of the service that does not read it."""
-    other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
-    fix = f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"
-    return warning("unknown-key", f"{key} is the {other}'s: the {role} does not read it", key, fix)
-
-
-def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
-    """Keys that neither the catalogue nor the engine's own help names."""
-    for key in [key for key, text in values.items() if text]:
-        if parameter_of(Role.BACKEND, key) is not None or key in REMOVED_KEYS:
+def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    """Keys of the other service, keys that were removed, and those that neither the catalogue nor the engine's own help
+    names."""
+    backend = role is Role.BACKEND
+    other = Role.PROXY if backend else Role.BACKEND
+    for key in [key for key, text in values.items() if text.strip()]:
+        if parameter_of(role, key) is not None or key in REMOVED_KEYS or key in _READ_BY_ENGINE:
             continue
-        if key in PROXY_KEYS:
-            yield misplaced(Role.BACKEND, key)
-        elif key.startswith("LLAMA_") and key not in _READ_BY_ENGINE:
-            listed = listed_names(values, around.base) if around.probe_engine else frozenset()
-            if key in listed:
+        listed = frozenset[str]()
+        close = close_key(role, key)
+        if not backend and key in NO_TLS:
+            yield error("tls", no_tls(key), key, "remove it")
+        elif key.startswith(_PREFIXES) and parameter_of(other, key) is not None:
+            fix = f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"
+            yield warning("unknown-key", f"{key} is the {other}'s: the {role} does not read it", key, fix)
+        elif not backend and key in REMOVED_SETTINGS:
+            yield warning("removed-key", f"{key} was removed and is ignored", key, REMOVED_SETTINGS[key])
+        elif key.startswith("LLAMA_" if backend else "PROXY_") or (close and not backend):
+            if backend and around.probe_engine and key in (listed := listed_names(values, around.base)):
                 continue
-            close = close_key(Role.BACKEND, key)
-            fix = f"did you mean {close}?" if close else ""
-            message = f"{key} is not a known key and is passed on unread"
+            what = "a known key and is passed on unread" if backend else "a setting of this proxy: it is ignored"
             # What the engine could not be asked about, it may read.
             unsure = key.startswith("LLAMA_ARG_") and not listed
-            if key in around.changed and not around.back and not unsure:
-                yield error("unknown-key", message, key, fix or "docs/settings.md lists those that are")
-            else:
-                yield warning("unknown-key", message, key, fix)
+            wrong = key in around.changed and not around.back and not unsure
+            otherwise = "docs/settings.md lists those that are" if wrong and backend else "" if backend else "remove it"
+            fix = f"did you mean {close}?" if close else otherwise
+            yield (error if wrong else warning)("unknown-key", f"{key} is not {what}", key, fix)
 
 
 def unused_knobs(plan: Plan) -> Iterator[Finding]:
@@ -148,6 +150,4 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-ALWAYS = (env_lines, unknown_keys)
-"""Rules over the values and the circumstances alone, for settings that cannot be read, too."""
 RULES = (unused_knobs, shared_cache, context_size, batch_size)
