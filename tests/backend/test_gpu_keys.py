@@ -124,7 +124,7 @@ def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: P
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
     engine = known.engine(llama_server_binary())
-    found = devices._listed(engine.kind, engine.path, (), 0)
+    found = devices.list_devices(engine)
     assert found is not None
     assert bool(found) != for_cpu(engine)
 

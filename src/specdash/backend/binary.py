@@ -151,7 +151,7 @@ def fit(settings: BackendSettings, known: Engine) -> BinaryFit:  # noqa: C901 - 
             lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
     names = [name for name in settings.spec_types if known.has_type(name)]
     for name in [name for name in settings.spec_types if name not in names]:
-        message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
+        message = f"{settings.spec_setting()}: {known.words} has no spec type {name}"
         fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
         lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
     if names:

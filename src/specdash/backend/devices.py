@@ -62,21 +62,23 @@ def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[D
     """
     if for_cpu(engine):
         return ()
-    where = env if engine.kind == PACKAGE else probe_environment(engine.loader, env)
-    return _listed(engine.kind, engine.path, tuple(sorted(where.items())), int(time.monotonic() / _GOOD_FOR_S))
-
-
-@functools.lru_cache(maxsize=16)
-def _listed(kind: str, path: str, env: tuple[tuple[str, str], ...], _when: int) -> tuple[Device, ...] | None:
-    argv = [path, "--list-devices"] if kind != PACKAGE else [*_FACTS, "--devices"]
-    text, code = ask(argv, dict(env))
-    if kind != PACKAGE:
+    if engine.kind != PACKAGE:
+        text, code = _asked((engine.path, "--list-devices"), probe_environment(engine.loader, env))
         return parse_devices(text) if code == 0 else None
     try:
-        rows = json.loads(text.splitlines()[-1])
+        rows = json.loads(_asked((*_FACTS, "--devices"), env)[0].splitlines()[-1])
         return tuple(Device(str(name), str(words), int(total), int(free)) for name, words, total, free in rows)
     except (ValueError, TypeError, IndexError):
         return None
+
+
+def _asked(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, int | None]:
+    return _kept(argv, tuple(sorted(env.items())), int(time.monotonic() / _GOOD_FOR_S))
+
+
+@functools.lru_cache(maxsize=32)
+def _kept(argv: tuple[str, ...], env: tuple[tuple[str, str], ...], _when: int) -> tuple[str, int | None]:
+    return ask(argv, dict(env))
 
 
 # Which GPUs the settings use. NVML and CUDA number GPUs in different orders (by PCI bus, and fastest first), so that a
@@ -114,12 +116,7 @@ def _seen(_when: int) -> Gpus | None:
 
 def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
     """The UUIDs of the GPUs in the order in which CUDA numbers them in `env`; none where CUDA has none."""
-    return _cuda_order(tuple(sorted(env.items())), int(time.monotonic() / _GOOD_FOR_S))
-
-
-@functools.lru_cache(maxsize=16)
-def _cuda_order(env: tuple[tuple[str, str], ...], _when: int) -> tuple[str, ...]:
-    text, code = ask([*_FACTS, "--cuda"], dict(env))
+    text, code = _asked((*_FACTS, "--cuda"), env)
     return tuple(text.split()) if code == 0 else ()
 
 

@@ -15,7 +15,7 @@ from specdash.backend import auto
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
 from specdash.backend.engines import Engine, find_engine
 from specdash.backend.rules import error, in_order, warning
-from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, change, setting
+from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
@@ -28,12 +28,11 @@ from specdash.llama.model_facts import refusal_of
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
     from specdash.core.readings import Gpus
-    from specdash.core.records import ProxyRecord, RunRecord
     from specdash.llama.memory import SlotLayout
 
 _RULE_OF = {ProblemKind.REMOVED: "removed-key"}
@@ -70,17 +69,13 @@ class Circumstances(Masked, Struct, frozen=True):
     probe_engine: bool = True
     """Ask the engine's binary what it can do."""
 
-    def records(self) -> Iterator[RunRecord | ProxyRecord]:
-        """The notes of running backends and proxies."""
-        yield from live_backends(self.base)
-        yield from live_proxies(self.base)
-
     def own(self) -> frozenset[int]:
         """The processes of this service and their children; without a manager, what runs from the env file."""
         pids = self.own_pids
         if not pids and self.env_file is not None:
             wanted = str(self.env_file.absolute())
-            pids = frozenset(record.pid for record in self.records() if record.env_file == wanted)
+            records = (*live_backends(self.base), *live_proxies(self.base))
+            pids = frozenset(record.pid for record in records if record.env_file == wanted)
         return pids | {process.pid for pid in pids for process in family(pid)}
 
 
@@ -127,13 +122,9 @@ class Plan(Masked, Struct, frozen=True):
         assigned = self.settings.parameters.get(name)
         return BY_NAME[name].key if assigned is None or assigned.source == DEFAULT else assigned.source
 
-    def named(self, name: str) -> str:
-        """An engine parameter as it is set."""
-        return setting(self.source(name), BY_NAME[name], self.settings.value(name))
-
-    def change(self, name: str, value: Scalar) -> str:
-        """An engine parameter with another value, written where it is set now: what a fix tells to set."""
-        return change(self.source(name), BY_NAME[name], value)
+    def named(self, name: str, value: Scalar | None = None) -> str:
+        """An engine parameter as it is set, or with another value in its place."""
+        return setting(self.source(name), BY_NAME[name], self.settings.value(name) if value is None else value)
 
     def place(self, name: str) -> str:
         """Where an engine parameter is set, for fixes that name no value: its key, or its flag in LLAMA_EXTRA_ARGS."""

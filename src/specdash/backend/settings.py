@@ -39,20 +39,14 @@ _CHAIN = "llama_spec_type"
 
 
 def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
+    """A value as it is written, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS, which is not to be
+    overwritten as a whole."""
     text = "" if value is None else parameter.text(value)
     if source != SOURCE:
         return f"{source}={text}"
     if parameter.kind is ValueKind.SWITCH:
-        return f"{SOURCE} {(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]}"
-    return f"{SOURCE} {parameter.flags[0]} {text}"
-
-
-def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that LLAMA_EXTRA_ARGS is not overwritten as a
-    whole."""
-    written = setting(source, parameter, value)
-    return f"{written.removeprefix(f'{SOURCE} ')} in {SOURCE}" if source == SOURCE else written
+        return f"{(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]} in {SOURCE}"
+    return f"{parameter.flags[0]} {text} in {SOURCE}"
 
 
 class ExtraArgs(Struct, frozen=True):
@@ -196,18 +190,10 @@ class BackendSettings(Masked, Struct, frozen=True):
         """Path of the draft model file that will be loaded, or None."""
         return self.text("spec-draft-model")
 
-    @property
-    def spec_setting(self) -> str:
-        """The spec types as they are set, for messages."""
-        return setting(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types))
-
-    def spec_change(self, chain: str) -> str:
-        """Other spec types, written where they are set now: what a fix tells to set."""
-        return change(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], chain)
-
-    @property
-    def _spec_source(self) -> str:
-        return "LLAMA_SPEC_TYPE" if self.spec_source == DEFAULT else self.spec_source
+    def spec_setting(self, chain: str | None = None) -> str:
+        """The spec types as they are set, or another chain in their place, for messages."""
+        source = "LLAMA_SPEC_TYPE" if self.spec_source == DEFAULT else self.spec_source
+        return setting(source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types) if chain is None else chain)
 
     @property
     def host(self) -> str:

@@ -108,7 +108,7 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
     layers = " or lower LLAMA_GPU_LAYERS" if gpus else ""
     fix = f"use a smaller model{layers}: no context fits beside the weights"
     if most:
-        less = f"set {plan.change('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
+        less = f"set {plan.named('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
         if most >= plan.cells * (1 if load.slots.unified else load.slots.sequences):
             less = f"lower {plan.place('ctx-size')}{layers}"
         fix = f"{less}, smaller cache types, or a smaller model"

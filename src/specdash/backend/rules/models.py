@@ -50,7 +50,7 @@ def decisions(plan: Plan) -> Iterator[Finding]:
     parameters = describe(plan.model).parameters
     if 0 < parameters < MTP_PAYS_FROM:
         slowed = (
-            f"{plan.settings.spec_setting}: the model has {billions(parameters)} parameters, and under "
+            f"{plan.settings.spec_setting()}: the model has {billions(parameters)} parameters, and under "
             f"{billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
         )
         yield warning("small-mtp", slowed, key, "use ngram-mod, or a draft model")
@@ -82,7 +82,7 @@ def draft(plan: Plan) -> Iterator[Finding]:
             continue
         place = plan.place(_DRAFT)
         for found in draft_misfits(
-            kind, plan.model, plan.draft, set_types=settings.spec_change, draft_key=place, compare=_misfit
+            kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=place, compare=_misfit
         ):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
             yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)

@@ -86,7 +86,7 @@ def unused_knobs(plan: Plan) -> Iterator[Finding]:
     for key in KNOBS:
         text = plan.values.get(key, "")
         if text and not plan.settings.spec_types:
-            fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"
+            fix = f"set {plan.settings.spec_setting('TYPE')}, or remove {key}"
             yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
         for kind in plan.spec_types if text else ():
             if kind.knob(key) is not None:
@@ -126,7 +126,7 @@ def context_size(plan: Plan) -> Iterator[Finding]:
     if wanted and trained and share > trained:
         message = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
         most = trained if slots.unified else trained * slots.sequences
-        fix = f"set {plan.change('ctx-size', most)} or less; the rest only takes memory"
+        fix = f"set {plan.named('ctx-size', most)} or less; the rest only takes memory"
         yield warning("context", message, key, fix)
 
 
@@ -146,7 +146,7 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         message = (
             f"{plan.named('batch-size')}: {many}drafts of up to {longest} tokens and the token before need {needed}"
         )
-        fix = f"set {plan.change('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
+        fix = f"set {plan.named('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
