@@ -8,9 +8,10 @@ import pytest
 import xllamacpp
 
 from specdash.backend import binary, devices, embedded
+from specdash.backend.binary import Engine
 from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import Engine, for_cpu
+from specdash.backend.engines import for_cpu
 from specdash.backend.plan import Circumstances, Plan, plan
 from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from specdash.backend.engines import PACKAGE, Engine, ask, find_engine, for_cpu, probe_environment
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
+from specdash.backend.engines import PACKAGE, ask, find_engine, for_cpu, probe_environment
 from specdash.backend.settings import BackendSettings, engine_settings
 from specdash.core.envfile import read_values
 from specdash.core.errors import SpecdashError

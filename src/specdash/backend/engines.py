@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from specdash.backend import binary, embedded
-from specdash.backend.binary import Engine  # noqa: TC001 - exported
 from specdash.backend.embedded import PACKAGE as PACKAGE  # noqa: PLC0414 - exported
 from specdash.backend.settings import engine_settings, negated
 from specdash.core.errors import EngineMissingError, SpecdashError
@@ -31,6 +30,7 @@ from specdash.core.errors import EngineMissingError, SpecdashError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from specdash.backend.binary import Engine
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
 

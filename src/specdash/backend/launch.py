@@ -17,8 +17,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.backend import auto, binary, embedded
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
 from specdash.backend.devices import used_gpus
-from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.engines import PACKAGE, find_engine
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.rules.machine import place
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings

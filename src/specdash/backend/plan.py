@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from specdash.backend import auto
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
 from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
-from specdash.backend.engines import Engine, find_engine
+from specdash.backend.engines import find_engine
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
 from specdash.backend.settings import SOURCE as EXTRA_ARGS
@@ -74,8 +75,8 @@ class Circumstances(Masked, Struct, frozen=True):
         pids = self.own_pids
         if not pids and self.env_file is not None:
             wanted = str(self.env_file.absolute())
-            records = (*live_backends(self.base), *live_proxies(self.base))
-            pids = frozenset(record.pid for record in records if record.env_file == wanted)
+            pids = frozenset(record.pid for record in live_backends(self.base) if record.env_file == wanted)
+            pids |= {record.pid for record in live_proxies(self.base) if record.env_file == wanted}
         return pids | {process.pid for pid in pids for process in family(pid)}
 
 

@@ -249,12 +249,6 @@ class Baseline(JsonRecord, Struct, frozen=True):
     decode_tokens: int | None = None
     """Tokens of each answer."""
     method: BaselineMethod = BaselineMethod.WITHOUT
-    draft_token_s: float | None = None
-    """Seconds that drafting one token took there; None where no draft was seen."""
-    others: float | None = None
-    """Share of the machine's CPUs, 0 to 1, that other programs took meanwhile; None where that is not known."""
-    pair_share: float | None = None
-    """What a batch of two tokens took there, as a share of one of a single token; None where it was not measured."""
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -36,6 +36,7 @@ _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no clien
 REMOVED_COMMANDS: Mapping[str, str] = {
     "agent": _ON,
     "bench apply-storm": "it tested specdash itself; `specdash apply` verifies each change and undoes it on failure",
+    "baseline forget": "`specdash baseline record` replaces one; lines of baselines.jsonl may be removed by hand",
     "env set": _ENV_CHANGE,
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",
