@@ -24,7 +24,7 @@ from support.help_engine import OLD, TODAY, help_engine, help_text
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    pass
 
 TYPES = {spec_kind.name for spec_kind in SPEC_TYPES}
 
@@ -59,36 +59,26 @@ def test_a_second_look_starts_no_process(program: Path, monkeypatch: pytest.Monk
     assert probe(program) == first
 
 
-def renewed(program: Path) -> None:
-    help_engine(program, OLD, version="5678 (fedcba)")
-
-
-def renewed_library(program: Path) -> None:
-    before = program.stat()
-    renewed(program)
-    os.utime(program, ns=(before.st_atime_ns, before.st_mtime_ns))
-    (program.parent / "libllama-common.so").write_text("new")
-
-
-@pytest.mark.parametrize("renew", [renewed, renewed_library])
-def test_a_new_build_in_the_same_place_is_asked_again(program: Path, renew: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("library", [False, True])
+def test_a_new_build_in_the_same_place_is_asked_again(program: Path, library: bool) -> None:
     probe(program)
-    renew(program)
+    before = program.stat()
+    help_engine(program, OLD, version="5678 (fedcba)")
+    if library:
+        os.utime(program, ns=(before.st_atime_ns, before.st_mtime_ns))
+        (program.parent / "libllama-common.so").write_text("new")
     found = probe(program)
     assert found.version == "5678 (fedcba)"
     assert "--spec-draft-sampling" not in found.flags
 
 
-def test_variables_that_would_make_the_help_fail_are_kept_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    picky = help_engine(tmp_path / "picky")
-    picky.write_text(picky.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ -z "$LLAMA_ARG_DRAFT_MAX" ] || exit 1'))
-    monkeypatch.setenv("LLAMA_ARG_DRAFT_MAX", "3")
-    assert probe(picky).version == "1234 (abcdef)"
-
-
-def test_the_loaders_variables_of_the_env_file_reach_the_engine(tmp_path: Path) -> None:
+def test_the_loaders_variables_of_the_env_file_reach_the_engine_and_no_setting_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     needy = help_engine(tmp_path / "needy")
-    needy.write_text(needy.read_text().replace("#!/bin/sh", '#!/bin/sh\n[ "$LD_LIBRARY_PATH" = /opt/x ] || exit 127'))
+    check = '#!/bin/sh\n[ "$LD_LIBRARY_PATH" = /opt/x ] && [ -z "$LLAMA_ARG_DRAFT_MAX" ] || exit 127'
+    needy.write_text(needy.read_text().replace("#!/bin/sh", check))
+    monkeypatch.setenv("LLAMA_ARG_DRAFT_MAX", "3")
     with pytest.raises(EngineMissingError, match="is no working llama-server"):
         probe(needy)
     assert "--ctx-size" in probe(needy, LD_LIBRARY_PATH="/opt/x").flags
@@ -99,8 +89,6 @@ def test_the_loaders_variables_of_the_env_file_reach_the_engine(tmp_path: Path) 
     [
         ("echo 'version: 1 (x)'", "lists no arguments (version: 1 (x)); what it can do is unknown"),
         ("true", "lists no arguments (exit code 0)"),
-        ("echo 'libcuda.so.1: cannot open'; exit 127", "lists no arguments (libcuda.so.1: cannot open)"),
-        ("sleep 60", "no answer within 1 s"),
         ("sleep 60 & disown 2>/dev/null; exit 0", "no answer within 1 s"),
     ],
 )

@@ -15,7 +15,7 @@ from specdash.backend import binary, embedded
 from specdash.backend.binary import Engine
 from specdash.backend.engines import lacking
 from specdash.backend.settings import DEFAULT, BackendSettings, ParameterValue, canonical, settings_from_env
-from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME, ENGINE
+from specdash.core.parameter_catalogue import BY_NAME, ENGINE
 from specdash.core.parameters import Parameter, ValueKind
 from specdash.core.speculation import SPEC_TYPES
 from support.help_engine import OLD, TODAY
@@ -88,13 +88,6 @@ def test_extra_args_come_last_with_their_values_and_unknown_ones_keep_their_orde
     assert rendered(LLAMA_EXTRA_ARGS=extra).endswith(ends)
 
 
-def test_the_default_speculation_is_spelled_out() -> None:
-    found = rendered(LLAMA_EXTRA_ARGS="--spec-default")
-    assert "--spec-ngram-mod-n-max 64" in found
-    assert "--spec-type ngram-mod" in found
-    assert "--spec-default" not in found
-
-
 def test_a_build_from_before_todays_flags_is_refused_in_one_sentence_and_gets_no_arguments() -> None:
     env = {"LLAMA_SPEC_TYPE": "ngram-mod", "LLAMA_EXTRA_ARGS": "--nonsense"}
     assert lines(KNOWN[OLD], "error", **env) == [
@@ -127,11 +120,6 @@ _NEWER = "remove it, or use a newer llama.cpp"
                 "LLAMA_SPEC_TYPE=draft-dflash: llama-server less has no spec type draft-dflash; it knows "
                 f"{', '.join(LESS.spec_types)}; use a newer llama.cpp"
             ),
-        ),
-        (
-            LESS,
-            {"LLAMA_ARG_SPEC_DRAFT_SAMPLING": "greedy"},
-            f"LLAMA_ARG_SPEC_DRAFT_SAMPLING=greedy: llama-server less has no --spec-draft-sampling; {_NEWER}",
         ),
         (
             BUILD,
@@ -214,11 +202,6 @@ def test_what_the_child_gets_holds_no_secret_but_in_its_own_variable() -> None:
     assert json.loads(env[embedded.ASSIGNMENTS_VARIABLE])[0] == ["model", "model.path", "m.gguf"]
 
 
-def test_automatic_slots_are_four_with_one_cache_as_in_llama_server() -> None:
-    found = assigned(LLAMA_PARALLEL="-1")
-    assert (found["n_parallel"], found["kv_unified"]) == (4, True)
-
-
 def sample(parameter: Parameter) -> Any:
     """A value the parameter may have."""
     if parameter.kind is ValueKind.SWITCH:
@@ -272,12 +255,6 @@ def test_no_flag_is_rendered_that_the_build_does_not_list(config: BackendSetting
     assert {canonical(flag) for flag in flags} <= known.flags
     assert flags.count("--spec-type") <= 1
     assert not any("\n" in lack.line for lack in fitted.lacks)
-
-
-def test_no_flag_is_spelled_twice_in_the_catalogue() -> None:
-    spelled = [flag for p in ENGINE for flag in (*p.flags, *p.off_flags)]
-    assert len(spelled) == len(set(spelled))
-    assert set(spelled) <= set(BY_FLAG)
 
 
 @pytest.mark.engine

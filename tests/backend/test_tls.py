@@ -38,10 +38,7 @@ def settings(**env: str) -> BackendSettings:
     [
         (PAIR, "https"),
         ({"LLAMA_EXTRA_ARGS": "--ssl-key-file k.pem --ssl_cert_file c.pem"}, "https"),
-        ({**PAIR, "LLAMA_HOST": "::"}, "https"),
         ({"LLAMA_ARG_SSL_CERT_FILE": "c.pem"}, "http"),
-        ({"LLAMA_ARG_SSL_KEY_FILE": "k.pem"}, "http"),
-        ({}, "http"),
     ],
 )
 def test_the_address_has_the_scheme_that_certificate_and_key_give_the_server(env: dict[str, str], scheme: str) -> None:
