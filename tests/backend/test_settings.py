@@ -88,7 +88,7 @@ def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
     config = settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6")
     assert value(config, "spec-ngram-simple-size-n") == (6, "default 12, lowered to LLAMA_DRAFT_MAX")
     assert "spec-ngram-simple-size-n" not in settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="12").parameters
-    with pytest.raises(InputError, match="--spec-ngram-simple-size-n 7 in LLAMA_EXTRA_ARGS is above LLAMA_DRAFT_MAX=6: ngram-simple"):
+    with pytest.raises(InputError, match="-size-n 7 in LLAMA_EXTRA_ARGS is above LLAMA_DRAFT_MAX=6: ngram-simple"):
         settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6", LLAMA_EXTRA_ARGS="--spec-ngram-simple-size-n 7")
 
 

@@ -21,6 +21,7 @@ from specdash.backend.binary import Engine  # noqa: TC001 - a field type
 from specdash.backend.devices import used_gpus
 from specdash.backend.engines import PACKAGE, find_engine
 from specdash.backend.plan import Circumstances, plan
+from specdash.backend.rules import warning
 from specdash.backend.rules.machine import place
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.changes import is_secret
@@ -71,8 +72,6 @@ class LaunchPlan(Masked, Struct, frozen=True):
     engine: Engine
     log: str
     env_file: str | None = None
-    inherited: tuple[str, ...] = ()
-    """Keys of the caller's environment that were kept away from the server."""
     findings: tuple[Finding, ...] = ()
     """What is to be known about the settings, errors first."""
     env_digest: str | None = None
@@ -100,16 +99,14 @@ class LaunchPlan(Masked, Struct, frozen=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything worth a line on stderr before the server starts."""
-        found = [finding.line for finding in self.findings if finding.severity is Severity.WARNING]
-        stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
-        return (*found, *stray)
+        return tuple(finding.line for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
             return tuple(assignment.text for assignment in embedded.fit(self.settings).assignments)
-        return tuple(binary.arguments(self.settings, self.engine))
+        return self.argv[1:]
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -120,18 +117,12 @@ class LaunchPlan(Masked, Struct, frozen=True):
     @property
     def reasons(self) -> list[dict[str, Any]]:
         """Each parameter with its value, where it came from and what it means."""
-        out: list[dict[str, Any]] = [
-            {"name": name, "value": parameter.value, "source": parameter.origin, "meaning": BY_NAME[name].meaning}
-            for name, parameter in self.settings.parameters.items()
-        ]
-        out += [
-            {"name": name, "value": MASK, "source": BY_NAME[name].key, "meaning": BY_NAME[name].meaning}
-            for name in self.settings.secrets
-        ]
-        chain = ",".join(self.settings.spec_types) or "none"
-        meaning = BY_KEY["LLAMA_SPEC_TYPE"].meaning
-        out.append({"name": "spec-type", "value": chain, "source": self.settings.spec_source, "meaning": meaning})
-        return out
+        held, chain = self.settings.parameters.items(), BY_KEY["LLAMA_SPEC_TYPE"]
+        rows: list[tuple[str, Any, str, str]] = [(name, p.value, p.origin, BY_NAME[name].meaning) for name, p in held]
+        rows += [(name, MASK, BY_NAME[name].key, BY_NAME[name].meaning) for name in self.settings.secrets]
+        types = ",".join(self.settings.spec_types) or "none"
+        rows.append(("spec-type", types, self.settings.spec_source, chain.meaning))
+        return [dict(zip(("name", "value", "source", "meaning"), row, strict=True)) for row in rows]
 
     @property
     def speculation(self) -> tuple[tuple[str, str], ...]:
@@ -186,14 +177,14 @@ def plan_from_file(
     if data is None:
         data = _env_bytes(env_file)
     env = read_values(data, env_file)
-    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
     stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
-    inherited = tuple(key for key in stray if base[key] != env.get(key))
-    found = make_plan({**env, **machine}, engine=engine, log=log, base=base, env_file=env_file)
+    ignored = "{} of the calling environment is ignored: put it into the env file"
+    inherited = [warning("settings", ignored.format(key)) for key in stray if base[key] != env.get(key)]
+    found = make_plan(env, engine=engine, log=log, base=base, env_file=env_file)
     return replace(
         found,
         env_file=str(Path(env_file).expanduser().absolute()),
-        inherited=inherited,
+        findings=(*found.findings, *inherited),
         env_digest=hashlib.sha256(data).hexdigest(),
         values=env,
     )

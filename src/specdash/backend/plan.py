@@ -17,7 +17,6 @@ from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
 from specdash.backend.engines import find_engine
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
-from specdash.backend.settings import SOURCE as EXTRA_ARGS
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, ProblemKind, SpecdashError
@@ -127,11 +126,6 @@ class Plan(Masked, Struct, frozen=True):
         """An engine parameter as it is set, or with another value in its place."""
         return setting(self.source(name), BY_NAME[name], self.settings.value(name) if value is None else value)
 
-    def place(self, name: str) -> str:
-        """Where an engine parameter is set, for fixes that name no value: its key, or its flag in LLAMA_EXTRA_ARGS."""
-        source = self.source(name)
-        return f"{BY_NAME[name].flags[0]} in {source}" if source == EXTRA_ARGS else source
-
     def number(self, name: str) -> int:
         """The value of a parameter that is a whole number."""
         return int(self.settings.value(name) or 0)
@@ -140,12 +134,6 @@ class Plan(Masked, Struct, frozen=True):
     def spec_types(self) -> list[SpecType]:
         """The chain, of types that the catalogue knows."""
         return [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
-
-    @property
-    def spec_key(self) -> str:
-        """The key that names the spec types."""
-        source = self.settings.spec_source
-        return source if source in self.values else "LLAMA_SPEC_TYPE"
 
     @property
     def slots(self) -> SlotLayout:

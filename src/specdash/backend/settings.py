@@ -190,10 +190,14 @@ class BackendSettings(Masked, Struct, frozen=True):
         """Path of the draft model file that will be loaded, or None."""
         return self.text("spec-draft-model")
 
+    @property
+    def spec_key(self) -> str:
+        """The key that names the spec types."""
+        return "LLAMA_SPEC_TYPE" if self.spec_source == DEFAULT else self.spec_source
+
     def spec_setting(self, chain: str | None = None) -> str:
         """The spec types as they are set, or another chain in their place, for messages."""
-        source = "LLAMA_SPEC_TYPE" if self.spec_source == DEFAULT else self.spec_source
-        return setting(source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types) if chain is None else chain)
+        return setting(self.spec_key, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types) if chain is None else chain)
 
     @property
     def host(self) -> str:

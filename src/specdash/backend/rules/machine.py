@@ -110,7 +110,7 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
     if most:
         less = f"set {plan.named('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
         if most >= plan.cells * (1 if load.slots.unified else load.slots.sequences):
-            less = f"lower {plan.place('ctx-size')}{layers}"
+            less = f"lower {plan.named('ctx-size')}{layers}"
         fix = f"{less}, smaller cache types, or a smaller model"
     rows = []
     for part in wanted.parts:

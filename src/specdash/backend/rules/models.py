@@ -42,7 +42,7 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
 
 def decisions(plan: Plan) -> Iterator[Finding]:
     """What `auto` became; and prediction layers that slow down what the operator chose."""
-    key = plan.spec_key
+    key = plan.settings.spec_key
     if (choice := plan.settings.choice) is not None:
         yield info("auto", f"{key}=auto is {choice.chain} here: {choice.because}", key)
     if plan.model is None or choice is not None or "draft-mtp" not in plan.settings.spec_types:
@@ -80,12 +80,11 @@ def draft(plan: Plan) -> Iterator[Finding]:
     for kind in plan.spec_types:
         if kind.needs_heads and unseen:
             continue
-        place = plan.place(_DRAFT)
         for found in draft_misfits(
-            kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=place, compare=_misfit
+            kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named, compare=_misfit
         ):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
-            yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)
+            yield Finding(found.rule, found.severity, about, key if found.of_draft else settings.spec_key, found.fix)
 
 
 def _misfit(target: GgufFacts, small: GgufFacts) -> str | None:

@@ -121,7 +121,7 @@ def context_size(plan: Plan) -> Iterator[Finding]:
     over = f", shared out to {slots.sequences} slots," if slots.sequences > 1 and not slots.unified else ""
     if wanted and share < _LEAST_A_SLOT:
         message = f"{named}{over} leaves a slot {share} tokens (the engine rounds up to {cells})"
-        yield warning("context", message, key, f"raise it, or lower {plan.place('parallel')}")
+        yield warning("context", message, key, f"raise it, or lower {plan.named('parallel')}")
     trained = plan.model.context_length if plan.model is not None else None
     if wanted and trained and share > trained:
         message = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
