@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.devices import Device, check_engine, judge
+from specdash.backend.engines import Device, check_engine, judge
 from specdash.collect.gpu import Absence, Driver, DriverGpu
 from specdash.core.errors import EngineMissingError
 

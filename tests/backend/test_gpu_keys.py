@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import xllamacpp
 
-from specdash.backend import devices, embedded
+from specdash.backend import embedded
 from specdash.backend.binary import Engine
-from specdash.backend.devices import Device, parse_devices
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import for_cpu
+from specdash.backend.engines import Device, for_cpu, list_devices, parse_devices
 from specdash.backend.plan import Circumstances, Plan, plan
 from specdash.backend.rules import machine
 from specdash.backend.settings import BackendSettings, settings_from_env
@@ -105,7 +104,7 @@ def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: P
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
     engine = known.engine(llama_server_binary())
-    found = devices.list_devices(engine)
+    found = list_devices(engine)
     assert found is not None
     assert bool(found) != for_cpu(engine)
 

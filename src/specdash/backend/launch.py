@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from specdash.backend import auto, binary, embedded
 from specdash.backend.binary import Engine  # noqa: TC001 - a field type
-from specdash.backend.devices import used_gpus
-from specdash.backend.engines import PACKAGE, find_engine
+from specdash.backend.engines import PACKAGE, find_engine, used_gpus
 from specdash.backend.plan import Circumstances, plan
 from specdash.backend.rules import warning
 from specdash.backend.rules.machine import place

@@ -13,8 +13,7 @@ from msgspec import Struct, field
 
 from specdash.backend import auto
 from specdash.backend.binary import Engine  # noqa: TC001 - a field type
-from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
-from specdash.backend.engines import find_engine
+from specdash.backend.engines import UsedGpu, cuda_gpus, find_engine, nvml_gpus, used_gpus
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
 from specdash.collect.run_records import live_backends, live_proxies

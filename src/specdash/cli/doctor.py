@@ -13,7 +13,7 @@ from specdash.system.text import size
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.devices import EngineCheck
+    from specdash.backend.engines import EngineCheck
     from specdash.collect.checkup import Checkup, LogCheck, ProxyCheck
     from specdash.collect.gpu import Driver
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit 0 when a llama-server answers, else 4."""
-    from specdash.backend.devices import check_engine
+    from specdash.backend.engines import check_engine
     from specdash.collect.api_key import key_file_warning
     from specdash.collect.checkup import check
 

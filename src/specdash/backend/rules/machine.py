@@ -21,7 +21,7 @@ from specdash.system.text import MIB, percent, size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specdash.backend.devices import UsedGpu
+    from specdash.backend.engines import UsedGpu
     from specdash.backend.plan import Plan
     from specdash.core.errors import Finding
 
