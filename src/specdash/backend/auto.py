@@ -6,12 +6,11 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from specdash.backend.settings import SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
-from specdash.core.speculation import Rollback, spec_type
+from specdash.core.speculation import spec_type
 from specdash.llama.gguf import GgufError, cached_facts
 from specdash.llama.memory import ALL_LAYERS, ModelLoad, SlotLayout, cells_of, slots_of, snapshots_of
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
@@ -30,9 +29,6 @@ def look(path: str) -> GgufFacts | None:
         return cached_facts(path)
     except GgufError:
         return None
-
-
-_EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
 
 
 def slots_asked(settings: BackendSettings) -> SlotLayout:
@@ -101,12 +97,12 @@ def _layers(wanted: int, *, on_gpu: bool) -> int:
 
 
 def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
-    texts = [native.get("LLAMA_ARG_N_CPU_MOE", ""), "all" if native.get("LLAMA_ARG_CPU_MOE") else ""]
-    for at, word in enumerate(extra):
-        if _EXPERTS.match(word):
-            texts.append("all" if word in ("--cpu-moe", "-cmoe") else "".join(extra[at + 1 : at + 2]))
-    counts = [ALL_LAYERS if text == "all" else int(text) if text.isdigit() else 0 for text in texts]
-    return max(counts, default=0)
+    """Layers whose experts stay on the CPU."""
+    given = dict(zip(extra, (*extra[1:], ""), strict=True))
+    if native.get("LLAMA_ARG_CPU_MOE") or not given.keys().isdisjoint(("--cpu-moe", "-cmoe")):
+        return ALL_LAYERS
+    counts = (native.get("LLAMA_ARG_N_CPU_MOE"), given.get("--n-cpu-moe"), given.get("-ncmoe"))
+    return max(int(count) if count and count.isdigit() else 0 for count in counts)
 
 
 WITHOUT_A_DRAFT = "ngram-mod"
@@ -123,27 +119,19 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Sp
         name = type_for(draft).name
         pair = describe(facts, draft, draft_type=name).pair if facts is not None else None
         if pair is None or pair.fits:
-            why = {
-                "draft-simple": "the draft model is an ordinary one, and its vocabulary fits",
-                _MTP: "the draft model has prediction (nextn) layers",
-            }
-            return SpecTypeChoice((name,), why.get(name, f"the draft model's architecture is {draft.architecture}"))
+            return SpecTypeChoice((name,), f"the draft model fits, and its architecture is {draft.architecture}")
         reason = next(found.said for found in pair.misfits if found.severity == "error")
         rest = choose(facts, None, on_gpu)
         return SpecTypeChoice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
     if facts is None:
         return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
-    fit = next((kind for kind in describe(facts).spec_types if kind.name == WITHOUT_A_DRAFT), None)
-    replays = "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
-    replays = replays if fit is not None and fit.takes_back is Rollback.CHECKPOINT else ""
     if not facts.nextn_layers:
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{replays}")
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model has no prediction (nextn) layers")
     parameters = describe(facts).parameters
     layers = counted(facts.nextn_layers, "prediction (nextn) layer")
     has = f"the model has {layers} and {billions(parameters)} parameters"
     if parameters < MTP_PAYS_FROM:
-        slow = f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down{replays}"
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), slow)
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down")
     if on_gpu:
         return SpecTypeChoice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
     return SpecTypeChoice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")

@@ -57,8 +57,6 @@ class Circumstances(Masked, Struct, frozen=True):
     """The processes of the other service now."""
     keeps_socket: bool = False
     """Whether the service runs, so that its listening socket stays open."""
-    under_systemd: bool = False
-    """Whether it is a unit of systemd."""
     back: bool = False
     """Whether the values are of a version from before, which may hold keys that are not known."""
     gpus: Callable[[], Gpus | None] = nvml_gpus

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.rules import error, info, warning
 from specdash.core.errors import Finding
-from specdash.llama.gguf import GgufFacts, Kept, file_state
-from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit
+from specdash.llama.model_facts import MTP_PAYS_FROM, Tuning, describe, draft_misfits
 from specdash.system.text import billions
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 _PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
 _DRAFT = "spec-draft-model"
-# A large vocabulary takes a tenth of a second to compare, and a plan is made at every keystroke in the dashboard.
-_MISFITS: Kept[str | None] = Kept()
-_DESCRIBED: Kept[ModelFacts] = Kept()
 
 
 def plain_files(plan: Plan) -> Iterator[Finding]:
@@ -60,9 +56,7 @@ def model(plan: Plan) -> Iterator[Finding]:
     """The model itself."""
     if plan.model is None:
         return
-    facts, state = plan.model, file_state(plan.model.path)
-    found = describe(facts) if state is None else _DESCRIBED.get(state, lambda: describe(facts))
-    key, named = plan.source("model"), plan.named("model")
+    found, key, named = describe(plan.model), plan.source("model"), plan.named("model")
     for remark in found.remarks:
         yield warning("model", f"{named}: {remark}", key)
     # Chats are what it is for where a proxy is beside it, or a chat template was chosen.
@@ -80,16 +74,9 @@ def draft(plan: Plan) -> Iterator[Finding]:
     for kind in plan.spec_types:
         if kind.needs_heads and unseen:
             continue
-        for found in draft_misfits(
-            kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named, compare=_misfit
-        ):
+        for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
             yield Finding(found.rule, found.severity, about, key if found.of_draft else settings.spec_key, found.fix)
-
-
-def _misfit(target: GgufFacts, small: GgufFacts) -> str | None:
-    """`llama.model_facts.misfit`, compared once. Raises `OSError` when a file went away."""
-    return _MISFITS.get((file_state(target.path), file_state(small.path)), lambda: misfit(target, small))
 
 
 def block_size(plan: Plan) -> Iterator[Finding]:

@@ -80,9 +80,7 @@ def _listening(proxy: _Proxy) -> Iterator[Finding]:
         for key in moved:
             line = f"{key}={proxy.text(key)}"
             message = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
-            names = ("stop proxy", "install proxy", "start proxy")
-            commands = ", ".join(f"`specdash services {name}`" for name in names)
-            steps = f"run {commands}" if around.under_systemd else "end the proxy and start it again"
+            steps = "end the proxy, run `specdash services install proxy` where systemd keeps it, and start it again"
             yield error("socket-unit", message, key, f"write {line} into {around.env_file}, then {steps}")
     if proxy.bad.keys().isdisjoint(_PLACE) and (moved or not around.keeps_socket):
         yield from place(host, port, *_PLACE, around.own())
