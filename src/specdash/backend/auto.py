@@ -6,6 +6,7 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specdash.backend.settings import SpecTypeChoice, settings_from_env
@@ -98,7 +99,7 @@ def _layers(wanted: int, *, on_gpu: bool) -> int:
 
 def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
     """Layers whose experts stay on the CPU."""
-    given = dict(zip(extra, (*extra[1:], ""), strict=True))
+    given = dict(pairwise((*extra, "")))
     if native.get("LLAMA_ARG_CPU_MOE") or not given.keys().isdisjoint(("--cpu-moe", "-cmoe")):
         return ALL_LAYERS
     counts = (native.get("LLAMA_ARG_N_CPU_MOE"), given.get("--n-cpu-moe"), given.get("-ncmoe"))
