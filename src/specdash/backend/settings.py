@@ -257,6 +257,7 @@ class _SettingsReader:
         self.env = {key: value for key, value in env.items() if value != ""}
         self.choice = choice
         self.extra = parse(self.env.get(SOURCE, ""))
+        self.knobs: dict[str, str] = {}
         self.remarks: list[Problem] = []
         self.assigned: dict[str, ParameterValue] = {}
         self.secrets: dict[str, str] = {}
@@ -270,10 +271,14 @@ class _SettingsReader:
             if not ignored:
                 raise InputError(problem)
             self.remarks.append(problem)
-        for parameter in ENGINE:
-            self._assign(parameter)
+        for name in DRAFT_SOURCES:
+            self._assign(BY_NAME[name])
         types, spec_source, auto = self._speculation()
-        self._draft_knobs(types)
+        # Each `LLAMA_DRAFT_*` is a key of the parameters that the types of the chain read for it.
+        self.knobs = {target: key for key in KNOBS for kind in types if (target := kind.knob(key)) is not None}
+        for parameter in ENGINE:
+            if parameter.name not in DRAFT_SOURCES:
+                self._assign(parameter)
         self._check_lengths(types)
         mixing = [kind.name for kind in types if kind.mixes_slots]
         if mixing and self._held("parallel").value != 1 and self._held(_DEVICE_SAMPLING).source == DEFAULT:
@@ -318,7 +323,8 @@ class _SettingsReader:
         self.remarks.append(Problem(what, fix, key))
 
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
-        found = [(self.env[key], key) for key in parameter.keys if key in self.env]
+        keys = (self.knobs.get(parameter.name, ""), *parameter.keys)
+        found = [(self.env[key], key) for key in keys if key in self.env]
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
@@ -326,7 +332,8 @@ class _SettingsReader:
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"
-                self._remark(f"{shown} is ignored: {found[0][1]} wins", source)
+                here = f" for {parameter.flags[0]}" if source in KNOBS else ""
+                self._remark(f"{shown} is ignored{here}: {found[0][1]} wins", source)
         return found[0] if found else None
 
     def _assign(self, parameter: Parameter) -> None:
@@ -394,19 +401,6 @@ class _SettingsReader:
             what = f"{source}={text}: {' and '.join(users)} share one draft model, and {fate}"
             raise InputError(what, "use one of them (n-gram types go with any)", key=source)
         return types, source, auto
-
-    def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
-        """Give each `LLAMA_DRAFT_*` to the parameter that a type of the chain reads for it."""
-        for key in KNOBS:
-            value = self._ours(key)
-            for target in [kind.knob(key) for kind in types] if value is not None else ():
-                held = self.assigned.get(target) if target is not None else None
-                if held is not None and held.source == SOURCE:
-                    self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
-                elif target is not None:
-                    if held is not None and held.value != value and held.source != key:
-                        self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
-                    self.assigned[target] = ParameterValue(value=BY_NAME[target].parse(str(value), key), source=key)
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
         """A minimum above the maximum, which discards every draft, is refused; as a default it is lowered."""
