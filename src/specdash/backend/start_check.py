@@ -21,7 +21,7 @@ from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
-from specdash.core.records import SEE_LOG, CompletionEnd, Drafting, StartCheck, unexplained
+from specdash.core.records import SEE_LOG, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
 from specdash.core.structs import Masked
 from specdash.llama.blocking import BlockingClient
@@ -115,7 +115,8 @@ class FirstCompletion(Struct, frozen=True):
     tasks: tuple[int, ...] = ()
     """The numbers of its tasks in the server's log, where /slots shows them."""
     problem: str = ""
-    completion: CompletionEnd = CompletionEnd.ANSWERED
+    failed: bool = False
+    """The server failed it, as it would fail any client's: it was not just late, or refused this one."""
 
 
 def health(url: str, cancel: Cancel | None = None) -> Health | None:
@@ -179,11 +180,9 @@ def first_completion(promise: ServerPromise, timeout: float, cancel: Cancel | No
             reply = client.post("/completion", body, max(1.0, deadline - began))
         except TimeoutError:
             # Of a server that answered once, a second answer that is late says nothing.
-            late = replace(found, problem="a first completion did not answer in time", completion=CompletionEnd.LATE)
-            return found if found.tokens else late
+            return found if found.tokens else replace(found, problem="a first completion did not answer in time")
         except OSError as error:
-            why = f"a first completion broke off ({error})"
-            return replace(found, problem=why, completion=CompletionEnd.BROKEN_OFF)
+            return replace(found, problem=f"a first completion broke off ({error})")
         answer = mapping(reply.json)
         tokens = natural(answer.get("tokens_predicted"))
         tokens = (1 if answer.get("content") else 0) if tokens is None else tokens
@@ -191,8 +190,7 @@ def first_completion(promise: ServerPromise, timeout: float, cancel: Cancel | No
             text = error_message(reply.body)
             why = f"failed: HTTP {reply.status}{': ' if text else ''}{text}"
             why = "gave no tokens" if reply.status == 200 and answer else why
-            how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
-            return replace(found, problem=f"a first completion {why}", completion=how)
+            return replace(found, problem=f"a first completion {why}", failed=reply.status not in _NOT_ALLOWED)
         timings = mapping(answer.get("timings"))
         drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
         seconds, tasks = found.seconds + time.monotonic() - began, found.tasks
@@ -247,7 +245,7 @@ def judge(
         return replace(seen, drafting=drafting, because=because, fix=fix, cause=cause)
 
     # Slots that can draft are worth nothing on a server that fails what it is asked.
-    fails = probed is not None and probed.completion is CompletionEnd.FAILED
+    fails = probed is not None and probed.failed
     partly = can is not None and can < (count or 0)
     chain = ",".join(promise.types) or "the type that it detected itself"
     if promise.router:
@@ -337,7 +335,7 @@ def check_start(
     probed = first_completion(promise, PROBE_S, cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
-    if probed.completion is CompletionEnd.FAILED:
+    if probed.failed:
         failure = explain(lines(), None) or failure
     return judge(promise, (count, drafting), unseen, failure, probed)
 

@@ -101,20 +101,6 @@ class Drafting(StrEnum):
     UNKNOWN = "unknown"
 
 
-class CompletionEnd(StrEnum):
-    """How a first completion ended."""
-
-    ANSWERED = "answered"
-    LATE = "late"
-    """No answer in time: the server may be slow, or busy with another client's prompt."""
-    BROKEN_OFF = "broken off"
-    """The connection ended, most often because the server did."""
-    NOT_ALLOWED = "not allowed"
-    """The server refused this client (its key), or was not ready: nothing about speculation."""
-    FAILED = "failed"
-    """The server failed it, as it would fail anybody's."""
-
-
 class StartCheck(Struct, frozen=True):
     """The verdict on one start. Moments are Unix time; None is unknown."""
 
