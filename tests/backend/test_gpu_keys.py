@@ -62,11 +62,6 @@ def test_the_package_lists_what_is_no_cpu() -> None:
     assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
-def judged(engine: Engine, **env: str) -> tuple[Finding, ...]:
-    """What the rule about devices says of settings for an engine."""
-    return tuple(machine.no_gpu(Plan(env, Circumstances(None, base={}), settings(**env), engine=engine)))
-
-
 def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
     folder.mkdir()
     program = folder / "llama-server"
@@ -95,10 +90,15 @@ def test_the_files_of_an_engine_tell_whether_it_was_built_for_the_cpu_alone(
 
 def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
     engine = built(tmp_path / "bin", "libggml-cpu.so")
-    (lack,) = judged(engine, LLAMA_N_GPU_LAYERS="99")
+
+    def judged(layers: str) -> list[Finding]:
+        plan = Plan({}, Circumstances(None), settings(LLAMA_N_GPU_LAYERS=layers), engine=engine)
+        return list(machine.no_gpu(plan))
+
+    (lack,) = judged("99")
     assert lack.severity == "warning"
     assert "LLAMA_N_GPU_LAYERS=99 has no effect: llama-server b1 was built for the CPU; `specdash doctor`" in lack.line
-    assert judged(engine, LLAMA_N_GPU_LAYERS="0") == ()
+    assert judged("0") == []
 
 
 @pytest.mark.llama_server
