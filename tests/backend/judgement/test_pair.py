@@ -68,13 +68,10 @@ def judged(pair: Pair, context: Circumstances, changed: frozenset[str] = frozens
 
 
 DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "another key": ("upstream-key", ("LLAMA_API_KEY=other",)),
     "no key sent": ("upstream-key", ("-PROXY_UPSTREAM_API_KEY",)),
     "a wrong key sent": ("upstream-key", ("PROXY_UPSTREAM_API_KEY=third-key",)),
     "the backend moves": ("upstream", ("LLAMA_PORT=%nobody",)),
-    "the backend moves by its own variable": ("upstream", ("-LLAMA_PORT", "LLAMA_ARG_PORT=%nobody")),
     "the backend moves by an argument": ("upstream", ("LLAMA_EXTRA_ARGS=--port %nobody",)),
-    "the proxy looks elsewhere": ("upstream", (f"LLAMA_CPP_BASE={HERE}:%nobody/v1",)),
     "the proxy looks at the default": ("upstream", ("-LLAMA_CPP_BASE",)),
     "only the other loopback": ("upstream", ("LLAMA_HOST=::1",)),
     "TLS where there is none": ("upstream", ("LLAMA_CPP_BASE=https://127.0.0.1:%backend/v1",)),
@@ -83,7 +80,6 @@ DISAGREEMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("LLAMA_EXTRA_ARGS=--ssl-cert-file %certificate --ssl-key-file %key",),
     ),
     "a window larger than a slot": ("upstream-window", ("PROXY_CONTEXT_WINDOW=4096",)),
-    "slots smaller than the window": ("upstream-window", ("PROXY_CONTEXT_WINDOW=2048", "LLAMA_PARALLEL=4")),
 }
 
 
@@ -94,10 +90,6 @@ def with_changes(pair: Pair, wanted: WantedValues) -> Pair:
 def with_words(pair: Pair, words: tuple[str, ...], ports: dict[str, str]) -> Pair:
     filled = [re.sub(r"%(\w+)", lambda found: ports[found[1]], word) for word in words]
     return with_changes(pair, parse_assignments(filled))
-
-
-def test_two_that_go_together_have_no_errors(fitting: Pair, context: Circumstances) -> None:
-    assert judged(fitting, context) == ()
 
 
 @pytest.mark.parametrize("name", DISAGREEMENTS)
@@ -116,11 +108,11 @@ def test_a_disagreement_is_one_error_from_either_side(
 @pytest.mark.parametrize(
     "words",
     [
+        (),
         ("LLAMA_API_KEY=other", "PROXY_UPSTREAM_API_KEY=other"),
         ("-LLAMA_API_KEY",),
         ("LLAMA_PORT=%nobody", f"LLAMA_CPP_BASE={HERE}:%nobody"),
         ("LLAMA_HOST=0.0.0.0",),
-        ("LLAMA_HOST=localhost",),
         ("LLAMA_HOST=::",),
         ("LLAMA_CPP_BASE=http://localhost:%backend/v1",),
         ("LLAMA_CPP_BASE=http://other-machine:%nobody/v1", "LLAMA_API_KEY=other", "PROXY_CONTEXT_WINDOW=99999"),
