@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -104,8 +104,8 @@ class BaselineReport(Struct):
     """Tokens of all its completions."""
 
 
-class MeasuredServer:
-    """A server whose decode is measured. Use as a context manager."""
+class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
+    """A server whose decode is measured."""
 
     def __init__(
         self, url: str, key: str | None = None, *, engine: str | None = None, gpu: str | None = None,
@@ -128,9 +128,6 @@ class MeasuredServer:
         if self.slots.drafting is None:
             raise RefusedError(f"{url} does not tell whether it speculates; a newer llama.cpp does")
         self._tokens = self._client.tokenised(_TEXT, special=False)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -281,12 +281,7 @@ class UsedGpu(Struct, frozen=True):
 
 
 def nvml_gpus() -> Gpus | None:
-    """The GPUs of this machine as NVML sees them, None when it shows none. Good for two seconds."""
-    return _seen(int(time.monotonic() / _NVML_S))
-
-
-@functools.lru_cache(maxsize=1)
-def _seen(_when: int) -> Gpus | None:
+    """The GPUs of this machine as NVML sees them, None when it shows none."""
     from specdash.collect.gpu import GpuCollector
 
     readings: list[Reading[Gpus]] = []
@@ -362,8 +357,7 @@ def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineC
     devices = list_devices(engine, visible)
     package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
     path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
-    usable, verdict = judge(devices, driver, visible, cpu=for_cpu(engine))
-    return EngineCheck(engine, path, devices, usable, verdict)
+    return EngineCheck(engine, path, devices, *judge(devices, driver, visible, cpu=for_cpu(engine)))
 
 
 def judge(

@@ -67,18 +67,14 @@ def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) 
     """What settings promise."""
     reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
     reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
-    reasons = (
-        (settings.is_router, "a router serves models by name"),
-        (settings.value("embeddings"), "it serves embeddings only"),
-        (reranks, "it reranks only"),
-    )
+    no_probe = "it serves embeddings only" if settings.value("embeddings") else "it reranks only" if reranks else None
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
         key=server_key(settings),
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
-        no_probe=next((reason for holds, reason in reasons if holds), None),
+        no_probe="a router serves models by name" if settings.is_router else no_probe,
         router=settings.is_router,
         types=settings.spec_types,
     )
@@ -328,9 +324,8 @@ def check_start(
         (all_busy, "requests run in all slots"),
         (cancel is not None and cancel.cancelled, "cancelled"),
     )
-    for holds, reason in reasons:
-        if holds:
-            return replace(first, probe_problem=reason)
+    if (skipped := next((reason for holds, reason in reasons if holds), None)) is not None:
+        return replace(first, probe_problem=skipped)
     publish(replace(first, pending=True))
     probed = first_completion(promise, PROBE_S, cancel)
     if cancel is not None and cancel.cancelled:

@@ -25,9 +25,8 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     for name in _PLAIN:
         path, key = settings.text(name), plan.source(name)
-        if path and (
-            "\0" in path or not Path(path).expanduser().is_file() or not os.access(Path(path).expanduser(), os.R_OK)
-        ):
+        file = Path(path or "").expanduser()
+        if path and ("\0" in path or not file.is_file() or not os.access(file, os.R_OK)):
             yield error("file", f"{key}={path}: no file that can be read", key, f"correct the path, or unset {key}")
     certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
     if bool(certificate) is not bool(key_file):
