@@ -11,8 +11,7 @@ from specdash.backend import embedded
 from specdash.backend.binary import Engine
 from specdash.backend.embedded_facts import devices as package_devices
 from specdash.backend.engines import Device, for_cpu, list_devices, parse_devices
-from specdash.backend.plan import Circumstances, Plan, plan
-from specdash.backend.rules import machine
+from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import BackendSettings, settings_from_env
 from support import known_engines as known
 from support.engines import llama_server_binary
@@ -21,7 +20,6 @@ from support.help_engine import TODAY, help_engine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.core.errors import Finding
 
 LISTED = """\
 ggml_cuda_init: found 2 CUDA devices:
@@ -86,19 +84,6 @@ def test_the_files_of_an_engine_tell_whether_it_was_built_for_the_cpu_alone(
     tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cpu: bool
 ) -> None:
     assert for_cpu(built(tmp_path / "bin", *libraries, holding=holding)) is cpu
-
-
-def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
-    engine = built(tmp_path / "bin", "libggml-cpu.so")
-
-    def judged(layers: str) -> list[Finding]:
-        plan = Plan({}, Circumstances(None), settings(LLAMA_N_GPU_LAYERS=layers), engine=engine)
-        return list(machine.no_gpu(plan))
-
-    (lack,) = judged("99")
-    assert lack.severity == "warning"
-    assert "LLAMA_N_GPU_LAYERS=99 has no effect: llama-server b1 was built for the CPU; `specdash doctor`" in lack.line
-    assert judged("0") == []
 
 
 @pytest.mark.llama_server

@@ -63,14 +63,10 @@ def test_what_the_server_speculates_with_has_no_error_and_what_it_fails_with_has
     assert [row.rule for row in errors(judge(Role.BACKEND, settings, context))] == ([rule] if rule else [])
 
 
-def test_a_block_limit_and_a_context_above_the_trained_one_are_what_the_server_clamps_to(
+def test_a_block_limit_is_what_the_server_clamps_to(
     models: dict[str, str], context: Circumstances, tmp_path: Path
 ) -> None:
-    more = {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "16"}
-    settings = _settings(models, "short", None, "ngram-mod", {"LLAMA_ARG_N_PARALLEL": "2"})
-    assert "exceeds the training context of the model (1024) - capping" in try_out(settings, tmp_path).log
-    assert any("above the 1024 tokens" in row.message for row in judge(Role.BACKEND, settings, context))
-    block = _settings(models, "llama", "dflash", "draft-dflash", more)
+    block = _settings(models, "llama", "dflash", "draft-dflash", {"LLAMA_ARG_SPEC_DRAFT_N_MAX": "16"})
     assert "clamping to 7" in try_out(block, tmp_path).log
     assert any("7 counts" in row.message for row in judge(Role.BACKEND, block, context) if row.rule == "block-size")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from specdash.backend.auto import loads
-from specdash.backend.binary import LACKS
-from specdash.backend.engines import for_cpu, lacking
+from specdash.backend.engines import lacking
 from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
 from specdash.core.target import is_loopback
@@ -33,14 +32,6 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "env-file"})
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
     yield from lacking(plan.settings, plan.engine) if plan.engine is not None else ()
-
-
-def no_gpu(plan: Plan) -> Iterator[Finding]:
-    """Layers for a GPU that an engine built for the CPU does not use."""
-    if plan.engine is not None and plan.number("gpu-layers") not in (0, -1) and for_cpu(plan.engine):
-        message = f"{plan.named('gpu-layers')} has no effect: {plan.engine.words} was built for the CPU"
-        fix = "`specdash doctor` says how to get one that uses the GPU"
-        yield warning(LACKS, message, plan.source("gpu-layers"), fix)
 
 
 # Memory: one source of what is free, for the context that fits and for what is said of it.
@@ -218,4 +209,4 @@ def place(host: str, port: int, host_key: str, port_key: str, own: frozenset[int
         yield error("host", f"{host_key}={host}: {reason}", host_key, fix)
 
 
-RULES = (engine_lacks, no_gpu, memory, listening)
+RULES = (engine_lacks, memory, listening)

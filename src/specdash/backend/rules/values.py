@@ -29,7 +29,6 @@ _READ_BY_ENGINE = frozenset(
 )
 """Variables that llama.cpp reads without an option of that name."""
 _PREFIXES = ("LLAMA_", "PROXY_")
-_LEAST_A_SLOT = 512
 _USUAL_BATCH = 2048
 
 
@@ -113,23 +112,6 @@ def shared_cache(plan: Plan) -> Iterator[Finding]:
     yield warning("shared-cache", message, plan.source("parallel"), fix)
 
 
-def context_size(plan: Plan) -> Iterator[Finding]:
-    """A context that leaves a slot too little, or more than the models were trained on."""
-    key, named = plan.source("ctx-size"), plan.named("ctx-size")
-    slots, wanted, cells = plan.slots, plan.number("ctx-size"), plan.cells
-    share = wanted if slots.unified else wanted // slots.sequences
-    over = f", shared out to {slots.sequences} slots," if slots.sequences > 1 and not slots.unified else ""
-    if wanted and share < _LEAST_A_SLOT:
-        message = f"{named}{over} leaves a slot {share} tokens (the engine rounds up to {cells})"
-        yield warning("context", message, key, f"raise it, or lower {plan.named('parallel')}")
-    trained = plan.model.context_length if plan.model is not None else None
-    if wanted and trained and share > trained:
-        message = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
-        most = trained if slots.unified else trained * slots.sequences
-        fix = f"set {plan.named('ctx-size', most)} or less; the rest only takes memory"
-        yield warning("context", message, key, fix)
-
-
 def batch_size(plan: Plan) -> Iterator[Finding]:
     """Every slot adds its sampled token and its draft to one batch, and llama.cpp aborts where one does not fit.
 
@@ -150,4 +132,4 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-RULES = (unused_knobs, shared_cache, context_size, batch_size)
+RULES = (unused_knobs, shared_cache, batch_size)
