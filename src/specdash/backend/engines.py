@@ -90,22 +90,15 @@ def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) 
     if settings.engine == PACKAGE:
         return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE")
     named = settings.binary
-    if named is not None:
-        file = Path(named).expanduser()
-        found = str(file) if file.is_absolute() or os.sep in named else shutil.which(named, path=env.get("PATH"))
-        if found is None or not Path(found).is_file():
-            fix = f"correct it, or unset it and {_HOW_TO_GET_ONE}"
-            raise EngineMissingError(f"LLAMA_BIN={named}: no such file", fix, key=KEY)
-        if not os.access(found, os.X_OK):
-            fix = "`chmod +x` it, or name another binary"
-            raise EngineMissingError(f"LLAMA_BIN={named}: is not executable", fix, key=KEY)
-    else:
-        found = shutil.which(BINARY, path=env.get("PATH"))
-        if found is None and settings.engine == BINARY:
-            fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
-            raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
-        if found is None:
-            return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
+    found = shutil.which(Path(named).expanduser() if named else BINARY, path=env.get("PATH"))
+    if found is None and named:
+        fix = f"correct it, `chmod +x` it, or unset it and {_HOW_TO_GET_ONE}"
+        raise EngineMissingError(f"LLAMA_BIN={named}: no such file, or not executable", fix, key=KEY)
+    if found is None and settings.engine == BINARY:
+        fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
+        raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
+    if found is None:
+        return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
     real = Path(found).resolve()
     # A thin binary: libraries hold the flags.
     beside = (file for folder in (real.parent, real.parent.parent / "lib") for file in folder.glob("lib[lg]*"))
