@@ -16,7 +16,6 @@ import pytest
 
 from specdash.collect.host import (
     HostCollector,
-    OthersMeter,
     ProcessWatch,
     disk_of,
     written_places,
@@ -256,15 +255,3 @@ def test_which_addresses_are_on_this_machine(url: str, port: int | None) -> None
 )
 def test_secrets_in_a_command_are_masked(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
     assert masked_command(command) == shown
-
-
-def test_what_others_take_of_the_cpus_is_known_beside_a_server_of_this_machine_alone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        meter = OthersMeter(url)
-        sum(range(3_000_000))
-        share = meter.share()
-    assert share is not None
-    assert 0.0 <= share <= 1.0
-    assert OthersMeter(url).share() is None, "nothing listens there"
-    assert OthersMeter("http://10.1.2.3:8080").share() is None

@@ -68,7 +68,6 @@ class TestCheckValue:
     def test_a_value_that_can_be_meant_is_taken(self) -> None:
         check_value(Role.BACKEND, "LLAMA_SPEC_TYPE", "ngram-mod,draft-simple")
         check_value(Role.BACKEND, "LLAMA_SPEC_TYPE", "auto")
-        check_value(Role.BACKEND, "LLAMA_CTX_SIZE", "auto")
         check_value(Role.BACKEND, "LLAMA_ARG_NUMA", "isolate")
         check_value(Role.PROXY, "PROXY_PORT", "4000")
 

@@ -14,7 +14,7 @@ import psutil
 from specdash.core.log_places import program_and_name
 from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
-from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source, others_share
+from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
 from specdash.core.target import local_port
 from specdash.system.processes import listening_pid, usage_of
 
@@ -171,22 +171,6 @@ class CpuTimes:
             return None
         busy = 1.0 - (idle - before[1]) / (total - before[0])
         return min(1.0, max(0.0, busy))
-
-
-class OthersMeter:
-    """Share of this machine's CPUs that other programs than the server at a URL take, from one look to the next."""
-
-    def __init__(self, url: str) -> None:
-        port = local_port(url)
-        pid = listening_pid(port) if port is not None else None
-        self._watch = _watch(pid, time.monotonic) if pid is not None else None
-        self._cpu = CpuTimes()
-        self.share()
-
-    def share(self) -> float | None:
-        """Since the last look; None at the first, and where the server's process is not seen."""
-        host = Host(cpu_utilisation=self._cpu.utilisation(), cpu_count=os.cpu_count())
-        return others_share(host, self._watch.sample() if self._watch is not None else None)
 
 
 def _watch(pid: int, clock: Callable[[], float]) -> ProcessWatch | None:

@@ -22,8 +22,6 @@ _KV_TYPES = {
     "q5_1": "6 bits a value",
 }
 _LAYER_WORDS = (("auto", -1), ("all", -2))
-AUTO = -1
-"""`auto` where specdash decides, and not the engine."""
 _DEVICES = (r"[^\s,]+(,[^\s,]+)*", "names of devices, comma-separated")
 _SHARES = (r"\d+(\.\d+)?([,/]\d+(\.\d+)?)*", "shares, one a GPU, comma-separated, as 3,1")
 
@@ -109,8 +107,7 @@ MODEL: tuple[Parameter, ...] = (
 
 MEMORY: tuple[Parameter, ...] = (
     _row(_I, "--ctx-size -c", "LLAMA_CTX_SIZE LLAMA_ARG_CTX_SIZE", "n_ctx",
-         "context of all slots together; 0: as the model was trained; 'auto': what fits into the memory there is", 0,
-         (0, None), _LEN, words=(("auto", AUTO),), always=True),
+         "context of all slots together; 0: as the model was trained", 0, (0, None), _LEN, always=True),
     _row(_I, "--parallel -np", "LLAMA_PARALLEL LLAMA_ARG_N_PARALLEL", "n_parallel",
          "slots; each gets ctx-size/slots tokens; -1: the engine's automatic (4 slots, one shared cache)", 1,
          (-1, 256), always=True),

@@ -35,9 +35,6 @@ def runtime_dir(env: Mapping[str, str] = os.environ) -> Path | None:
     return Path(base) / "specdash" if base else None
 
 
-cache_dir = _base("XDG_CACHE_HOME", ".cache")
-"""What can be found out again."""
-
 config_dir = _base("XDG_CONFIG_HOME", ".config")
 config_file = _under(config_dir, "config.toml")
 rules_file = _under(config_dir, "rules.toml")

@@ -97,20 +97,6 @@ class Drafting(StrEnum):
     UNKNOWN = "unknown"
 
 
-class CompletionEnd(StrEnum):
-    """How a first completion ended."""
-
-    ANSWERED = "answered"
-    LATE = "late"
-    """No answer in time: the server may be slow, or busy with another client's prompt."""
-    BROKEN_OFF = "broken off"
-    """The connection ended, most often because the server did."""
-    NOT_ALLOWED = "not allowed"
-    """The server refused this client (its key), or was not ready: nothing about speculation."""
-    FAILED = "failed"
-    """The server failed it, as it would fail anybody's."""
-
-
 class StartCheck(Struct, frozen=True):
     """The verdict on one start. Moments are Unix time; None is unknown."""
 
@@ -242,12 +228,6 @@ class Baseline(JsonRecord, Struct, frozen=True):
     decode_tokens: int | None = None
     """Tokens of each answer."""
     method: BaselineMethod = BaselineMethod.WITHOUT
-    draft_token_s: float | None = None
-    """Seconds that drafting one token took there; None where no draft was seen."""
-    others: float | None = None
-    """Share of the machine's CPUs, 0 to 1, that other programs took meanwhile; None where that is not known."""
-    pair_share: float | None = None
-    """What a batch of two tokens took there, as a share of one of a single token; None where it was not measured."""
 
     @property
     def key(self) -> tuple[object, ...]:

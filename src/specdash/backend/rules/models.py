@@ -26,9 +26,8 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     for name in _PLAIN:
         path, key = settings.text(name), plan.source(name)
-        if path and (
-            "\0" in path or not Path(path).expanduser().is_file() or not os.access(Path(path).expanduser(), os.R_OK)
-        ):
+        file = Path(path or "").expanduser()
+        if path and ("\0" in path or not file.is_file() or not os.access(file, os.R_OK)):
             yield error("file", f"{key}={path}: no file that can be read", key, f"correct the path, or unset {key}")
     certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
     if bool(certificate) is not bool(key_file):
@@ -38,29 +37,26 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
 
 
 def decisions(plan: Plan) -> Iterator[Finding]:
-    """What `auto` became, with its arithmetic; and prediction layers that slow down what the operator chose."""
-    keys = {"spec-type": plan.spec_key, "ctx-size": plan.source("ctx-size")}
-    for decision in plan.settings.decisions:
-        steps = f" ({'; '.join(decision.steps)})" if decision.steps else ""
-        key = keys.get(decision.name)
-        yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}{steps}", key)
-    if plan.model is None or plan.settings.decisions or "draft-mtp" not in plan.settings.spec_types:
+    """What `auto` became; and prediction layers that slow down what the operator chose."""
+    key = plan.settings.spec_key
+    if (choice := plan.settings.choice) is not None:
+        yield info("auto", f"{key}=auto is {choice.chain} here: {choice.because}", key)
+    if plan.model is None or choice is not None or "draft-mtp" not in plan.settings.spec_types:
         return
     parameters = describe(plan.model).parameters
     if 0 < parameters < MTP_PAYS_FROM:
         slowed = (
-            f"{plan.settings.spec_setting}: the model has {billions(parameters)} parameters, and under "
+            f"{plan.settings.spec_setting()}: the model has {billions(parameters)} parameters, and under "
             f"{billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
         )
-        yield warning("small-mtp", slowed, plan.spec_key, "use ngram-mod, or a draft model")
+        yield warning("small-mtp", slowed, key, "use ngram-mod, or a draft model")
 
 
 def model(plan: Plan) -> Iterator[Finding]:
     """The model itself."""
     if plan.model is None:
         return
-    found = describe(plan.model)
-    key, named = plan.source("model"), plan.named("model")
+    found, key, named = describe(plan.model), plan.source("model"), plan.named("model")
     for remark in found.remarks:
         yield warning("model", f"{named}: {remark}", key)
     # Chats are what it is for where a proxy is beside it, or a chat template was chosen.
@@ -78,10 +74,9 @@ def draft(plan: Plan) -> Iterator[Finding]:
     for kind in plan.spec_types:
         if kind.needs_heads and unseen:
             continue
-        place = plan.place(_DRAFT)
-        for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_change, draft_key=place):
+        for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
-            yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)
+            yield Finding(found.rule, found.severity, about, key if found.of_draft else settings.spec_key, found.fix)
 
 
 def block_size(plan: Plan) -> Iterator[Finding]:

@@ -244,7 +244,7 @@ class OwnBed:
         from specdash.backend.start_check import check_start
         from specdash.bench.engines import last_words
 
-        found = check_start(self._promise(plan), list, parameters=dict(plan.speculation), probe=False)
+        found = check_start(self._promise(plan), list, probe=False)
         if found.drafting is Drafting.FAILED:
             raise SpecdashError(f"{found.because}: {last_words(plan.log)}")
 

@@ -178,7 +178,7 @@ def fingerprint(
     env: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """What to compare, by name; no secret is in it."""
-    from specdash.backend.devices import nvml_gpus
+    from specdash.backend.engines import nvml_gpus
 
     seen = nvml_gpus()
     gpus = ", ".join(sorted(gpu.name or "?" for gpu in seen.gpus)) if seen is not None else ""
