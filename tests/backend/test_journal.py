@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from specdash.backend.journal import Edit, HeldProxy, Journal, JournalFile, describe
+from specdash.backend.journal import Edit, HeldProxy, Journal, NoteFile, describe
 from specdash.core.changes import ApplyKind, ApplyStep, Change, Role, differences
 from specdash.core.errors import InputError, NotWrittenError
 from specdash.core.records import read
@@ -102,7 +102,7 @@ def test_what_an_earlier_version_left_is_read() -> None:
 
 
 def test_it_is_kept_whole_private_and_without_leftovers(tmp_path: Path) -> None:
-    file = JournalFile(tmp_path / "state" / "apply.journal")
+    file = NoteFile(tmp_path / "state" / "apply.journal", Journal, "journal")
     assert file.read() is None
     file.write(a_journal())
     file.write(replace(a_journal(), step=ApplyStep.HEALTH))
@@ -127,16 +127,16 @@ def test_a_file_that_is_no_journal_is_named_with_what_to_do(tmp_path: Path, text
     path = tmp_path / "apply.journal"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"apply\.journal is not a journal .* move it away"):
-        JournalFile(path).read()
+        NoteFile(path, Journal, "journal").read()
 
 
 def test_the_last_version_stays_when_the_next_cannot_be_written(tmp_path: Path) -> None:
-    file = JournalFile(tmp_path / "apply.journal")
+    file = NoteFile(tmp_path / "apply.journal", Journal, "journal")
     file.write(a_journal())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
-        with pytest.raises(NotWrittenError, match="cannot go on safely"):
+        with pytest.raises(NotWrittenError, match="no space left"):
             file.write(replace(a_journal(), step=ApplyStep.HEALTH))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, read_records
@@ -52,22 +52,27 @@ _RESTORE_TRIES = 2
 class ControlSocket:
     """Listens for the clients of one runner. `path` is None where no socket could be made, and `problem` says why."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, session: BackendSession, env: Mapping[str, str] = os.environ) -> None:
+        self.session = session
+        self.env = env
+        self.env_file = session.engine.plan.env_file
         self.path: str | None = None
         self.problem = ""
-        self.env = env
-        self.session: BackendSession
-        self.env_file: str | None = None
-        self.running: _Running | None = None
+        self.steps: Steps | None = None
+        """Those of the change that is under way."""
+        self.words = ""
+        """What it is."""
         self.trial: trial.TrialJournal | None = None
-        self._starting = threading.Lock()
+        self._one_change = threading.Lock()
         self._listening = socket.socket(socket.AF_UNIX)
-        for directory in (place for place in (runtime_dir(env), run_records_dir(env)) if place is not None):
+        for directory in filter(None, (runtime_dir(env), run_records_dir(env))):
             path = directory / f"backend-{os.getpid()}.sock"
             try:
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _sweep(directory)
-                path.unlink(missing_ok=True)
+                for left in directory.glob("backend-*.sock"):
+                    # That of a runner that was killed, or of one of this number before.
+                    if left == path or not Path(f"/proc/{left.stem.partition('-')[2]}").exists():
+                        left.unlink(missing_ok=True)
                 with short_path(path) as short:
                     self._listening.bind(short)
                 path.chmod(0o600)
@@ -78,12 +83,12 @@ class ControlSocket:
             self.path, self.problem = str(path), ""
             return
 
-    def serve(self, session: BackendSession, env_file: str | None) -> None:
+    def serve(self) -> None:
         """Take clients from now on, each in a thread of its own."""
-        self.session, self.env_file = session, env_file
-        if not session.plan.refused and file_digest(env_file) != session.plan.env_digest:
+        plan = self.session.engine.plan
+        if not plan.refused and file_digest(self.env_file) != plan.env_digest:
             # Changed while the start was planned, when there was no runner yet to ask for it.
-            session.received.append(signal.SIGUSR1)
+            self.session.received.append(signal.SIGUSR1)
         if self.path is not None:
             threading.Thread(target=self._accept, name="control", daemon=True).start()
 
@@ -92,9 +97,9 @@ class ControlSocket:
         self._listening.close()
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
-        if (running := self.running) is not None:
-            running.steps.cancel()
-            running.ended.wait(_CLOSE_S)
+        if self.steps is not None:
+            self.steps.cancel()
+            self._one_change.acquire(timeout=_CLOSE_S)
 
     def change(
         self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], lock: ApplyLock | None = None
@@ -104,24 +109,20 @@ class ControlSocket:
         Raises `ConflictError` while another one runs, `InputError` for a foreign env file.
         """
         backend = wanted.edit(Role.BACKEND)
-        if backend is not None and (
-            self.env_file is None or os.path.realpath(backend.env_file) != os.path.realpath(self.env_file)
-        ):
+        if backend is not None and os.path.realpath(backend.env_file) != os.path.realpath(self.env_file or ""):
             raise InputError(f"{backend.env_file}: this backend reads {self.env_file or 'no env file'}")
         steps = Steps(lambda progress: listen(steps, progress))
-        with self._starting:
-            if self.running is not None:
-                raise ConflictError(f"another change is under way: {self.running.words}; wait for its end")
+        if not self._one_change.acquire(blocking=False):
+            raise ConflictError(f"another change is under way: {self.words}; wait for its end")
+        try:
             if not wanted.trial:
                 self.refuse_during_trial()
-            self.running = running = _Running(f"{wanted.kind} {wanted.what}", steps)
-        self.session.begin_change()
-        try:
-            return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
+            self.words, self.steps = f"{wanted.kind} {wanted.what}", steps
+            with self.session.change():
+                return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
         finally:
-            self.running = None
-            self.session.end_change()
-            running.ended.set()
+            self.steps = None
+            self._one_change.release()
 
     def refuse_during_trial(self) -> None:
         """Raise `ConflictError` naming the trial that is under way."""
@@ -146,22 +147,6 @@ class ControlSocket:
                 _Client(connection, pid, self).talk()
 
 
-def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed runners left."""
-    for path in directory.glob("backend-*.sock"):
-        number = path.stem.partition("-")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            path.unlink(missing_ok=True)
-
-
-class _Running(Struct, frozen=True):
-    """One change under way."""
-
-    words: str
-    steps: Steps
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
 class _Client:
     """One connection."""
 
@@ -169,9 +154,16 @@ class _Client:
         self._connection = connection
         self._pid = pid
         self._runner = runner
-        self._sending = threading.Lock()
         self._lock: ApplyLock | None = None
         """Held for a whole trial."""
+        self._requests: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "status": self._status,
+            "outlook": self._outlook,
+            "apply": self._apply,
+            "cancel": self._cancel,
+            "trial": self._trial,
+            "end": self._end,
+        }
 
     def talk(self) -> None:
         """Answer until the client goes away; a trial of its own is undone then."""
@@ -187,29 +179,17 @@ class _Client:
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
-            do = {
-                "status": self._status,
-                "outlook": self._outlook,
-                "apply": self._apply,
-                "cancel": self._cancel,
-                "trial": self._trial,
-                "end": self._end,
-            }.get(request.get("do"), self._unknown)
-            return do(request)
+            return self._requests[request["do"]](request)
         except SpecdashError as error:
-            return {"error": {"code": int(error.exit_code), "reason": str(error)}}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            reason = f"the control socket was sent what it cannot read ({error})"
-            return {"error": {"code": int(ExitCode.USAGE), "reason": reason}}
+            code, reason = error.exit_code, str(error)
+        except (ValueError, TypeError, KeyError) as error:
+            code, reason = ExitCode.USAGE, f"the control socket was sent what it cannot read ({error})"
         except Exception as error:  # noqa: BLE001 - a bug must reach the client, not end in a silent thread
-            return {"error": {"code": int(ExitCode.FAILED), "reason": f"unexpected {type(error).__name__}: {error}"}}
-
-    def _unknown(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise InputError(f"the control socket does not know {request.get('do')!r}")
+            code, reason = ExitCode.FAILED, f"unexpected {type(error).__name__}: {error}"
+        return {"error": {"code": int(code), "reason": reason}}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
-        with self._sending:
-            self._connection.sendall(json.dumps(answer).encode() + b"\n")
+        self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
     def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         runner, plan = self._runner, self._runner.session.engine.plan
@@ -218,7 +198,7 @@ class _Client:
             "env_file": runner.env_file,
             "env_digest": plan.env_digest,
             "url": plan.settings.url,
-            "change": running.words if (running := runner.running) is not None else None,
+            "change": runner.words if runner.steps is not None else None,
             "trial": runner.trial.what if runner.trial is not None else None,
         }
 
@@ -226,63 +206,53 @@ class _Client:
         """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
         settings, env = self._runner.session.engine.plan.settings, self._runner.env
         proxies = fronts([settings.url], env)
-
-        def behind_proxies() -> int:
-            count = 0
-            for front in proxies:
-                with contextlib.suppress(OSError):
-                    state = front.state()
-                    count += int(state.get("active") or 0) + int(state.get("waiting") or 0)
-            return count
-
         # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
-        before = behind_proxies()
+        before = sum(sum(front.state("active", "waiting")) for front in proxies)
         at_all = busy(settings.url, promise_of(settings, env))
-        active = behind_proxies()
+        active = sum(sum(front.state("active", "waiting")) for front in proxies)
         records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
         return {
             "proxies": len(proxies),
-            "behind_proxy": active,
-            "direct": None if at_all is None else max(0, at_all - max(before, active)),
+            "behind_proxy": int(active),
+            "direct": None if at_all is None else max(0, at_all - int(max(before, active))),
             "last_downtime_s": records[-1].downtime_s if records else None,
             "last_stall_s": records[-1].longest_stall_s if records else None,
         }
 
     def _apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = read(Journal, request["change"])
-        if wanted.trial and self._runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
-            noted = self._runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
-            self._runner.trial = noted.write(self._runner.env)
-        gone = threading.Event()
+        runner, wanted = self._runner, read(Journal, request["change"])
+        if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
+            runner.trial = runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
+            trial.trial_note(runner.env).write(runner.trial)
+        is_gone = False
 
         def listen(steps: Steps, progress: ApplyProgress) -> None:
+            nonlocal is_gone
             # A change goes on without its client; a trial ends with it.
-            if not gone.is_set():
-                try:
+            try:
+                if not is_gone:
                     self._send({"progress": json_of(progress)})
-                except OSError:
-                    gone.set()
-            if gone.is_set() and wanted.trial:
+            except OSError:
+                is_gone = True
+            if is_gone and wanted.trial:
                 steps.cancel()
 
-        return _as_json(self._runner.change(wanted, listen, self._lock if wanted.trial else None))
+        return _as_json(runner.change(wanted, listen, self._lock if wanted.trial else None))
 
     def _cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        running = self._runner.running
-        return {"cancelled": running is not None and running.steps.cancel()}
+        steps = self._runner.steps
+        return {"cancelled": steps is not None and steps.cancel()}
 
     def _trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        runner = self._runner
+        runner, what = self._runner, request["what"]
         if runner.env_file is None:
             raise InputError("this backend reads no env file, so nothing could be put back")
         runner.refuse_during_trial()
-        lock = ApplyLock(f"{request['what']} (settings on trial)", runner.env).acquire()
-        try:
+        with contextlib.ExitStack() as on_failure:
+            lock = on_failure.enter_context(ApplyLock(f"{what} (settings on trial)", runner.env))
             plan = runner.session.engine.plan
-            runner.trial = trial.begin(Path(runner.env_file), request["what"], self._pid, plan, runner.env)
-        except BaseException:
-            lock.release()
-            raise
+            runner.trial = trial.begin(Path(runner.env_file), what, self._pid, plan, runner.env)
+            on_failure.pop_all()
         self._lock = lock
         return {"backup": runner.trial.backup}
 
@@ -292,7 +262,7 @@ class _Client:
         self._lock = None
         if noted is None or lock is None:
             return _as_json(None)
-        outcome: Outcome | None = None
+        note, outcome = trial.trial_note(runner.env), None
         try:
             for _try in range(_RESTORE_TRIES):
                 wanted = noted.way_back(runner.session.engine.plan.env_digest)
@@ -302,12 +272,13 @@ class _Client:
                 if outcome.error is None:
                     break
             if outcome is not None and outcome.error is not None:
+                # The original does not start: the note stays for the next start, and says that no one works on it.
                 with contextlib.suppress(NotWrittenError):
-                    noted.abandoned().write(runner.env)
+                    note.write(replace(noted, pid=0, pid_started=0.0))
             elif not runner.session.stopping:
-                trial.end(runner.env)
+                note.remove()
         except ConflictError:
-            trial.end(runner.env)
+            note.remove()
             raise
         finally:
             runner.trial = None
@@ -319,9 +290,5 @@ def _as_json(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
         return {"record": None, "changed": False, "slower": False, "problem": None}
     error = outcome.error
-    return {
-        "record": json_of(outcome.record),
-        "changed": outcome.changed,
-        "slower": outcome.slower,
-        "problem": None if error is None else {"code": int(error.exit_code), "reason": str(error)},
-    }
+    problem = None if error is None else {"code": int(error.exit_code), "reason": str(error)}
+    return {**json_of(outcome, "record changed slower"), "problem": problem}

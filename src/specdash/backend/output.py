@@ -10,7 +10,8 @@ from collections import deque
 from pathlib import Path
 
 from specdash.core.errors import InputError
-from specdash.system.files import NO_SPACE, put
+from specdash.core.masking import without_secrets
+from specdash.system.files import NO_SPACE
 from specdash.system.text import MIB
 
 CHUNK = 64 * 1024
@@ -19,7 +20,7 @@ _PENDING_LIMIT = 1024 * 1024
 _ATOMIC_WRITE = 4096
 _LINES = 2048
 """Enough for all that a start prints."""
-_ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
+_ERROR_LINE = re.compile(r"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
 
 
 class Tail:
@@ -41,12 +42,12 @@ class Tail:
         last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
         return [line.decode("utf-8", "replace") for line in last]
 
-    def errors(self) -> list[str]:
-        """The last three lines that look like errors, else the last one."""
-        lines = [*self.lines, *([self.open] if self.open.strip() else [])]
+    def errors(self) -> tuple[str, ...]:
+        """The last three lines that look like errors, else the last one; without secrets."""
+        lines = self.texts()
         found = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
-        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", line.decode("utf-8", "replace")).strip() for line in found]
-        return list(dict.fromkeys(texts))[-3:]
+        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", without_secrets(line)).strip() for line in found]
+        return tuple(dict.fromkeys(texts))[-3:]
 
 
 class Echo:
@@ -55,35 +56,24 @@ class Echo:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self.pending = bytearray()
-        self.dropped = 0
-        self.gone = False
+        """What the descriptor has not taken yet."""
+        self._dropped = 0
 
-    def feed(self, data: bytes) -> None:
-        """Write `data`, now or when the descriptor takes it."""
-        if not self.gone:
-            if len(self.pending) + len(data) > _PENDING_LIMIT:
-                self.dropped += len(data)
-            else:
-                self.pending += data
-            self.drain()
-
-    def drain(self) -> None:
-        """Write what can be written now."""
-        while not self.gone and (self.pending or self.dropped):
-            if not select.select([], [self.descriptor], [], 0)[1]:
-                return
+    def feed(self, data: bytes = b"") -> None:
+        """Write `data` and what is pending, as far as the descriptor takes it now."""
+        if len(self.pending) + len(data) > _PENDING_LIMIT:
+            self._dropped += len(data)
+        else:
+            self.pending += data
+        while (self.pending or self._dropped) and select.select([], [self.descriptor], [], 0)[1]:
             if not self.pending:
-                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self.dropped
-                self.dropped = 0
+                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self._dropped
+                self._dropped = 0
             try:
-                written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
-            except OSError as error:
-                if error.errno in NO_SPACE:
-                    self.pending.clear()
-                    return
-                self.gone = True
-                return
-            del self.pending[:written]
+                del self.pending[: os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])]
+            except OSError:
+                # Gone, or a file on a full disk: what comes next is tried again.
+                self.pending.clear()
 
 
 class LogFile:
@@ -117,13 +107,11 @@ class LogFile:
         if self._fd is None or (self.limit and self._size and self._size + len(data) > self.limit):
             with contextlib.suppress(OSError):
                 self._open()
-        try:
+        with contextlib.suppress(OSError):
             while data and self._fd is not None:
                 written = os.write(self._fd, data)
                 self._size += written
                 data = data[written:]
-        except OSError:
-            pass
         self.lost += len(data)
 
     def close(self) -> None:
@@ -136,11 +124,10 @@ class LogFile:
         """Begin a new file, and put the one before aside."""
         self._size = 0
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        regular = not self.path.exists() or self.path.is_file()
-        if regular and self.path.exists() and self.path.stat().st_size:
-            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+        if self.path.is_file() and self.path.stat().st_size:
+            self.path.replace(self.path.with_name(f"{self.path.name}.1"))
         fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close()
         self._fd = fresh
-        if regular:
+        if self.path.is_file():
             os.fchmod(fresh, 0o600)

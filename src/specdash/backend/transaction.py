@@ -343,10 +343,10 @@ class Transaction:
         except NotWrittenError as error:
             self.warn(str(error))
 
-    def warn(self, text: str) -> None:
-        """Add a warning to the record, once."""
-        known = self.journal.warnings
-        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys((*known, self.journal.scrub(text)))))
+    def warn(self, *texts: str) -> None:
+        """Add warnings to the record, each once."""
+        known = (*self.journal.warnings, *map(self.journal.scrub, texts))
+        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys(known)))
 
     @contextlib.contextmanager
     def _step(self, step: ApplyStep, detail: str = "", **changes: Any) -> Iterator[None]:
