@@ -15,8 +15,6 @@ from specdash.core.records import Drafting
 from specdash.system.processes import family, listening_pid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specdash.backend.journal import Edit
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.proxies import ProxyChange
@@ -98,6 +96,8 @@ class EngineChange:
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
+        # The runner's own look at the engine would delay the change with its requests.
+        self._runner.quiet()
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
         while left := busy(self.promise.url, self.promise) or 0:
             if time.monotonic() >= deadline:
@@ -170,28 +170,31 @@ class EngineChange:
         return check_start(self.promise, self.child.tail.texts, parameters=parameters, probe=False)
 
     def probe(self) -> None:
-        """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
+        """One completion, compared with that of the engine before; what the runner's own probe of this start has shown
+        is not asked again. Raises `StepFailedError` where there is none."""
         journal, promise = self._change.journal, self.promise
         if promise.no_probe is not None:
             self._steps.say(f"skipped: {promise.no_probe}")
             return
-
-        def wait(seconds: float) -> None:
+        limit = min(_PROBE_S, journal.health_timeout_s)
+        deadline = time.monotonic() + min(limit, _RUNNER_S)
+        while (known := self.child.check) is not None and known.pending and time.monotonic() < deadline:
             # Said again and again: a clock runs, and a trial whose client is gone ends with it.
             self._steps.say("waiting for its first completion")
-            self._steps.wait(seconds)
-
-        try:
-            limit = min(_PROBE_S, journal.health_timeout_s)
-            tokens, seconds = generated(promise, limit, lambda: self.child.check, wait)
-        except StepFailedError as error:
-            # Its runner needs a moment to read the end of the output of an engine that has just died.
-            deadline = time.monotonic() + _LAST_WORDS_S
-            while self.child.ended is None and time.monotonic() < deadline:
-                time.sleep(LOOK_S)
-            raise self._failed(str(error)) from None
-        if self.child.ended is not None:
-            raise self._failed("it generated, and then its process ended")
+            self._steps.wait(LOOK_S)
+        if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:
+            tokens, seconds, problem = known.probe_tokens, known.probe_s, ""
+        else:
+            found = first_completion(promise.url, promise, limit)
+            tokens, seconds, problem = found.tokens, found.seconds, found.problem
+        if not problem and not healthy(promise.url):
+            problem = "it generated, and is not healthy any more"
+        # Its runner needs a moment to read the end of the output of an engine that has just died.
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while problem and self.child.ended is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        if problem or self.child.ended is not None:
+            raise self._failed(problem or "it generated, and then its process ended")
         self._steps.say(f"{tokens} tokens" if seconds is None else f"{tokens} tokens in {seconds:.1f} s")
         before, now = self._probe_before_s, None if seconds is None else seconds / tokens
         if now is not None and before and now > MUCH_SLOWER * before:
@@ -258,29 +261,3 @@ class EngineChange:
                 f"the old settings are back and the backend is healthy, but {now} of its slots draft, and {before} did "
                 "before; see its log"
             )
-
-
-def generated(
-    promise: ServerPromise,
-    timeout: float,
-    runner: Callable[[], StartCheck | None] = lambda: None,
-    wait: Callable[[float], None] = time.sleep,
-) -> tuple[int, float | None]:
-    """Tokens of a first completion, and the seconds that it took.
-
-    `runner` gives the check that the runner made of this start, as far as it is: what its probe has shown already is
-    not asked again. Raises `StepFailedError` when there is no proper answer.
-    """
-    deadline = time.monotonic() + min(timeout, _RUNNER_S)
-    while (known := runner()) is not None and known.pending and time.monotonic() < deadline:
-        wait(LOOK_S)
-    if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:
-        tokens, seconds = known.probe_tokens, known.probe_s
-    else:
-        found = first_completion(promise.url, promise, timeout)
-        if found.problem:
-            raise StepFailedError(found.problem)
-        tokens, seconds = found.tokens, found.seconds
-    if not healthy(promise.url):
-        raise StepFailedError("it generated, and is not healthy any more")
-    return tokens, seconds

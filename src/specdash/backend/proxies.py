@@ -100,89 +100,75 @@ def _fronts(wanted: Callable[[ProxyRecord], bool], env: Mapping[str, str]) -> tu
 
 
 class ProxyHold:
-    """The hold of one change on its proxies, from the start; `warnings` name each that could not be held or resumed."""
+    """Proxies that keep their clients waiting until they are resumed. `warn` is called for each that does not."""
 
-    def __init__(self, proxies: Iterable[ProxyFront], reason: str, wait_s: float) -> None:
-        """`wait_s` is the longest that one client's request may wait."""
-        self.warnings: list[str] = []
-        self._body = {"reason": reason, "limit_s": LEASE_S, "wait_s": min(wait_s, LONGEST_WAIT_S)}
-        self._held: list[ProxyFront] = []
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self.longest_stall_s: float | None = None
+        """The longest that a held client has waited."""
+        self.held: list[ProxyFront] = []
+        self._warn = warn
         self._ended = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def hold(self, proxies: Iterable[ProxyFront], reason: str, wait_s: float) -> None:
+        """Hold them; `wait_s` is the longest that one client's request may wait."""
+        body = {"reason": reason, "limit_s": LEASE_S, "wait_s": min(wait_s, LONGEST_WAIT_S)}
         for front in proxies:
             try:
-                front.ask("/admin/hold", self._body)
-                self._held.append(front)
+                front.ask("/admin/hold", body)
+                self.held.append(front)
             except OSError as error:
-                self.warnings.append(
-                    f"the proxy at {front.record.url} could not be held ({error}); its clients may see errors"
-                )
-        self._renewing = threading.Thread(target=self._renew, name="proxy-hold", daemon=True)
+                self._warn(f"the proxy at {front.record.url} could not be held ({error}); its clients may see errors")
+
+        def renew() -> None:
+            while not self._ended.wait(RENEW_S):
+                for front in self.held:
+                    with contextlib.suppress(OSError):
+                        front.ask("/admin/hold", body)
+
+        self._ended.clear()
+        self._renewing = threading.Thread(target=renew, name="proxy-hold", daemon=True)
         self._renewing.start()
 
-    @property
-    def count(self) -> int:
-        """How many proxies are held."""
-        return len(self._held)
-
-    def state(self, *names: str) -> list[float]:
-        """These figures of all of them; a proxy that does not answer has none."""
-        return [value for front in self._held for value in front.state(*names)]
+    def total(self, name: str) -> int:
+        """Requests that they have `active` upstream now, or `waiting`; one that does not answer counts for none."""
+        return int(sum(sum(front.state(name)) for front in self.held))
 
     def resume(self) -> None:
         """Let everything pass again; may be called again."""
+        stalls = [stall for front in self.held for stall in front.state("longest_wait_s")]
+        self.longest_stall_s = max((*stalls, *filter(None, [self.longest_stall_s])), default=None)
         self._ended.set()
-        self._renewing.join(2 * ANSWER_S * max(1, len(self._held)))
-        held, self._held = self._held, []
+        if self._renewing is not None:
+            self._renewing.join(2 * ANSWER_S * max(1, len(self.held)))
+        held, self.held = self.held, []
         for front in held:
             try:
                 front.ask("/admin/resume", {})
             except OSError as error:
                 if same_process(front.record.pid, front.record.pid_started):
-                    self.warnings.append(
+                    self._warn(
                         f"the proxy at {front.record.url} could not be resumed ({error}); its hold ends by itself "
                         f"within {LEASE_S:g} s, or with `specdash proxy resume --url {front.record.url}`"
                     )
 
-    def _renew(self) -> None:
-        while not self._ended.wait(RENEW_S):
-            for front in self._held:
-                if not self._ended.is_set():
-                    with contextlib.suppress(OSError):
-                        front.ask("/admin/hold", self._body)
 
-
-class ProxyChange:
+class ProxyChange(ProxyHold):
     """The proxies of one change."""
 
     def __init__(self, change: Transaction) -> None:
-        self.longest_stall_s: float | None = None
-        """The longest that a held client has waited."""
+        super().__init__(change.warn)
         self._change = change
         self._steps = change.steps
-        self._hold: ProxyHold | None = None
 
-    # Those in front of the engine.
-
-    def hold(self, urls: Collection[str]) -> int:
-        """Hold every proxy in front of these addresses, and note their names first; how many are held."""
-        if self._hold is None:
-            journal = self._change.journal
-            found = fronts(urls, self._change.env)
+    def hold_clients(self, urls: Collection[str]) -> None:
+        """Hold every proxy in front of these addresses, and note their names first."""
+        if not self.held:
+            journal, found = self._change.journal, fronts(urls, self._change.env)
             held = (*journal.held, *(front.held for front in found))
             self._change.note_if_possible(held=tuple(dict.fromkeys(held)))
             longest = journal.health_timeout_s + journal.drain_timeout_s
-            self._hold = ProxyHold(found, f"specdash {journal.kind} {journal.number}", longest)
-            self._change.warn(*self._hold.warnings)
-        return self._hold.count
-
-    @property
-    def holds(self) -> bool:
-        """Whether they are held now."""
-        return self._hold is not None
-
-    def total(self, name: str) -> int:
-        """Requests that the held proxies have `active` upstream now, or `waiting`."""
-        return int(sum(self._hold.state(name))) if self._hold is not None else 0
+            self.hold(found, f"specdash {journal.kind} {journal.number}", longest)
 
     def drain(self) -> None:
         """Wait until no request is upstream. Raises `StepFailedError` when some still are after the drain timeout."""
@@ -198,20 +184,9 @@ class ProxyChange:
                     )
                 self._change.warn(f"{late} and were cut off (--force)")
                 return
-            words = (
-                f"{left} requests running upstream, {self.total('waiting')} waiting, for {limit - waited:.0f} s at most"
-            )
-            self._steps.say(words, min(1.0, waited / limit))
+            words = f"{left} requests running upstream, {self.total('waiting')} waiting"
+            self._steps.say(f"{words}, for {limit - waited:.0f} s at most", waited / limit)
             self._steps.wait(_POLL_S)
-
-    def resume(self) -> None:
-        """Let everything pass again; may be called again."""
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            stalls = hold.state("longest_wait_s")
-            self.longest_stall_s = max((*stalls, *filter(None, [self.longest_stall_s])), default=None)
-            hold.resume()
-            self._change.warn(*hold.warnings)
 
     # The one whose own settings change.
 

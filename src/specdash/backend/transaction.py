@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +35,7 @@ from specdash.system.processes import own_start
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from specdash.backend.journal import Edit, Journal
     from specdash.backend.session import BackendSession
@@ -114,16 +113,14 @@ class Transaction:
             finally:
                 self.proxies.resume()
 
-    # Before anything is touched.
-
     def _finish_dead(self) -> None:
         """Undo the change of a dead process first: its journal is the only one. Raises `NotWrittenError` where that
         cannot be done, `InputError` for a journal that cannot be read."""
         left = unfinished(self.env)
-        for line in undo_dead(left, self.env) if left is not None else ():
-            self.warn(line)
-        if unfinished(self.env) is not None:
-            raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
+        if left is not None:
+            self.warn(*undo_dead(left, self.env))
+            if unfinished(self.env) is not None:
+                raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
 
     def _preflight(self) -> None:
         """Raises what stands against the change: of the env files as they are, and of what the runner would run."""
@@ -162,28 +159,34 @@ class Transaction:
         engine, proxies, journal = self.engine, self.proxies, self.journal
         proxy = journal.edit(Role.PROXY)
         unheld = "the backend goes on" if journal.edit(Role.BACKEND) is None else "the backend does not run"
-        if engine is not None and self._runner is not None:
+        if engine is not None:
             with self._step(ApplyStep.HOLD):
-                count = proxies.hold(engine.urls)
+                proxies.hold_clients(engine.urls)
+                count = len(proxies.held)
                 self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
             with self._step(ApplyStep.DRAIN):
-                # The runner's own look at the engine would delay the change with its requests.
-                self._runner.quiet()
                 began = time.monotonic()
                 proxies.drain()
                 engine.drain_direct(journal.drain_timeout_s)
                 self.steps.say(f"after {time.monotonic() - began:.1f} s")
         else:
             self._skip(unheld, ApplyStep.HOLD, ApplyStep.DRAIN)
-        with self._step(ApplyStep.WRITE, written=tuple(edit.role for edit in journal.edits)):
-            self._write_all()
+        with self._step(ApplyStep.WRITE):
+            for edit in journal.edits:
+                before = self.journal.written
+                self.note(written=(*before, edit.role))
+                try:
+                    edit.write()
+                except ConflictError:
+                    # It does not go back: an edit that others made stays.
+                    self.note_if_possible(written=before)
+                    raise
             self.steps.say(", ".join(Path(edit.env_file).name for edit in journal.edits))
         if engine is not None:
             with self._step(ApplyStep.RESTART, touched=(Role.BACKEND,)):
                 engine.swap(engine.planned)
-            with self.steps.step(ApplyStep.HEALTH):
+            with self._step(ApplyStep.HEALTH):
                 engine.until_healthy(journal.health_timeout_s, proxies)
-                self.note(step=ApplyStep.HEALTH)
             with self._step(ApplyStep.SPECULATION):
                 engine.check_speculation()
             with self._step(ApplyStep.PROBE):
@@ -195,7 +198,15 @@ class Transaction:
             self._skip(f"{unheld}: it counts at the next start", ApplyStep.RESTART)
         if engine is None:
             self._skip(unheld, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE)
-        self._resume(proxy if engine is not None else None)
+            proxy = None
+        with self._step(ApplyStep.RESUME, touched=self.journal.touched if proxy is None else tuple(Role)):
+            if proxy is not None and not proxy.needs_restart:
+                proxies.take_over(proxy, proxy.new_digest)
+            proxies.resume()
+            if proxy is not None and proxy.needs_restart:
+                # Only now: requests that wait in the old process must be let through before it ends.
+                proxies.take_over(proxy, proxy.new_digest)
+            self.steps.say("everything passes again" if engine is not None else "nothing was held")
         asked = proxies.to_ask(engine)
         if isinstance(asked, str):
             self._skip(asked, ApplyStep.REQUEST)
@@ -207,30 +218,6 @@ class Transaction:
         else:
             self._settle(journal.settle_s if self.journal.touched else 0.0)
 
-    def _write_all(self) -> None:
-        """Both files, or neither. Raises `ConflictError` for a file that was edited meanwhile, `NotWrittenError`."""
-        written: list[Role] = []
-        try:
-            for edit in self.journal.edits:
-                edit.write()
-                written.append(edit.role)
-        except SpecdashError:
-            # Only what was written has to go back: an edit that others made stays.
-            self.note_if_possible(written=tuple(written))
-            raise
-
-    def _resume(self, proxy: Edit | None) -> None:
-        """Let clients pass, and make the proxy take over the settings that go with those of the backend."""
-        touched = self.journal.touched if proxy is None else (Role.BACKEND, Role.PROXY)
-        with self._step(ApplyStep.RESUME, touched=touched):
-            if proxy is not None and not proxy.needs_restart:
-                self.proxies.take_over(proxy, proxy.new_digest)
-            self.proxies.resume()
-            if proxy is not None and proxy.needs_restart:
-                # Only now: requests that wait in the old process must be let through before it ends.
-                self.proxies.take_over(proxy, proxy.new_digest)
-            self.steps.say("everything passes again" if self.engine is not None else "nothing was held")
-
     def _settle(self, period: float) -> None:
         """Wait for the settle period. Raises `StepFailedError` as soon as what was changed does not go on."""
         engine, proxy = self.engine, self.proxies.record
@@ -238,15 +225,8 @@ class Transaction:
             began = time.monotonic()
             while True:
                 left = began + period - time.monotonic()
-                try:
-                    self.proxies.check_alive(proxy)
-                    well = engine is None or engine.stands(at_last=left <= 0)
-                except StepFailedError:
-                    if engine is not None and engine.child.ended is not None:
-                        # At once: who asks now finds nothing behind the proxy.
-                        self.proxies.hold(engine.urls)
-                    raise
-                if left <= 0 and well:
+                self.proxies.check_alive(proxy)
+                if (engine is None or engine.stands(at_last=left <= 0)) and left <= 0:
                     break
                 share = min(1.0, 1 - left / period) if period else None
                 self.steps.say(f"settling {max(0.0, left):.0f} s, clients are served", share)
@@ -277,16 +257,16 @@ class Transaction:
                     back.append(edit.role)
                 except ConflictError as conflict:
                     changed = True
-                    runs = "" if at_start else "; what runs is the one from before"
-                    self.warn(f"{conflict}{runs}")
+                    self.warn(f"{conflict}{'' if at_start else '; what runs is the one from before'}")
                 except SpecdashError as wrong:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
             proxy = self.journal.edit(Role.PROXY) if Role.PROXY in back and Role.PROXY in self.journal.touched else None
-            ways = [self._engine_back]
+            ways: list[Callable[[], object]] = [self._engine_back]
             if proxy is not None:
-                first = 0 if at_start or proxy.needs_restart else 1
-                ways.insert(first, partial(self._proxy_back, proxy, wait=not at_start))
+                # Requests that wait in a proxy must be let through before it ends.
+                first = at_start or proxy.needs_restart
+                ways.insert(0 if first else 1, lambda: self._proxy_back(proxy, wait=not at_start))
             for way in ways:
                 try:
                     way()
@@ -295,8 +275,8 @@ class Transaction:
             self.proxies.resume()
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
-            reason = self.journal.scrub(" ".join((f"{reason}; and it could not be undone:", *problems)))
-            self.journal = replace(self.journal, reason=reason)
+            reason = " ".join((f"{reason}; and it could not be undone:", *problems))
+            self.journal = replace(self.journal, reason=self.journal.scrub(reason))
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
@@ -307,8 +287,8 @@ class Transaction:
         engine = self.engine
         if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good or self._stopping:
             return
-        if not self.proxies.holds:
-            self.proxies.hold(engine.urls)
+        if not self.proxies.held:
+            self.proxies.hold_clients(engine.urls)
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
             while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
@@ -317,7 +297,6 @@ class Transaction:
     def _proxy_back(self, edit: Edit, *, wait: bool) -> None:
         """The proxy runs the old version again. Raises `SpecdashError`."""
         if edit.needs_restart:
-            # Requests that wait in a proxy must be let through before it ends.
             self.proxies.resume()
         try:
             self.proxies.take_over(edit, edit.old_digest, wait=wait)

@@ -151,9 +151,10 @@ class Repaired(Struct, frozen=True):
 
     def resume(self, url: str) -> None:
         """Keep the proxies held until the backend at `url` answers, then let their clients through."""
-        hold = ProxyHold(held_fronts(self.held), "specdash puts the old settings back", _HOLD_S)
+        hold = ProxyHold(lambda _: None)
+        hold.hold(held_fronts(self.held), "specdash puts the old settings back", _HOLD_S)
         deadline = time.monotonic() + _HOLD_S
-        while hold.count and not healthy(url) and time.monotonic() < deadline:
+        while hold.held and not healthy(url) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         hold.resume()
 
