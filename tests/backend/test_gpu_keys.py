@@ -60,7 +60,7 @@ def test_each_key_becomes_its_flag_and_sets_its_attribute_of_the_package(key: st
     params = xllamacpp.CommonParams()
     for row in embedded.fit(settings(**{key: value})).assignments:
         if "device" not in row.name:
-            embedded.apply(xllamacpp, params, row.name, row.path, row.value)
+            embedded.apply(params, row.name, row.path, row.value)
     assert key != "LLAMA_TENSOR_SPLIT" or list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
     assert key != "LLAMA_MAIN_GPU" or params.main_gpu == 1
 

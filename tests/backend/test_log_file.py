@@ -74,7 +74,7 @@ def test_the_bound_can_be_moved_while_it_is_written(tmp_path: Path) -> None:
     for _ in range(3):
         log.write(b"x" * (1 << 20))
     assert path.stat().st_size == 3 << 20
-    log.bound(1)
+    log.max_mib = 1
     log.write(b"y")
     log.close()
     assert path.read_bytes() == b"y"

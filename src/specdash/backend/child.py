@@ -45,7 +45,6 @@ except OSError as error:
     os._exit(127)
 """
 """Sorted, no descriptor is overwritten before it was copied: the n-th lowest is never below 3 + n."""
-_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 class Child:
@@ -74,7 +73,7 @@ class Child:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, *argv],
-                env={key: value for key, value in env.items() if key not in _LISTEN_VARIABLES},
+                env=dict(env),
                 pass_fds=tuple(sockets),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -112,8 +111,6 @@ class Child:
             except subprocess.TimeoutExpired:  # the kernel does not let it go
                 self.process.returncode = -signal.SIGKILL
             os.close(self.pidfd)
-            if self.process.stdout is not None:
-                self.process.stdout.close()
         return self.process.wait()
 
     def stop(self, grace: float) -> int:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
-import select
+import threading
 from collections import deque
 from pathlib import Path
 
 from specdash.core.errors import InputError
 from specdash.core.masking import without_secrets
-from specdash.system.files import NO_SPACE
+from specdash.system.files import NO_SPACE, write_all
 from specdash.system.text import MIB
 
 CHUNK = 64 * 1024
 """Bytes of output read at once."""
-_PENDING_LIMIT = 1024 * 1024
-_ATOMIC_WRITE = 4096
+_MOST_PENDING = 1024
+"""Pieces of output that wait for a slow reader of standard error."""
+_LAST_S = 1.0
 _LINES = 2048
 """Enough for all that a start prints."""
 _ERROR_LINE = re.compile(r"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
@@ -50,44 +52,51 @@ class Tail:
         return tuple(dict.fromkeys(texts))[-3:]
 
 
-class Echo:
-    """Copies output to a descriptor that may be slow or gone, without ever waiting for it."""
+class Echo(threading.Thread):
+    """Copies output to a descriptor that may be slow or gone, without making its writer wait."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.pending = bytearray()
-        """What the descriptor has not taken yet."""
+        super().__init__(name="echo", daemon=True)
+        self._descriptor = descriptor
+        self._pieces: queue.Queue[bytes] = queue.Queue(_MOST_PENDING)
         self._dropped = 0
+        self.start()
 
-    def feed(self, data: bytes = b"") -> None:
-        """Write `data` and what is pending, as far as the descriptor takes it now."""
-        if len(self.pending) + len(data) > _PENDING_LIMIT:
+    def feed(self, data: bytes) -> None:
+        """Write `data` as soon as the descriptor takes it."""
+        try:
+            self._pieces.put_nowait(data)
+        except queue.Full:
             self._dropped += len(data)
-        else:
-            self.pending += data
-        while (self.pending or self._dropped) and select.select([], [self.descriptor], [], 0)[1]:
-            if not self.pending:
-                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self._dropped
+
+    def run(self) -> None:
+        """The thread."""
+        for data in iter(self._pieces.get, b""):
+            if self._dropped:
+                data += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self._dropped
                 self._dropped = 0
-            try:
-                del self.pending[: os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])]
-            except OSError:
-                # Gone, or a file on a full disk: what comes next is tried again.
-                self.pending.clear()
+            # Gone, or a file on a full disk: what comes next is tried again.
+            with contextlib.suppress(OSError):
+                write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        """Wait a moment for what is not written yet."""
+        self.feed(b"")
+        self.join(_LAST_S)
 
 
 class LogFile:
     """Appends bytes to `path`, mode 0600.
 
-    At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
-    before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
-    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there
-    was no room for the file itself, it is made as soon as there is.
+    At opening, and whenever the file passes `max_mib` (0: never), what was there is renamed to `<path>.1`, so that at
+    most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a FIFO) is written
+    to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there was no room for
+    the file itself, it is made as soon as there is.
     """
 
     def __init__(self, path: str | Path, max_mib: int) -> None:
         self.path = Path(path).absolute()
-        self.bound(max_mib)
+        self.max_mib = max_mib
         self.lost = 0
         """Bytes that could not be written."""
         self._size = 0
@@ -98,13 +107,9 @@ class LogFile:
             if error.errno not in NO_SPACE:
                 raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
 
-    def bound(self, max_mib: int) -> None:
-        """Let the file grow to `max_mib` from now on; 0: without end."""
-        self.limit = max_mib * MIB
-
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""
-        if self._fd is None or (self.limit and self._size and self._size + len(data) > self.limit):
+        if self._fd is None or (self.max_mib and self._size and self._size + len(data) > self.max_mib * MIB):
             with contextlib.suppress(OSError):
                 self._open()
         with contextlib.suppress(OSError):

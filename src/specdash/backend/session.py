@@ -19,7 +19,7 @@ import time
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec.structs
 
@@ -67,7 +67,7 @@ _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 class EngineRun:
     """One process of the engine, from its start to its end."""
 
-    def __init__(self, plan: LaunchPlan) -> None:
+    def __init__(self, plan: LaunchPlan, on_output: Callable[[bytes], None]) -> None:
         """Start it, from the main thread, as the kernel ends it with that. Raises `SpecdashError`."""
         self.plan = plan
         self.child = Child.start(plan.argv, plan.environment())
@@ -84,6 +84,22 @@ class EngineRun:
         """The monotonic moment of the first of them."""
         self.deadline: float | None = None
         """When the next one follows."""
+
+        def copy(pipe: IO[bytes]) -> None:
+            with pipe:
+                while data := pipe.read(CHUNK):
+                    on_output(data)
+                    self.tail.feed(data)
+
+        self._copying = threading.Thread(target=copy, args=(self.child.process.stdout,), name="output", daemon=True)
+        self._copying.start()
+
+    def finish(self) -> int:
+        """Clear away what is left of it once it has ended, or end it; its exit code."""
+        self.code = self.child.finish()
+        # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
+        self._copying.join(_DRAIN_S)
+        return self.code
 
     @property
     def ended(self) -> str | None:
@@ -113,7 +129,8 @@ class BackendSession:
         """The socket through which changes are asked for, for the run record."""
         self.log = LogFile(plan.log, plan.settings.log_max_mib)
         self.echo = Echo(sys.stderr.fileno())
-        self.engine = EngineRun(plan)
+        self._writing = threading.Lock()
+        self.engine = EngineRun(plan, self._output)
         """The engine that runs, or the last one that did."""
         self.record: Path | None = None
         self.unrecorded_at: float | None = None
@@ -210,7 +227,7 @@ class BackendSession:
         finally:
             self._ended.set()
             code = self._clear_away()
-            self.log.close()
+            self.echo.close()
         if self.first_signal is not None:
             return ExitCode.INTERRUPTED if self.first_signal == signal.SIGINT else ExitCode.OK
         if code == 0:
@@ -230,47 +247,27 @@ class BackendSession:
     # One engine, from its start to its end.
 
     def _loop(self) -> None:
-        engine, child = self.engine, self.engine.child
-        pipe = child.process.stdout.fileno() if child.process.stdout is not None else -1
-        os.set_blocking(pipe, False)
-        watched = [pipe, self._wake, child.pidfd]
-        while True:
+        engine, is_gone = self.engine, False
+        while not is_gone:
             idle = self.next is not None or (engine.check is not None and self.watch is None)
             seconds = _IDLE_S if idle else _PROBE_S
             if engine.deadline is not None:
                 seconds = min(seconds, max(0.0, engine.deadline - time.monotonic()))
-            readable = select.select(watched, [self.echo.descriptor] if self.echo.pending else [], [], seconds)[0]
-            if pipe in readable and not self._copy(pipe):
-                watched.remove(pipe)
-            self.echo.feed()
+            is_gone = engine.child.exited(seconds, self._wake)
             self._signals()
-            if child.exited():
-                # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
-                until = time.monotonic() + _DRAIN_S
-                while time.monotonic() < until and select.select([pipe], [], [], 0)[0] and self._copy(pipe):
-                    pass
-                engine.code = child.finish()
-                return
-            self._take_orders()
-            self._see_start()
+            if not is_gone:
+                self._take_orders()
+                self._see_start()
             if self.log.lost:
                 self.fault(f"the log {self.log.path} cannot be written: output is lost")
 
-    def _copy(self, output: int) -> bool:
-        try:
-            data = os.read(output, CHUNK)
-        except BlockingIOError:
-            return True
-        if data:
+    def _output(self, data: bytes) -> None:
+        with self._writing:
             self.log.write(data)
             self.echo.feed(data)
-            self.engine.tail.feed(data)
-        return bool(data)
 
     def _say(self, text: str) -> None:
-        line = f"specdash: {text}\n".encode()
-        self.log.write(line)
-        self.echo.feed(line)
+        self._output(f"specdash: {text}\n".encode())
 
     def fault(self, text: str) -> None:
         """Say once what cannot be recorded."""
@@ -400,13 +397,14 @@ class BackendSession:
             self._write_record(self.engine.check)
 
     def _take_log(self, plan: LaunchPlan) -> None:
-        if Path(plan.log).absolute() == self.log.path:
-            self.log.bound(plan.settings.log_max_mib)
+        if plan.log == str(self.log.path):
+            self.log.max_mib = plan.settings.log_max_mib
             return
         fresh = LogFile(plan.log, plan.settings.log_max_mib)
         self._say(f"the log goes on in {plan.log}")
-        self.log.close()
-        self.log = fresh
+        with self._writing:
+            self.log.close()
+            self.log = fresh
 
     def _successor(self) -> bool:
         """Start what takes the place of the engine that ended; False when nothing does."""
@@ -432,7 +430,7 @@ class BackendSession:
         self._say(f"engine swapped: {difference(before, plan)}")
         started, self._next_started = self._next_started, None
         try:
-            self.engine = EngineRun(plan)
+            self.engine = EngineRun(plan, self._output)
         except SpecdashError as error:
             if started is None:
                 raise
@@ -451,7 +449,7 @@ class BackendSession:
 
     def _clear_away(self) -> int:
         self._unwatch()
-        code = self.engine.child.finish()
+        code = self.engine.finish()
         self.unrecorded_at = None
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
