@@ -97,18 +97,6 @@ def test_a_damaged_version_is_not_handed_out(backups: Backups, env_file: Path) -
         backups.read(Role.BACKEND, 1)
 
 
-@pytest.mark.parametrize("note", [None, b"", b"{}", b'{"at": "x"}', b"[]"])
-def test_a_version_whose_note_is_lost_is_still_there(note: bytes | None, backups: Backups, env_file: Path) -> None:
-    path = backups.save(Role.BACKEND, read_env(env_file)).path
-    if note is None:
-        path.with_suffix(".json").unlink()
-    else:
-        path.with_suffix(".json").write_bytes(note)
-    (listed,) = backups.list(Role.BACKEND)
-    assert (listed.number, listed.digest, listed.original) == (1, read_env(env_file).digest, None)
-    assert backups.read(Role.BACKEND, 1) == b"A=1\n"
-
-
 def test_two_processes_never_take_one_number(backups: Backups, env_file: Path) -> None:
     snapshot = read_env(env_file)
     taken: list[int] = []

@@ -58,7 +58,7 @@ def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, 
     said: list[str] = []
     change: Any = SimpleNamespace(steps=Steps(lambda _: None), env={}, journal=SimpleNamespace(health_timeout_s=limit))
     change.steps.say = said.append
-    runner: Any = SimpleNamespace(engine=Run(), planned=lambda _: None)
+    runner: Any = SimpleNamespace(engine=Run(), replan=lambda *_: None)
     EngineChange(change, runner, SimpleNamespace(new=b"")).probe()  # type: ignore[arg-type]
     return said[-1]
 

@@ -59,7 +59,7 @@ class EngineChange:
         self._edit = edit
         self.child = runner.engine
         self.last_good = runner.engine.plan
-        self.planned = runner.planned(edit.new)
+        self.planned = runner.replan(runner.engine.plan, edit.new)
         self.down_s: float | None = None
         """Seconds without a healthy engine, in all; None as long as there were none."""
         self.slower = False

@@ -60,7 +60,6 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PROBE_S = 0.015
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
-_RECORD_AGAIN_S = 2.0
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
 
 
@@ -133,14 +132,14 @@ class BackendSession:
         self.engine = EngineRun(plan, self._output)
         """The engine that runs, or the last one that did."""
         self.record: Path | None = None
-        self.unrecorded_at: float | None = None
-        """When the run record is tried again that could not be written."""
+        self.unrecorded = False
+        """Whether the run record that is there is not the last one, which could not be written."""
         self.known_faults: set[str] = set()
         """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
-        self.verdict = self.shown_verdict = ""
-        """What it found."""
+        self.verdict = ""
+        """What it has found, as it was shown."""
         self.first_signal: int | None = None
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
@@ -170,10 +169,6 @@ class BackendSession:
             finally:
                 self.changing = False
                 self._order(self._watch_again)
-
-    def planned(self, data: bytes) -> LaunchPlan:
-        """Plan the engine for these bytes of the env file. Raises `SpecdashError` for what would not run."""
-        return self.replan(self.engine.plan, data)
 
     def quiet(self) -> None:
         """End the look at the engine that runs: its requests would delay the change."""
@@ -285,19 +280,16 @@ class BackendSession:
                 self._write_record(pending())
                 self._watch_again()
             return
-        if self.unrecorded_at is not None and time.monotonic() >= self.unrecorded_at:
+        if self.unrecorded:
             self._write_record(engine.check)
         while self.watch is not None and (check := self.watch.take()) is not None:
             if not check.pending and check.probe_tokens != 0:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
                 self._proven()
             self._write_record(check)
-            if not check.pending and check.drafting is not Drafting.OFF:
+            if not check.pending and check.drafting is not Drafting.OFF and self.verdict != line(check):
                 self.verdict = line(check)
-        if self.verdict != self.shown_verdict and not engine.tail.open:
-            # Between two lines of the engine's, which it may write in pieces.
-            self._say(self.verdict)
-            self.shown_verdict = self.verdict
+                self._say(self.verdict)
         if self.watch is not None and self.watch.done:
             self.watch = None
 
@@ -305,7 +297,7 @@ class BackendSession:
         """Look at the start of the engine, as far as that is still to be done."""
         check = self.engine.check
         if self.watch is None and check is not None and check.pending:
-            self.verdict = self.shown_verdict = ""
+            self.verdict = ""
             self.watch = watch_start(self.engine.plan, self.engine.tail)
 
     def _unwatch(self) -> None:
@@ -314,14 +306,12 @@ class BackendSession:
             self.watch = None
 
     def _proven(self) -> None:
-        """The engine has answered: what it was started by is the last good version of the env file from now on."""
-        unproven, self.fallback, self.unproven = self.unproven, None, False
+        """The engine has answered: the env file that it was started by is the last good version from now on."""
+        is_new, self.fallback, self.unproven = self.unproven, None, False
         plan = self.engine.plan
-        if plan.env_file is None or not unproven:
-            return
         try:
-            snapshot = read_env(Path(plan.env_file))
-            if snapshot.digest == plan.env_digest:
+            snapshot = read_env(Path(plan.env_file)) if is_new and plan.env_file is not None else None
+            if snapshot is not None and snapshot.digest == plan.env_digest:
                 Backups(backups_dir()).keep_good(Role.BACKEND, snapshot.path, snapshot.data)
         except SpecdashError as error:
             self.fault(f"the settings that run now cannot be kept as the last good ones: {error}")
@@ -330,10 +320,10 @@ class BackendSession:
         self.engine.check = check
         try:
             self.record = write_run_record(self.engine.plan, self.engine.pid, check, self.control)
-            self.unrecorded_at = None
+            self.unrecorded = False
         except OSError as error:
             # The server serves all the same.
-            self.unrecorded_at = time.monotonic() + _RECORD_AGAIN_S
+            self.unrecorded = True
             why, _ = reason(run_records_dir() / "record", error)
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
@@ -450,7 +440,7 @@ class BackendSession:
     def _clear_away(self) -> int:
         self._unwatch()
         code = self.engine.finish()
-        self.unrecorded_at = None
+        self.unrecorded = False
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
             end_run_record(self.record, describe_exit(code), crashed=crashed)
