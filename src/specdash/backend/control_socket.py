@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, read_records
-from specdash.backend.proxies import fronts
+from specdash.backend.proxies import figures, fronts
 from specdash.backend.start_check import busy, promise_of
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
@@ -156,14 +156,6 @@ class _Client:
         self._runner = runner
         self._lock: ApplyLock | None = None
         """Held for a whole trial."""
-        self._requests: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "status": self._status,
-            "outlook": self._outlook,
-            "apply": self._apply,
-            "cancel": self._cancel,
-            "trial": self._trial,
-            "end": self._end,
-        }
 
     def talk(self) -> None:
         """Answer until the client goes away; a trial of its own is undone then."""
@@ -174,15 +166,16 @@ class _Client:
         finally:
             # An edit that was made meanwhile stays: there is no client left to say so to.
             with contextlib.suppress(SpecdashError):
-                self._end({})
+                self.do_end({})
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
-            return self._requests[request["do"]](request)
+            do: Callable[[Any], dict[str, Any]] = getattr(self, f"do_{request['do']}")
+            return do(request)
         except SpecdashError as error:
             code, reason = error.exit_code, str(error)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             code, reason = ExitCode.USAGE, f"the control socket was sent what it cannot read ({error})"
         except Exception as error:  # noqa: BLE001 - a bug must reach the client, not end in a silent thread
             code, reason = ExitCode.FAILED, f"unexpected {type(error).__name__}: {error}"
@@ -191,7 +184,7 @@ class _Client:
     def _send(self, answer: Mapping[str, Any]) -> None:
         self._connection.sendall(json.dumps(answer).encode() + b"\n")
 
-    def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         runner, plan = self._runner, self._runner.session.engine.plan
         return {
             "runner_pid": os.getpid(),
@@ -202,24 +195,26 @@ class _Client:
             "trial": runner.trial.what if runner.trial is not None else None,
         }
 
-    def _outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
         settings, env = self._runner.session.engine.plan.settings, self._runner.env
         proxies = fronts([settings.url], env)
+
+        def behind() -> int:
+            return int(sum(sum(figures(proxy, "active", "waiting", env=env)) for proxy in proxies))
+
         # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
-        before = sum(sum(front.state("active", "waiting")) for front in proxies)
-        at_all = busy(settings.url, promise_of(settings, env))
-        active = sum(sum(front.state("active", "waiting")) for front in proxies)
+        before, at_all, now = behind(), busy(settings.url, promise_of(settings, env)), behind()
         records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
         return {
             "proxies": len(proxies),
-            "behind_proxy": int(active),
-            "direct": None if at_all is None else max(0, at_all - int(max(before, active))),
+            "behind_proxy": now,
+            "direct": None if at_all is None else max(0, at_all - max(before, now)),
             "last_downtime_s": records[-1].downtime_s if records else None,
             "last_stall_s": records[-1].longest_stall_s if records else None,
         }
 
-    def _apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def do_apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
         runner, wanted = self._runner, read(Journal, request["change"])
         if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
             runner.trial = runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
@@ -239,11 +234,11 @@ class _Client:
 
         return _as_json(runner.change(wanted, listen, self._lock if wanted.trial else None))
 
-    def _cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
         steps = self._runner.steps
         return {"cancelled": steps is not None and steps.cancel()}
 
-    def _trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def do_trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
         runner, what = self._runner, request["what"]
         if runner.env_file is None:
             raise InputError("this backend reads no env file, so nothing could be put back")
@@ -256,7 +251,7 @@ class _Client:
         self._lock = lock
         return {"backup": runner.trial.backup}
 
-    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_end(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Put the original of the trial back, and let others change settings again."""
         runner, noted, lock = self._runner, self._runner.trial, self._lock
         self._lock = None

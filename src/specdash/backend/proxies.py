@@ -14,15 +14,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from specdash.backend.journal import HeldProxy
 from specdash.backend.start_check import ANSWER_S, busy, healthy
 from specdash.backend.steps import StepFailedError
 from specdash.collect.discover import admin_token, place, recorded_key
 from specdash.collect.run_records import live_proxies, started_last
 from specdash.core.changes import Role
-from specdash.core.structs import Masked
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system.http import ask, status_of
 from specdash.system.processes import same_process
@@ -48,83 +45,64 @@ _NOT_YET = (429, 503, 529)
 _POLL_S = 0.05
 
 
-class ProxyFront(Masked, Struct, frozen=True):
-    """One proxy in front of the backend, with the secrets for asking it."""
-
-    hidden = ("key", "token")
-
-    record: ProxyRecord
-    key: str | None
-    token: str | None = None
-    """For its admin endpoints."""
-
-    @property
-    def held(self) -> HeldProxy:
-        """As the journal keeps it."""
-        return HeldProxy(self.record.pid, self.record.pid_started, self.record.url)
-
-    def ask(self, path: str, body: dict[str, Any] | None = None) -> Mapping[str, Any]:
-        """What an admin endpoint answers. Raises `OSError`, also for an answer that is no success."""
-        # A proxy of 0.1 has no token of its own and asks for the key.
-        sent = {"x-api-key": self.key, "x-admin-token": self.token}
-        headers = {name: value for name, value in sent.items() if value}
-        reply = ask(self.record.url, path, headers=headers, body=body, timeout=ANSWER_S, verified=False)
-        if reply.status != 200:
-            raise OSError(f"HTTP {reply.status}")
-        return mapping(reply.json)
-
-    def state(self, *names: str) -> list[float]:
-        """The figures of these names in its state, as far as it answers and knows them: how many requests are `active`
-        upstream and `waiting`, and the `longest_wait_s` of those."""
-        with contextlib.suppress(OSError):
-            found = self.ask("/admin/state")
-            return [value for name in names if isinstance(value := found.get(name), int | float)]
-        return []
-
-
-def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> tuple[ProxyFront, ...]:
+def fronts(urls: Iterable[str], env: Mapping[str, str] = os.environ) -> list[ProxyRecord]:
     """The live proxies whose upstream is one of these addresses."""
     wanted = {place(url) for url in urls}
-    return _fronts(lambda record: place(record.upstream) in wanted, env)
+    return [record for record in live_proxies(env) if place(record.upstream) in wanted]
 
 
-def held_fronts(held: Iterable[HeldProxy], env: Mapping[str, str] = os.environ) -> tuple[ProxyFront, ...]:
+def held_fronts(held: Iterable[HeldProxy], env: Mapping[str, str] = os.environ) -> list[ProxyRecord]:
     """The proxies of a journal that still run."""
     wanted = {(proxy.pid, proxy.url) for proxy in held}
-    return _fronts(lambda record: (record.pid, record.url) in wanted, env)
+    return [record for record in live_proxies(env) if (record.pid, record.url) in wanted]
 
 
-def _fronts(wanted: Callable[[ProxyRecord], bool], env: Mapping[str, str]) -> tuple[ProxyFront, ...]:
-    found = filter(wanted, live_proxies(env))
-    return tuple(ProxyFront(record, recorded_key(record, env), admin_token(record)) for record in found)
+def figures(proxy: ProxyRecord, *names: str, env: Mapping[str, str] = os.environ) -> list[float]:
+    """Those of its state, as far as it answers and knows them: how many requests are `active` upstream and `waiting`,
+    and the `longest_wait_s` of those."""
+    with contextlib.suppress(OSError):
+        found = _ask_admin(proxy, "/admin/state", env)
+        return [value for name in names if isinstance(value := found.get(name), int | float)]
+    return []
+
+
+def _ask_admin(proxy: ProxyRecord, path: str, env: Mapping[str, str], body: Any = None) -> dict[str, Any]:
+    # A proxy of 0.1 has no token of its own and asks for the key.
+    sent = {"x-api-key": recorded_key(proxy, env), "x-admin-token": admin_token(proxy)}
+    headers = {name: value for name, value in sent.items() if value}
+    reply = ask(proxy.url, path, headers=headers, body=body, timeout=ANSWER_S)
+    if reply.status != 200:
+        raise OSError(f"HTTP {reply.status}")
+    return mapping(reply.json)
 
 
 class ProxyHold:
     """Proxies that keep their clients waiting until they are resumed. `warn` is called for each that does not."""
 
-    def __init__(self, warn: Callable[[str], object]) -> None:
+    def __init__(self, warn: Callable[[str], object], env: Mapping[str, str] = os.environ) -> None:
         self.longest_stall_s: float | None = None
         """The longest that a held client has waited."""
-        self.held: list[ProxyFront] = []
+        self.held: list[ProxyRecord] = []
+        self.env = env
         self._warn = warn
         self._ended = threading.Event()
         self._renewing: threading.Thread | None = None
 
-    def hold(self, proxies: Iterable[ProxyFront], reason: str, wait_s: float) -> None:
+    def hold(self, proxies: Iterable[ProxyRecord], reason: str, wait_s: float) -> None:
         """Hold them; `wait_s` is the longest that one client's request may wait."""
         body = {"reason": reason, "limit_s": LEASE_S, "wait_s": min(wait_s, LONGEST_WAIT_S)}
-        for front in proxies:
+        for proxy in proxies:
             try:
-                front.ask("/admin/hold", body)
-                self.held.append(front)
+                _ask_admin(proxy, "/admin/hold", self.env, body)
+                self.held.append(proxy)
             except OSError as error:
-                self._warn(f"the proxy at {front.record.url} could not be held ({error}); its clients may see errors")
+                self._warn(f"the proxy at {proxy.url} could not be held ({error}); its clients may see errors")
 
         def renew() -> None:
             while not self._ended.wait(RENEW_S):
-                for front in self.held:
+                for proxy in self.held:
                     with contextlib.suppress(OSError):
-                        front.ask("/admin/hold", body)
+                        _ask_admin(proxy, "/admin/hold", self.env, body)
 
         self._ended.clear()
         self._renewing = threading.Thread(target=renew, name="proxy-hold", daemon=True)
@@ -132,24 +110,24 @@ class ProxyHold:
 
     def total(self, name: str) -> int:
         """Requests that they have `active` upstream now, or `waiting`; one that does not answer counts for none."""
-        return int(sum(sum(front.state(name)) for front in self.held))
+        return int(sum(sum(figures(proxy, name, env=self.env)) for proxy in self.held))
 
     def resume(self) -> None:
         """Let everything pass again; may be called again."""
-        stalls = [stall for front in self.held for stall in front.state("longest_wait_s")]
+        stalls = [stall for proxy in self.held for stall in figures(proxy, "longest_wait_s", env=self.env)]
         self.longest_stall_s = max((*stalls, *filter(None, [self.longest_stall_s])), default=None)
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join(2 * ANSWER_S * max(1, len(self.held)))
         held, self.held = self.held, []
-        for front in held:
+        for proxy in held:
             try:
-                front.ask("/admin/resume", {})
+                _ask_admin(proxy, "/admin/resume", self.env, {})
             except OSError as error:
-                if same_process(front.record.pid, front.record.pid_started):
+                if same_process(proxy.pid, proxy.pid_started):
                     self._warn(
-                        f"the proxy at {front.record.url} could not be resumed ({error}); its hold ends by itself "
-                        f"within {LEASE_S:g} s, or with `specdash proxy resume --url {front.record.url}`"
+                        f"the proxy at {proxy.url} could not be resumed ({error}); its hold ends by itself "
+                        f"within {LEASE_S:g} s, or with `specdash proxy resume --url {proxy.url}`"
                     )
 
 
@@ -157,15 +135,15 @@ class ProxyChange(ProxyHold):
     """The proxies of one change."""
 
     def __init__(self, change: Transaction) -> None:
-        super().__init__(change.warn)
+        super().__init__(change.warn, change.env)
         self._change = change
         self._steps = change.steps
 
     def hold_clients(self, urls: Collection[str]) -> None:
         """Hold every proxy in front of these addresses, and note their names first."""
         if not self.held:
-            journal, found = self._change.journal, fronts(urls, self._change.env)
-            held = (*journal.held, *(front.held for front in found))
+            journal, found = self._change.journal, fronts(urls, self.env)
+            held = (*journal.held, *(HeldProxy(proxy.pid, proxy.pid_started, proxy.url) for proxy in found))
             self._change.note_if_possible(held=tuple(dict.fromkeys(held)))
             longest = journal.health_timeout_s + journal.drain_timeout_s
             self.hold(found, f"specdash {journal.kind} {journal.number}", longest)
@@ -194,7 +172,7 @@ class ProxyChange(ProxyHold):
     def record(self) -> ProxyRecord | None:
         """The most recently started live proxy whose run record names the env file that changes."""
         edit = self._change.journal.edit(Role.PROXY)
-        return started_last(live_proxies(self._change.env), edit.env_file) if edit is not None else None
+        return started_last(live_proxies(self.env), edit.env_file) if edit is not None else None
 
     def take_over(self, edit: Edit, digest: str, *, wait: bool = True) -> str:
         """Make the proxy run this version; what was done, in words. Raises `StepFailedError` when it does not."""
@@ -239,7 +217,7 @@ class ProxyChange(ProxyHold):
             return "it is on trial, and measured next"
         record = self.record
         if record is None and engine is not None:
-            record = next((front.record for front in fronts([engine.promise.url], self._change.env)), None)
+            record = next(iter(fronts([engine.promise.url], self.env)), None)
         if record is None:
             return "there is no proxy"
         root = record.upstream.rstrip("/").removesuffix("/v1")
@@ -251,7 +229,7 @@ class ProxyChange(ProxyHold):
 
     def request(self, proxy: ProxyRecord, engine: EngineChange | None) -> None:
         """One short turn through the proxy as a client would ask it. Raises `StepFailedError` when it fails."""
-        key, through = recorded_key(proxy, self._change.env), f"through the proxy at {proxy.url}"
+        key, through = recorded_key(proxy, self.env), f"through the proxy at {proxy.url}"
         if proxy.api_key_env is not None and key is None:
             self._change.warn(f"no request was sent {through}: its key is not known here")
             return
@@ -264,7 +242,7 @@ class ProxyChange(ProxyHold):
         while True:
             left = max(1.0, limit - (time.monotonic() - began))
             try:
-                reply = ask(proxy.url, "/v1/messages", headers=headers, body=body, timeout=left, verified=False)
+                reply = ask(proxy.url, "/v1/messages", headers=headers, body=body, timeout=left)
             except TimeoutError:
                 words = f"a request {through} was not answered within {limit:g} s"
                 # The clients that had waited come first: a queue says nothing about the settings.

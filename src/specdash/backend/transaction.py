@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from specdash.backend.journal import Edit, Journal
     from specdash.backend.session import BackendSession
 
+_RECORDED = ("number", "at", "kind", "profile", "failed_step", "reason", "log_lines", "warnings")
+"""Fields of the record as the journal has them."""
 _POLL_S = 0.05
 _SETTLE_LOOK_S = 0.25
 _ROOM_S = 15.0
@@ -388,18 +390,12 @@ class Transaction:
                 digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
         down_s = self.engine.down_s if self.engine is not None else None
         stall_s = self.proxies.longest_stall_s
+        known = {name: getattr(journal, name) for name in _RECORDED}
         return ApplyRecord(
-            number=journal.number,
-            at=journal.at,
+            **known,
             ended_at=time.time(),
-            kind=journal.kind,
             outcome=outcome,
             changes=tuple(change.masked for change in journal.changes),
-            profile=journal.profile,
-            failed_step=journal.failed_step,
-            reason=journal.reason,
-            log_lines=journal.log_lines,
-            warnings=journal.warnings,
             downtime_s=None if down_s is None else round(down_s, 4),
             longest_stall_s=None if stall_s is None else round(stall_s, 3),
             step_seconds=dict(self.steps.seconds),
