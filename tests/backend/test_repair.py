@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from specdash.backend import journal, trial
+from specdash.backend import journal
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
@@ -135,43 +136,15 @@ def test_a_journal_that_cannot_be_read_is_said_and_keeps_nothing_from_starting(h
     assert home.file.read_bytes() == NEW
 
 
-def left_by_0_1(home: Home, name: str) -> bytes:
-    """Put a note of 0.1 in its place, about the env file here; the version that it goes back to."""
-    text = json.loads((LEFT_BY_0_1 / name).read_text(encoding="utf-8"))
-    edits = text.get("edits", [text])
-    for edit in edits:
-        edit["env_file"] = str(home.file)
-    path = apply_journal_file(home.env) if name == "apply.journal" else trial_file(home.env)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(text), encoding="utf-8")
-    if name == "apply.journal":
-        journal = journal_file(home.env).read()
-        assert journal is not None
-        home.file.write_bytes(journal.edits[0].new)
-        return journal.edits[0].old
-    noted = trial.read_trial(home.env)
-    assert noted is not None
-    return noted.original
-
-
-def test_an_apply_of_0_1_that_was_killed_is_undone(home: Home) -> None:
-    old = left_by_0_1(home, "apply.journal")
-    assert home.file.read_bytes() != old
-    home.repair()
-    assert home.file.read_bytes() == old
-    assert not home.pending
-    assert home.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
-
-
 @pytest.mark.parametrize("edited", [False, True])
 def test_a_trial_of_0_1_whose_process_died_goes_back_or_leaves_an_edit(home: Home, edited: bool) -> None:
-    original = left_by_0_1(home, "trial.json")
-    tried = json.loads(trial_file(home.env).read_text(encoding="utf-8"))
     home.file.write_bytes(b"LLAMA_DRAFT_MAX=5\n")
-    tried["tried"] = [hashlib.sha256(home.file.read_bytes()).hexdigest()]
-    trial_file(home.env).write_text(json.dumps(tried), encoding="utf-8")
+    note = json.loads((LEFT_BY_0_1 / "trial.json").read_text(encoding="utf-8"))
+    note |= {"env_file": str(home.file), "tried": [hashlib.sha256(home.file.read_bytes()).hexdigest()]}
+    trial_file(home.env).parent.mkdir(parents=True)
+    trial_file(home.env).write_text(json.dumps(note), encoding="utf-8")
     if edited:
         home.file.write_bytes(THEIRS)
     assert ("cut short" if edited else "the original is back") in home.repair()
-    assert home.file.read_bytes() == (THEIRS if edited else original)
+    assert home.file.read_bytes() == (THEIRS if edited else base64.b64decode(note["original"]))
     assert not trial_file(home.env).exists()
