@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import struct
 import threading
 from pathlib import Path
@@ -49,10 +50,13 @@ _READS_WITHIN_S = 2
 _RESTORE_TRIES = 2
 
 
-class ControlSocket:
+class ControlSocket(socketserver.ThreadingUnixStreamServer):
     """Listens for the clients of one runner. `path` is None where no socket could be made, and `problem` says why."""
 
+    daemon_threads = True
+
     def __init__(self, session: BackendSession, env: Mapping[str, str] = os.environ) -> None:
+        super().__init__("", lambda *connection: _Client(self, *connection), bind_and_activate=False)
         self.session = session
         self.env = env
         self.env_file = session.engine.plan.env_file
@@ -64,7 +68,6 @@ class ControlSocket:
         """What it is."""
         self.trial: trial.TrialJournal | None = None
         self._one_change = threading.Lock()
-        self._listening = socket.socket(socket.AF_UNIX)
         for directory in filter(None, (runtime_dir(env), run_records_dir(env))):
             path = directory / f"backend-{os.getpid()}.sock"
             try:
@@ -74,9 +77,9 @@ class ControlSocket:
                     if left == path or not Path(f"/proc/{left.stem.partition('-')[2]}").exists():
                         left.unlink(missing_ok=True)
                 with short_path(path) as short:
-                    self._listening.bind(short)
+                    self.socket.bind(short)
                 path.chmod(0o600)
-                self._listening.listen()
+                self.server_activate()
             except OSError as error:
                 self.problem = f"no control socket at {path} ({error.strerror or error}): settings cannot be applied"
                 continue
@@ -90,11 +93,10 @@ class ControlSocket:
             # Changed while the start was planned, when there was no runner yet to ask for it.
             self.session.received.append(signal.SIGUSR1)
         if self.path is not None:
-            threading.Thread(target=self._accept, name="control", daemon=True).start()
+            threading.Thread(target=self.serve_forever, args=(3600,), name="control", daemon=True).start()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The runner ends: a change that is under way puts the old files back; the socket is removed."""
-        self._listening.close()
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
         if self.steps is not None:
@@ -132,36 +134,24 @@ class ControlSocket:
                 "wait for its end, or stop it: the original goes back"
             )
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                connection, _ = self._listening.accept()
-                threading.Thread(target=self._client, args=(connection,), name="control-client", daemon=True).start()
 
-    def _client(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            # A client that is stopped, and so reads nothing, must not hold a change up.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _READS_WITHIN_S, 0))
-            if uid in (0, os.geteuid()):
-                _Client(connection, pid, self).talk()
+class _Client(socketserver.StreamRequestHandler):
+    """One connection, answered in a thread of its own until the client goes away; a trial of its own is undone then."""
 
-
-class _Client:
-    """One connection."""
-
-    def __init__(self, connection: socket.socket, pid: int, runner: ControlSocket) -> None:
-        self._connection = connection
-        self._pid = pid
+    def __init__(self, runner: ControlSocket, *connection: Any) -> None:
         self._runner = runner
         self._lock: ApplyLock | None = None
         """Held for a whole trial."""
+        super().__init__(*connection)
 
-    def talk(self) -> None:
-        """Answer until the client goes away; a trial of its own is undone then."""
+    def handle(self) -> None:
+        """Answer each line."""
+        self._pid, uid, _ = struct.unpack("3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        # A client that is stopped, and so reads nothing, must not hold a change up.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _READS_WITHIN_S, 0))
         try:
-            with self._connection.makefile("rb") as lines:
-                while line := lines.readline(LONGEST_LINE):
+            with contextlib.suppress(OSError):
+                while uid in (0, os.geteuid()) and (line := self.rfile.readline(LONGEST_LINE)):
                     self._send(self._answer(line))
         finally:
             # An edit that was made meanwhile stays: there is no client left to say so to.
@@ -182,7 +172,7 @@ class _Client:
         return {"error": {"code": int(code), "reason": reason}}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
-        self._connection.sendall(json.dumps(answer).encode() + b"\n")
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
 
     def do_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         runner, plan = self._runner, self._runner.session.engine.plan

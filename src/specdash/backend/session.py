@@ -511,7 +511,7 @@ def run(
     try:
         return session.run()
     finally:
-        control.close()
+        control.end()
 
 
 def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
