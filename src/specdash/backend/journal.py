@@ -73,28 +73,26 @@ class Edit(Masked, Struct, frozen=True):
 
         Raises `ConflictError` when the file holds neither: it was edited. Raises `NotWrittenError`.
         """
-        self._put(self.new, self.old, there=True)
+        now = read_env(Path(self.env_file))
+        if now.data not in (self.old, self.new):
+            raise ConflictError(f"{self.env_file} was edited meanwhile; that version was left as it is")
+        if now.data != self.new or not now.exists:
+            replace_env(now, self.new)
 
     def put_back(self) -> bool:
         """The old version back; False when it was there. Raises as `write`."""
-        with contextlib.suppress(OSError), files.locked(Path(os.path.realpath(self.env_file)).parent):
-            # The draft that a killed write left goes with the lock.
-            pass
-        try:
-            return self._put(self.old, self.new, there=self.existed)
-        except ConflictError as error:
-            raise ConflictError(
-                f"{error}, and the one from before is backup {self.backup} of `specdash env history`"
-            ) from None
-
-    def _put(self, data: bytes, other: bytes, *, there: bool) -> bool:
         now = read_env(Path(self.env_file))
-        if now.data == data and now.exists is there:
+        with contextlib.suppress(OSError), files.locked(now.target.parent):
+            pass  # the draft that a killed write left goes with the lock
+        if now.data not in (self.old, self.new):
+            raise ConflictError(
+                f"{self.env_file} was edited meanwhile; that version was left as it is, and the one from before is "
+                f"backup {self.backup} of `specdash env history`"
+            )
+        if now.data == self.old and now.exists is self.existed:
             return False
-        if now.data != other:
-            raise ConflictError(f"{self.env_file} was edited meanwhile; that version was left as it is")
-        if there:
-            replace_env(now, data)
+        if self.existed:
+            replace_env(now, self.old)
         else:
             now.target.unlink(missing_ok=True)
         return True
@@ -140,9 +138,10 @@ class Journal(JsonRecord, Struct, frozen=True):
     @property
     def words(self) -> str:
         """What was cut short, in a line without secrets."""
-        when = timestamp(self.at)
-        where = f"while it was rolling back from {self.failed_step}" if self.failed_step is not None else ""
-        return f"{self.kind} {self.number} of {when} ({self.what}) was cut short {where or f'at step {self.step}'}"
+        where = (
+            f"at step {self.step}" if self.failed_step is None else f"while it was rolling back from {self.failed_step}"
+        )
+        return f"{self.kind} {self.number} of {timestamp(self.at)} ({self.what}) was cut short {where}"
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -249,13 +248,12 @@ class ApplyLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = ""
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                noted = json.loads(os.pread(self._descriptor, _LONGEST_NOTE, 0))
-                holder = f" (pid {int(noted['pid'])}, since {clock(float(noted['since']))}: {noted['what']})"
-            os.close(self._descriptor)
-            raise ConflictError(f"another apply is running{holder}; wait for its end") from None
-        self._note(json.dumps({"pid": os.getpid(), "what": self._what, "since": time.time()}))
+            with contextlib.closing(os.fdopen(self._descriptor, encoding="utf-8", errors="replace")) as file:
+                holder = file.read(_LONGEST_NOTE)
+            raise ConflictError(
+                f"another apply is running{f' ({holder})' if holder else ''}; wait for its end"
+            ) from None
+        self._note(f"pid {os.getpid()}, since {clock(time.time())}: {self._what}")
         return self
 
     def _note(self, text: str) -> None:
@@ -291,7 +289,7 @@ def next_number(records: tuple[ApplyRecord, ...]) -> int:
 def append_record(path: Path, record: ApplyRecord) -> None:
     """Add one line, mode 0600, synced. Raises `NotWrittenError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.make_directories(path.parent)
         files.append_line(path, record.to_json().encode())
     except OSError as error:
         why = error.strerror or str(error)
