@@ -35,9 +35,9 @@ from specdash.system.processes import own_start
 from specdash.system.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from specdash.backend.journal import Edit, Journal
+    from specdash.backend.journal import Journal
     from specdash.backend.session import BackendSession
 
 _RECORDED = ("number", "at", "kind", "profile", "failed_step", "reason", "log_lines", "warnings")
@@ -84,15 +84,20 @@ class Transaction:
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
 
-        Raises `ConflictError` when another change runs and `NotWrittenError` when the lock cannot be made: nothing was
-        touched then, and nothing is recorded.
+        Raises `ConflictError` when another change runs, `NotWrittenError` when the lock cannot be made or the change of
+        a dead process not be undone, and `InputError` for a journal that cannot be read: nothing was touched then, and
+        nothing is recorded.
         """
         with contextlib.ExitStack() as locked:
             try:
                 with self.steps.step(ApplyStep.LOCK):
                     if self._lock is None:
                         locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self.env))
-                        self._finish_dead()
+                        # The journal of a dead process is the only one: its change goes back first.
+                        if (left := unfinished(self.env)) is not None:
+                            self.warn(*undo_dead(left, self.env))
+                        if unfinished(self.env) is not None:
+                            raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
             except CancelledApplyError as error:
                 return self.refused(error)
             try:
@@ -107,22 +112,20 @@ class Transaction:
                 self._forward()
                 with self._step(ApplyStep.RECORD):
                     self.steps.keep()
-                    self._keep_good()
+                    backend = self.journal.edit(Role.BACKEND)
+                    if self.engine is not None and backend is not None and not self.journal.trial:
+                        # What was verified is what the next start of the runner falls back to.
+                        try:
+                            good = Backups(backups_dir(self.env))
+                            good.keep_good(Role.BACKEND, Path(backend.env_file), backend.new)
+                        except NotWrittenError as error:
+                            self.warn(str(error))
                     record = self._conclude(ApplyOutcome.APPLIED)
                     return Outcome(record, changed=True, slower=self.engine is not None and self.engine.slower)
             except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
                 return self.undo(error)
             finally:
                 self.proxies.resume()
-
-    def _finish_dead(self) -> None:
-        """Undo the change of a dead process first: its journal is the only one. Raises `NotWrittenError` where that
-        cannot be done, `InputError` for a journal that cannot be read."""
-        left = unfinished(self.env)
-        if left is not None:
-            self.warn(*undo_dead(left, self.env))
-            if unfinished(self.env) is not None:
-                raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
 
     def _preflight(self) -> None:
         """Raises what stands against the change: of the env files as they are, and of what the runner would run."""
@@ -264,16 +267,20 @@ class Transaction:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
             proxy = self.journal.edit(Role.PROXY) if Role.PROXY in back and Role.PROXY in self.journal.touched else None
-            ways: list[Callable[[], object]] = [self._engine_back]
-            if proxy is not None:
-                # Requests that wait in a proxy must be let through before it ends.
-                first = at_start or proxy.needs_restart
-                ways.insert(0 if first else 1, lambda: self._proxy_back(proxy, wait=not at_start))
-            for way in ways:
+            # Requests that wait in a proxy must be let through before it ends.
+            proxy_first = proxy is not None and (at_start or proxy.needs_restart)
+            for role in sorted(Role, reverse=proxy_first):
                 try:
-                    way()
+                    if role is Role.BACKEND:
+                        self._engine_back()
+                    elif proxy is not None:
+                        if proxy.needs_restart:
+                            self.proxies.resume()
+                        self.proxies.take_over(proxy, proxy.old_digest, wait=not at_start)
                 except SpecdashError as wrong:
-                    problems.append(str(wrong))
+                    file = proxy.env_file if proxy is not None and role is Role.PROXY else None
+                    back_in = f"the old settings are back in {file}, but the proxy does not run them: "
+                    problems.append(f"{back_in if file else ''}{wrong}")
             self.proxies.resume()
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
@@ -295,16 +302,6 @@ class Transaction:
             while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         engine.back(self.proxies)
-
-    def _proxy_back(self, edit: Edit, *, wait: bool) -> None:
-        """The proxy runs the old version again. Raises `SpecdashError`."""
-        if edit.needs_restart:
-            self.proxies.resume()
-        try:
-            self.proxies.take_over(edit, edit.old_digest, wait=wait)
-        except SpecdashError as error:
-            why = f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"
-            raise StepFailedError(why) from None
 
     @property
     def _stopping(self) -> bool:
@@ -340,15 +337,6 @@ class Transaction:
         for step in steps:
             self.steps.skip(step, why)
 
-    def _keep_good(self) -> None:
-        """What was verified is what the next start of the runner falls back to."""
-        edit = self.journal.edit(Role.BACKEND)
-        if self.engine is not None and edit is not None and not self.journal.trial:
-            try:
-                Backups(backups_dir(self.env)).keep_good(edit.role, Path(edit.env_file), edit.new)
-            except NotWrittenError as error:
-                self.warn(str(error))
-
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
         self.journal = replace(
@@ -357,32 +345,13 @@ class Transaction:
             failed_step=self.steps.current,
             reason=self.journal.scrub(str(error)),
         )
-        record = self._record(ApplyOutcome.REFUSED)
-        # Where the disk is what stands in the way, `error` says so already.
-        with contextlib.suppress(NotWrittenError):
-            append_record(applies_file(self.env), record)
-        return Outcome(record, error)
+        return Outcome(self._conclude(ApplyOutcome.REFUSED), error)
 
     def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
-        """Append the record and remove the journal. A record that cannot be written becomes a warning: what it says
-        was done either way."""
+        """Append the record, with the digests that the env files have now, and remove the journal. A record that cannot
+        be written becomes a warning: what it says was done either way. A refusal is without what it would have touched,
+        and its journal, if there is one, not its own."""
         self.proxies.resume()
-        record = self._record(outcome)
-        try:
-            append_record(applies_file(self.env), record)
-        except NotWrittenError as error:
-            self.warn(str(error))
-            record = replace(record, warnings=self.journal.warnings)
-        if keep_journal:
-            # This process does not work on it any more, although it lives on.
-            self.note_if_possible(pid=0, pid_started=0.0)
-        else:
-            with contextlib.suppress(OSError):
-                journal_file(self.env).remove()
-        return record
-
-    def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
-        """It ends now, with the digests that the env files have; a refusal is without what it would have touched."""
         journal, digests = self.journal, {}
         edits = journal.edits if outcome is not ApplyOutcome.REFUSED else ()
         for edit in edits:
@@ -391,7 +360,7 @@ class Transaction:
         down_s = self.engine.down_s if self.engine is not None else None
         stall_s = self.proxies.longest_stall_s
         known = {name: getattr(journal, name) for name in _RECORDED}
-        return ApplyRecord(
+        record = ApplyRecord(
             **known,
             ended_at=time.time(),
             outcome=outcome,
@@ -403,6 +372,18 @@ class Transaction:
             digests=digests,
             url=journal.url if edits else None,
         )
+        try:
+            append_record(applies_file(self.env), record)
+        except NotWrittenError as error:
+            self.warn(str(error))
+            record = replace(record, warnings=self.journal.warnings)
+        if keep_journal:
+            # This process does not work on it any more, although it lives on.
+            self.note_if_possible(pid=0, pid_started=0.0)
+        elif edits:
+            with contextlib.suppress(OSError):
+                journal_file(self.env).remove()
+        return record
 
 
 def undo_dead(journal: Journal, env: Mapping[str, str]) -> list[str]:
