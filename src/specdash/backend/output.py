@@ -98,9 +98,8 @@ class LogFile:
         self.path = Path(path).absolute()
         self.max_mib = max_mib
         self.lost = 0
-        """Bytes that could not be written."""
-        self._size = 0
-        self._fd: int | None = None
+        """Bytes of pieces that could not be written."""
+        self._fd = -1
         try:
             self._open()
         except OSError as error:
@@ -109,25 +108,23 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""
-        if self._fd is None or (self.max_mib and self._size and self._size + len(data) > self.max_mib * MIB):
+        size = os.fstat(self._fd).st_size if self._fd >= 0 else 0
+        if self._fd < 0 or (self.max_mib and size and size + len(data) > self.max_mib * MIB):
             with contextlib.suppress(OSError):
                 self._open()
-        with contextlib.suppress(OSError):
-            while data and self._fd is not None:
-                written = os.write(self._fd, data)
-                self._size += written
-                data = data[written:]
-        self.lost += len(data)
+        try:
+            write_all(self._fd, data)
+        except OSError:
+            self.lost += len(data)
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
+        self._fd = -1
 
     def _open(self) -> None:
         """Begin a new file, and put the one before aside."""
-        self._size = 0
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.path.is_file() and self.path.stat().st_size:
             self.path.replace(self.path.with_name(f"{self.path.name}.1"))

@@ -30,7 +30,6 @@ from specdash.backend.launch import (
     check_port,
     end_run_record,
     is_listening,
-    plan_from_file,
     write_run_record,
 )
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
@@ -40,7 +39,7 @@ from specdash.backend.steps import RunnerStoppedError
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
-from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
+from specdash.core.paths import backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
 from specdash.system.files import file_digest, reason
@@ -463,50 +462,45 @@ def difference(before: LaunchPlan, after: LaunchPlan) -> str:
 
 def run(
     plan: LaunchPlan,
-    *,
-    engine: str | None = None,
-    log: str | None = None,
-    received: list[int] | None = None,
-    check: Callable[[LaunchPlan], None] = lambda _: None,
-    repaired: Repaired | None = None,
+    make: Callable[[bytes | None], LaunchPlan],
+    received: list[int],
+    repaired: Repaired,
 ) -> int:
     """Run the server until it ends or a signal stops it. Must be called from the main thread.
 
-    SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old;
-    `engine` and `log` go on overriding their keys then. `received` are signals that came before this call. `check`
-    raises `SpecdashError` for a plan that must not be started, now or later. `repaired` is what the runner before left
-    behind: its holds are lifted once the server answers.
+    SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old.
+    `make` plans the env file, or bytes in its place, and raises `SpecdashError` for what must not be started.
+    `received` are signals that came before this call. `repaired` is what the runner before left behind: its holds are
+    lifted once the server answers.
 
     Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
     with the last errors of its log when it fails.
     """
-    check_port(plan.settings)
 
     def replan(now: LaunchPlan, data: bytes | None) -> LaunchPlan:
         if now.env_file is None:
             raise InputError(
                 "the settings come from the environment; start with --env-file to have a file to read again"
             )
-        made = plan_from_file(now.env_file, data=data, engine=engine, log=log)
+        made = make(data)
         if made.settings.parameters["port"].note == FREE_PORT:
             # It keeps the port that it has, and with it the default log, which is named after the port.
             settings = made.settings.with_value("port", now.settings.port, "the port it has")
-            kept = made.log if log or settings.log_file else now.log
+            kept = made.log if settings.log_file else now.log
             made = msgspec.structs.replace(made, settings=settings, log=kept)
         if made.settings.port != now.settings.port:
             check_port(made.settings)
-        check(made)
         return made
 
-    session = BackendSession(plan, replan, received if received is not None else [])
+    check_port(plan.settings)
+    session = BackendSession(plan, replan, received)
     control = ControlSocket(session)
     session.control = control.path
     if control.problem:
         session.fault(control.problem)
     if plan.refused:
         session.say_refused(plan)
-    if repaired is not None:
-        threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
+    threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
     control.serve()
     try:
         return session.run()
@@ -514,20 +508,20 @@ def run(
         control.end()
 
 
-def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
-    """What `make` plans of the env file, or of its last good version where that cannot be run as it was edited.
-
-    Raises what speaks against the file where no other version of it has served.
+def first_plan(
+    env_file: str, make: Callable[[bytes | None], LaunchPlan], make_again: Callable[[bytes], LaunchPlan]
+) -> LaunchPlan:
+    """What `make` plans of the env file, or `make_again` of its last good version where it cannot be run as it was
+    edited: what has served is not judged again. Raises what speaks against the file where no version of it has served.
     """
     try:
         plan = make(None)
         check_port(plan.settings)
     except SpecdashError as error:
-        file = env_file or str(backend_env_file())
-        good = last_good(file, file_digest(file))
+        good = last_good(env_file, file_digest(env_file))
         if good is not None:
             with contextlib.suppress(SpecdashError):
-                return refused(make(good), error)
+                return refused(make_again(good), error)
         raise
     return plan
 

@@ -151,6 +151,8 @@ class Repaired(Struct, frozen=True):
 
     def resume(self, url: str) -> None:
         """Keep the proxies held until the backend at `url` answers, then let their clients through."""
+        if not self.held:
+            return
         hold = ProxyHold(lambda _: None)
         hold.hold(held_fronts(self.held), "specdash puts the old settings back", _HOLD_S)
         deadline = time.monotonic() + _HOLD_S
