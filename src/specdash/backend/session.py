@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -26,12 +26,7 @@ import msgspec.structs
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.launch import (
-    check_port,
-    end_run_record,
-    is_listening,
-    write_run_record,
-)
+from specdash.backend.launch import check_port, end_run_record, is_listening, write_run_record
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
@@ -143,8 +138,6 @@ class BackendSession:
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
         self._next_started: Future[EngineRun] | None = None
-        self.fallback: LaunchPlan | None = None
-        """The last good plan, until the engine of a reload has answered."""
         self.unproven = True
         """The engine was started by an env file, not by a change, and has not answered yet."""
         self.changing = False
@@ -181,11 +174,10 @@ class BackendSession:
         """
         started: Future[EngineRun] = Future()
         self._order(partial(self._begin_swap, plan, started, edited=edited))
-        while not self._ended.is_set() and not wait([started], 0.1).done:
-            pass
-        if not started.done():
-            raise RunnerStoppedError("the runner was stopped")
-        return started.result()
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                return started.result(0.1)
+        raise RunnerStoppedError("the runner was stopped")
 
     @property
     def stopping(self) -> bool:
@@ -306,7 +298,7 @@ class BackendSession:
 
     def _proven(self) -> None:
         """The engine has answered: the env file that it was started by is the last good version from now on."""
-        is_new, self.fallback, self.unproven = self.unproven, None, False
+        is_new, self.unproven = self.unproven, False
         plan = self.engine.plan
         try:
             snapshot = read_env(Path(plan.env_file)) if is_new and plan.env_file is not None else None
@@ -369,12 +361,8 @@ class BackendSession:
             started.set_exception(error)
             return
         engine = self.engine
-        if edited:
-            for warning in plan.warnings:
-                self.echo.feed(f"specdash: warning: {warning}\n".encode())
-            self.fallback = engine.plan if engine.check is not None else self.fallback
-        else:
-            self.fallback = None
+        for warning in plan.warnings if edited else ():
+            self.echo.feed(f"specdash: warning: {warning}\n".encode())
         self.next, self._next_started, self.unproven = plan, started, edited
         if engine.code is None:
             self._stop_engine(signal.SIGTERM, min(engine.plan.settings.stop_timeout, SWAP_GRACE_S))
@@ -405,12 +393,11 @@ class BackendSession:
         before = self.engine.plan
         if self.next is None and self.unproven and self.first_signal is None:
             error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.engine.tail.errors())}")
-            good, self.fallback, self.unproven = self.fallback, None, False
-            data = last_good(before.env_file, before.env_digest) if good is None else None
+            self.unproven = False
+            data = last_good(before.env_file, before.env_digest)
             with contextlib.suppress(SpecdashError):
-                good = self.replan(before, data) if data is not None else good
-                self.next = refused(good, error) if good is not None else None
-                if self.next is not None:
+                if data is not None:
+                    self.next = refused(self.replan(before, data), error)
                     self._take_log(self.next)
                     self.say_refused(self.next)
         plan, self.next = self.next, None
