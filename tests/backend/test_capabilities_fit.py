@@ -245,11 +245,11 @@ def test_attributes_and_defaults_of_the_catalogue_are_those_of_the_package() -> 
             continue
         value: Any = samples.get(parameter.name, parameter.default)
         for choice in parameter.choices or ("text" if value is None else value,):
-            embedded.apply(xllamacpp, xllamacpp.CommonParams(), parameter.name, parameter.attribute, choice)
+            embedded.apply(xllamacpp.CommonParams(), parameter.name, parameter.attribute, choice)
         if parameter.default is None:
             continue
         owners: list[Any] = [xllamacpp.CommonParams(), xllamacpp.CommonParams()]
-        embedded.apply(xllamacpp, owners[1], parameter.name, parameter.attribute, parameter.default)
+        embedded.apply(owners[1], parameter.name, parameter.attribute, parameter.default)
         for name in parameter.attribute.split("."):
             owners = [getattr(owner, name) for owner in owners]
         theirs, ours = owners

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,11 +19,14 @@ from specdash.core.changes import Role
 from specdash.core.errors import NotWrittenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounting needs root")
 NOBODY = 65534
 BIG = b"A=" + b"x" * 100_000 + b"\n"
+ACTS = pytest.mark.parametrize(
+    "act", [check_writable, lambda snapshot: replace_env(snapshot, b"A=2\n")], ids=["check_writable", "replace_env"]
+)
 
 
 @contextlib.contextmanager
@@ -50,26 +53,15 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def in_namespace(script: str, directory: Path) -> str:
-    """What `script` prints after the mounts that it makes for itself, in a mount namespace of its own."""
-    done = subprocess.run(
-        [
-            shutil.which("unshare") or "unshare",
-            "-m",
-            "--propagation",
-            "private",
-            sys.executable,
-            "-c",
-            script,
-            str(directory),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def env_file(directory: Path) -> Path:
+    file = directory / "a.env"
+    file.write_bytes(b"A=1\n")
+    return file
+
+
+def assert_untouched(file: Path) -> None:
+    assert file.read_bytes() == b"A=1\n"
+    assert [path.name for path in file.parent.iterdir()] == ["a.env"]
 
 
 PREPARE = """
@@ -116,68 +108,63 @@ snapshot = read_env(file)
 said(check_writable, snapshot)
 said(replace_env, snapshot, b"A=2\\n")
 said(replace_env, read_env(directory / "new" / "b.env"), b"A=2\\n")
-print(file.read_bytes())
 """
 MOUNTED_FILE = """
 file.write_bytes(b"A=1\\n")
 mount("--bind", file, file)
 said(replace_env, read_env(file), b"A=2\\n")
-print(file.read_bytes(), sorted(one.name for one in directory.iterdir()))
 """
+
+
+def in_namespace(script: str, directory: Path) -> list[str]:
+    """What `script` prints after the mounts that it makes for itself, in a mount namespace of its own."""
+    command = [shutil.which("unshare") or "unshare", "-m", "--propagation", "private", sys.executable, "-c"]
+    done = subprocess.run(
+        [*command, PREPARE + script, str(directory)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @ROOT
 def test_a_full_disk_is_said_and_the_old_file_stays_until_there_is_room(tmp_path: Path) -> None:
-    big, check, small, backup, left, again, written, new = in_namespace(PREPARE + FULL, tmp_path).splitlines()
+    big, check, small, backup, left, again, written, new = in_namespace(FULL, tmp_path)
     why = f"{tmp_path}/a.env was not written, and is as it was: no space left on the file system of {tmp_path}; free"
-    assert big.startswith(why)
-    assert check.startswith(why)
-    assert small.startswith(why)
-    assert backup.startswith(
-        f"no backup of {tmp_path}/a.env could be kept in {tmp_path}/backups/backend: no space left"
-    )
+    assert all(line.startswith(why) for line in (big, check, small))
+    assert f"no backup of {tmp_path}/a.env could be kept in {tmp_path}/backups/backend: no space left" in backup
     assert left == "b'A=1\\n' ['a.env', 'fill']"
     assert (again, written, new) == ("written", "written", "b'A=2\\n'")
 
 
 @ROOT
-def test_a_read_only_directory_is_said(tmp_path: Path) -> None:
-    check, replaced, new, left = in_namespace(PREPARE + READ_ONLY, tmp_path).splitlines()
-    why = f"{tmp_path}/a.env was not written, and is as it was: {tmp_path} is on a read-only file system; make it"
-    assert check.startswith(why)
-    assert replaced.startswith(why)
-    assert "is on a read-only file system" in new
-    assert left == "b'A=1\\n'"
-
-
-@ROOT
-def test_a_file_that_is_a_mount_point_is_said(tmp_path: Path) -> None:
-    replaced, left = in_namespace(PREPARE + MOUNTED_FILE, tmp_path).splitlines()
+def test_a_read_only_directory_and_a_file_that_is_a_mount_point_are_said(tmp_path: Path) -> None:
+    said = in_namespace(READ_ONLY, tmp_path)
+    for name, line in zip(("a.env", "a.env", "new/b.env"), said, strict=True):
+        assert line.startswith(f"{tmp_path}/{name} was not written, and is as it was: {tmp_path}")
+        assert "is on a read-only file system; make it" in line
+    (replaced,) = in_namespace(MOUNTED_FILE, tmp_path)
     assert "the file is a mount point and cannot be replaced; mount its directory instead" in replaced
-    assert left == "b'A=1\\n' ['a.env']"
+    assert_untouched(tmp_path / "a.env")
 
 
 @ROOT
+@ACTS
 @pytest.mark.parametrize("protected", ["file", "directory"])
-def test_what_is_immutable_is_said(protected: str, tmp_path: Path) -> None:
-    file = tmp_path / "a.env"
-    file.write_bytes(b"A=1\n")
+def test_what_is_immutable_is_said(act: Any, protected: str, tmp_path: Path) -> None:
+    file = env_file(tmp_path)
     chattr, what = shutil.which("chattr") or "chattr", file if protected == "file" else tmp_path
     if subprocess.run([chattr, "+i", str(what)], capture_output=True, timeout=10, check=False).returncode != 0:
         pytest.skip("the file system has no immutable files")
     try:
-        for act in (check_writable, lambda snapshot: replace_env(snapshot, b"A=2\n")):
-            with pytest.raises(NotWrittenError, match="is protected"):
-                act(read_env(file))
+        with pytest.raises(NotWrittenError, match="is protected"):
+            act(read_env(file))
     finally:
         subprocess.run([chattr, "-i", str(what)], timeout=10, check=True)
-    assert file.read_bytes() == b"A=1\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.env"]
+    assert_untouched(file)
 
 
 def test_a_file_size_limit_is_said_as_no_space(tmp_path: Path) -> None:
-    file = tmp_path / "a.env"
-    file.write_bytes(b"A=1\n")
+    file = env_file(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     try:
@@ -185,57 +172,45 @@ def test_a_file_size_limit_is_said_as_no_space(tmp_path: Path) -> None:
             replace_env(read_env(file), BIG)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert file.read_bytes() == b"A=1\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.env"]
+    assert_untouched(file)
 
 
-@pytest.mark.parametrize(
-    "act", [check_writable, lambda snapshot: replace_env(snapshot, b"A=2\n")], ids=["check_writable", "replace_env"]
-)
 @ROOT
-class TestAsAnotherUser:
-    def test_a_file_of_somebody_else_is_said_with_the_ways_out(
-        self, act: Callable[[object], object], open_directory: Path
-    ) -> None:
-        file = open_directory / "a.env"
-        file.write_bytes(b"A=1\n")
-        open_directory.chmod(0o777)
-        with as_nobody(), pytest.raises(NotWrittenError) as caught:
-            act(read_env(file))
-        assert "belongs to root:root, which user nobody cannot keep; run the command as its owner" in str(caught.value)
-        assert f"or take it over with `sudo chown nobody: {file}`" in str(caught.value)
-        assert file.read_bytes() == b"A=1\n"
-        assert [path.name for path in open_directory.iterdir()] == ["a.env"]
+@ACTS
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "name", "said"),
+    [
+        (0, 0, 0o777, "a.env", "belongs to root:root, which user nobody cannot keep; run the command as its owner"),
+        (0, 0, 0o777, "a.env", "or take it over with `sudo chown nobody: {}`"),
+        (NOBODY, 0, 0o777, "a.env", "belongs to nobody:root, which user nobody cannot"),
+        (NOBODY, NOBODY, 0o755, "a.env", "user nobody may not write in {.parent}; ask"),
+        (NOBODY, NOBODY, 0o755, "deep/new.env", "user nobody may not write in {.parent}; ask"),
+    ],
+)
+def test_what_another_user_may_not_write_is_said_with_the_way_out(
+    act: Any, owner: int, group: int, mode: int, name: str, said: str, open_directory: Path
+) -> None:
+    file = env_file(open_directory)
+    os.chown(file, owner, group)
+    open_directory.chmod(mode)
+    with as_nobody(), pytest.raises(NotWrittenError) as caught:
+        act(read_env(open_directory / name))
+    assert said.format(file) in str(caught.value)
+    assert_untouched(file)
 
-    def test_a_file_of_another_group_is_said(self, act: Callable[[object], object], open_directory: Path) -> None:
-        file = open_directory / "a.env"
-        file.write_bytes(b"A=1\n")
-        open_directory.chmod(0o777)
-        os.chown(file, NOBODY, 0)
-        with as_nobody(), pytest.raises(NotWrittenError, match="belongs to nobody:root, which user nobody cannot"):
-            act(read_env(file))
 
-    def test_a_directory_of_somebody_else_is_said(self, act: Callable[[object], object], open_directory: Path) -> None:
-        file = open_directory / "a.env"
-        file.write_bytes(b"A=1\n")
-        os.chown(file, NOBODY, NOBODY)
-        with as_nobody(), pytest.raises(NotWrittenError, match=f"user nobody may not write in {open_directory}; ask"):
-            act(read_env(file))
-        with as_nobody(), pytest.raises(NotWrittenError, match=f"user nobody may not write in {open_directory}; ask"):
-            act(read_env(open_directory / "deep" / "new.env"))
-
-    def test_a_file_of_ones_own_is_written(self, act: Callable[[object], object], open_directory: Path) -> None:
-        file = open_directory / "a.env"
-        file.write_bytes(b"A=1\n")
-        for path in (file, open_directory):
-            os.chown(path, NOBODY, NOBODY)
-        with as_nobody():
-            act(read_env(file))
-        assert file.stat().st_uid == NOBODY
+@ROOT
+@ACTS
+def test_a_file_of_ones_own_is_written_and_keeps_its_owner(act: Any, open_directory: Path) -> None:
+    file = env_file(open_directory)
+    for path in (file, open_directory):
+        os.chown(path, NOBODY, NOBODY)
+    with as_nobody():
+        act(read_env(file))
+    assert file.stat().st_uid == NOBODY
 
 
 def test_backups_need_no_right_to_write_the_env_file(tmp_path: Path) -> None:
-    file = tmp_path / "a.env"
-    file.write_bytes(b"A=1\n")
+    file = env_file(tmp_path)
     file.chmod(0o400)
     assert Backups(tmp_path / "backups").save(Role.PROXY, read_env(file)).number == 1

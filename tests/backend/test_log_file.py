@@ -13,21 +13,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_previous_run_is_kept_beside_the_new_one(tmp_path: Path) -> None:
+def test_a_run_is_kept_unchanged_for_its_owner_only_and_the_one_before_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "new" / "server.log"
-    for text in (b"first\n", b"second\n"):
+    path.parent.mkdir()
+    path.touch(0o644)
+    for text in (b"first\n", bytes(range(256))):
         log = LogFile(path, 1)
         log.write(text)
         log.close()
-    assert path.read_bytes() == b"second\n"
-    assert path.with_name("server.log.1").read_bytes() == b"first\n"
-
-
-def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "server.log"
-    path.touch(0o644)
-    LogFile(path, 1).close()
+    assert path.read_bytes() == bytes(range(256))
     assert path.stat().st_mode & 0o777 == 0o600
+    assert path.with_name("server.log.1").read_bytes() == b"first\n"
 
 
 def test_growth_is_bounded_to_twice_the_limit(tmp_path: Path) -> None:
@@ -42,25 +38,12 @@ def test_growth_is_bounded_to_twice_the_limit(tmp_path: Path) -> None:
     assert all(size <= 1024 * 1024 for size in sizes)
 
 
-def test_bytes_are_kept_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "server.log"
-    log = LogFile(path, 0)
-    log.write(bytes(range(256)))
-    log.close()
-    assert path.read_bytes() == bytes(range(256))
-
-
-def test_a_device_is_written_to_as_it_is() -> None:
-    log = LogFile("/dev/null", 1)
-    log.write(b"x")
-    log.close()
-
-
-def test_a_full_disk_loses_output_and_counts_it() -> None:
-    log = LogFile("/dev/full", 1)
+@pytest.mark.parametrize(("device", "lost"), [("/dev/null", 0), ("/dev/full", 5)])
+def test_a_device_is_written_to_as_it_is_and_a_full_disk_loses_output_and_counts_it(device: str, lost: int) -> None:
+    log = LogFile(device, 1)
     log.write(b"12345")
     log.close()
-    assert log.lost == 5
+    assert log.lost == lost
 
 
 def test_a_place_that_cannot_be_written_is_named() -> None:
@@ -74,7 +57,7 @@ def test_the_bound_can_be_moved_while_it_is_written(tmp_path: Path) -> None:
     for _ in range(3):
         log.write(b"x" * (1 << 20))
     assert path.stat().st_size == 3 << 20
-    log.bound(1)
+    log.max_mib = 1
     log.write(b"y")
     log.close()
     assert path.read_bytes() == b"y"

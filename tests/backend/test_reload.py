@@ -1,21 +1,28 @@
-"""SIGUSR1 to `specdash backend run`: the env file is read again, and the engine swapped when what it says can run."""
+"""An env file that is edited by hand: SIGUSR1 to `specdash backend run` swaps the engine when what it says can run, and
+where it does not start, now or at the next start, the last version that served runs."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
+from specdash.backend.env_store import Backups
+from specdash.collect.discover import recorded_target, with_record
+from specdash.control.deployment import Service
+from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
 from support.engines import RunningBackend, engine_env, running_backend, with_draft, write_env
@@ -24,12 +31,14 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
 
 ENGINES = [
     pytest.param("xllamacpp", marks=pytest.mark.engine),
     pytest.param("llama-server", marks=pytest.mark.llama_server),
 ]
+CANNOT_BE_READ, HAS_A_WRONG_VALUE = "what is this\n", "LLAMA_DRAFT_MAX=0\n"
+ITS_ENGINE_ENDS = "LLAMA_EXTRA_ARGS='--numa nowhere'\n"
 SETTLE_S = 0.3
 """Long enough for a swap that must not happen to be seen."""
 
@@ -40,6 +49,7 @@ class Swapping:
     def __init__(self, backend: RunningBackend, values: dict[str, str], directory: Path) -> None:
         self.backend = backend
         self.env_file = directory / "backend.env"
+        self.good = self.env_file.read_bytes()
         self.read_from = 0
         """So much of `stderr` is of other tests."""
         self.values = {"LLAMA_PORT": str(backend.port), "LLAMA_START_PROBE": "0", **values}
@@ -82,6 +92,38 @@ class Swapping:
         self.backend.wait_ready()
         return self.record
 
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.backend.state)}
+
+    def stop_checked(self) -> None:
+        """Once the version that runs is known as a good one."""
+        self.backend.wait_checked()
+        assert self.backend.stop() == ExitCode.OK
+
+    def start_with(self, added: str) -> None:
+        self.env_file.write_bytes(self.good + added.encode())
+        self.backend.start_again()
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Those of an edit that is not in force, as a snapshot shows them."""
+        command = [sys.executable, "-m", "specdash", "snapshot", "--json", "--url", self.backend.url]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=True)
+        active: list[dict[str, Any]] = json.loads(done.stdout)["alerts"]["active"]
+        return [alert for alert in active if alert["rule"] == "edit_refused"]
+
+    def assert_the_last_good_version_runs(self, added: str, because: str) -> None:
+        self.backend.wait_ready()
+        until(lambda: self.whole_record.refused is not None)
+        assert self.record.env_digest == hashlib.sha256(self.good).hexdigest()
+        assert because in str(self.whole_record.refused)
+        assert self.env_file.read_bytes() == self.good + added.encode()
+        assert "the last good settings run again" in self.stderr
+        assert "the last good settings run again" in self.backend.log.read_text()
+        service = Service(Role.BACKEND, self.env_file, {"XDG_STATE_HOME": str(self.backend.state)})
+        assert f"{self.env_file} as it was edited is not in force" in service.refusal()
+        assert because in service.refusal()
+
 
 @contextlib.contextmanager
 def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], **more: str) -> Iterator[Swapping]:
@@ -95,6 +137,13 @@ def swapping(models: dict[str, Path], directory: Path, engine: dict[str, str], *
 def scripted(models: dict[str, Path], tmp_path: Path) -> Iterator[Swapping]:
     with swapping(models, tmp_path, scripted_engine(tmp_path)) as item:
         yield item
+
+
+@pytest.fixture
+def served(scripted: Swapping) -> Swapping:
+    """A backend that has served once, and is down."""
+    scripted.stop_checked()
+    return scripted
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +215,7 @@ def test_a_file_that_cannot_be_run_is_refused_in_one_line_and_the_engine_goes_on
     assert swappable.swap(**good).pid != before.pid
 
 
-def test_a_port_of_somebody_else_is_refused(swappable: Swapping) -> None:
+def test_a_port_of_somebody_else_is_refused_and_any_port_means_the_one_it_has(swappable: Swapping) -> None:
     before = swappable.record
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -175,15 +224,9 @@ def test_a_port_of_somebody_else_is_refused(swappable: Swapping) -> None:
         until(lambda: f"port {port} is in use" in swappable.stderr)
         assert swappable.record == before
         assert swappable.backend.get("/health") == {"status": "ok"}
-    swappable.write(LLAMA_PORT=str(swappable.backend.port))
-
-
-def test_any_port_means_the_one_it_has(swappable: Swapping) -> None:
-    before = swappable.record
-    after = swappable.swap(LLAMA_PORT="0")
-    assert (after.url, after.log) == (before.url, before.log)
-    again = swappable.swap(LLAMA_DRAFT_MAX="9")
-    assert again.url == before.url
+    for change in ({"LLAMA_PORT": "0"}, {"LLAMA_DRAFT_MAX": "9"}):
+        after = swappable.swap(**change)
+        assert (after.url, after.log) == (before.url, before.log)
 
 
 @pytest.mark.slow
@@ -223,43 +266,19 @@ def test_a_stop_while_a_swap_is_planned_ends_all_at_once(models: dict[str, Path]
 
 @pytest.mark.slow
 def test_a_request_during_a_swap_is_done_after_it_when_the_file_differs_then(swappable: Swapping) -> None:
-    swappable.swap(LLAMA_DRAFT_MAX="8", LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2")
+    before = swappable.swap(LLAMA_DRAFT_MAX="8", LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2")
     swappable.read_from += len(swappable.stderr)
-    swappable.write(LLAMA_DRAFT_MAX="12", LLAMA_ALIAS="tame")
-    swappable.ask()
-    until(lambda: "it was told to end" in swappable.stderr)
-    swappable.write(LLAMA_DRAFT_MAX="14")
-    swappable.ask()
-    until(lambda: swappable.record.env_digest == swappable.digest)
-    swapped = [line for line in swappable.stderr.splitlines() if "engine swapped" in line]
-    assert [line.rsplit(", ", 1)[1] for line in swapped] == ["spec-draft-n-max 8 -> 12", "spec-draft-n-max 12 -> 14"]
-
-
-@pytest.mark.slow
-def test_a_request_during_a_swap_to_the_same_file_is_the_same_swap(swappable: Swapping) -> None:
-    before = swappable.swap(LLAMA_ALIAS="stubborn", LLAMA_STOP_TIMEOUT="0.2")
-    swappable.read_from += len(swappable.stderr)
-    swappable.write(LLAMA_ALIAS="tame")
-    for _ in range(5):
+    swappable.write(LLAMA_DRAFT_MAX="12")
+    for _ in range(3):
         swappable.ask()
         time.sleep(0.05)
-    until(lambda: swappable.record.pid != before.pid)
-    after = swappable.record
+    until(lambda: "it was told to end" in swappable.stderr)
+    swappable.write(LLAMA_DRAFT_MAX="14", LLAMA_ALIAS="tame")
+    swappable.ask()
+    until(lambda: swappable.record.env_digest == swappable.digest and swappable.record.pid != before.pid)
     time.sleep(SETTLE_S)
-    assert swappable.record == after
-    assert swappable.stderr.count("engine swapped") == 1
-
-
-def test_a_new_engine_that_dies_gives_way_to_the_last_good_settings(scripted: Swapping) -> None:
-    before = scripted.record
-    scripted.write(LLAMA_ALIAS="exits")
-    written = scripted.env_file.read_bytes()
-    scripted.ask()
-    until(lambda: "the last good settings run again" in scripted.stderr)
-    until(lambda: scripted.record.env_digest == before.env_digest and scripted.record.pid != before.pid)
-    assert "failed to load the model of the test" in scripted.stderr
-    assert scripted.env_file.read_bytes() == written
-    assert scripted.backend.process.poll() is None
+    swapped = [line for line in swappable.stderr.splitlines() if "engine swapped" in line]
+    assert [line.rsplit(", ", 1)[1] for line in swapped] == ["spec-draft-n-max 8 -> 12", "spec-draft-n-max 12 -> 14"]
 
 
 def test_another_log_file_is_taken_and_the_old_one_says_where(models: dict[str, Path], tmp_path: Path) -> None:
@@ -292,35 +311,23 @@ def test_settings_of_the_environment_cannot_be_read_again(models: dict[str, Path
 def test_a_real_engine_speculates_by_the_new_values_after_a_swap(
     models: dict[str, Path], tmp_path: Path, engine: str
 ) -> None:
-    with swapping(models, tmp_path, engine_env(engine)) as item:
-        assert item.backend.complete("the speculative", 60)["timings"]["draft_n"] > 0
-        for longest in (3, 12):
-            record = item.swap(LLAMA_DRAFT_MAX=str(longest))
-            assert dict(record.parameters)["spec-draft-n-max"] == str(longest)
-            assert [slot["speculative"] for slot in item.backend.get("/slots")] == [True]
-            timings = item.backend.complete("the speculative", 60)["timings"]
-            assert timings["draft_n"] > 0
-        record = item.swap(LLAMA_SPEC_TYPE="none")
-        assert [slot["speculative"] for slot in item.backend.get("/slots")] == [False]
-        assert item.backend.stop() == ExitCode.OK
-        assert not psutil.pid_exists(record.pid)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES[:1])
-def test_a_real_engine_with_a_client_that_stays_is_swapped_in_bounded_time(
-    models: dict[str, Path], tmp_path: Path, engine: str
-) -> None:
     body = b'{"prompt": "the speculative", "n_predict": 100000, "stream": true, "ignore_eos": true}'
     context = {"LLAMA_CTX_SIZE": "65536", "LLAMA_EXTRA_ARGS": "--context-shift"}
     with swapping(models, tmp_path, engine_env(engine), **context) as item:
         with socket.create_connection(("127.0.0.1", item.backend.port), timeout=10) as client:
+            # A client that stays does not keep the old engine.
             client.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
             assert client.recv(10)
             asked = time.monotonic()
-            item.swap(LLAMA_DRAFT_MAX="4")
+            record = item.swap(LLAMA_DRAFT_MAX="3")
             assert time.monotonic() - asked < 1 + 1 + 5
-        assert item.backend.complete("the speculative", 20)["tokens_predicted"] == 20
+        assert dict(record.parameters)["spec-draft-n-max"] == "3"
+        assert [slot["speculative"] for slot in item.backend.get("/slots")] == [True]
+        assert item.backend.complete("the speculative", 60)["timings"]["draft_n"] > 0
+        record = item.swap(LLAMA_SPEC_TYPE="none")
+        assert [slot["speculative"] for slot in item.backend.get("/slots")] == [False]
+        assert item.backend.stop() == ExitCode.OK
+        assert not psutil.pid_exists(record.pid)
 
 
 def test_a_request_that_comes_while_the_run_starts_does_not_end_it(models: dict[str, Path], tmp_path: Path) -> None:
@@ -338,3 +345,106 @@ def test_a_request_that_comes_while_the_run_starts_does_not_end_it(models: dict[
     finally:
         backend.process.kill()
         backend.process.wait(5)
+
+
+@pytest.mark.parametrize(
+    ("engine", "added", "because"),
+    [
+        ("xllamacpp", HAS_A_WRONG_VALUE, "LLAMA_DRAFT_MAX=0"),
+        ("llama-server", CANNOT_BE_READ, "no '='"),
+        ("llama-server", ITS_ENGINE_ENDS, "its engine ended with exit code 1"),
+    ],
+)
+@pytest.mark.engine
+@pytest.mark.llama_server
+def test_a_real_engine_runs_by_the_last_good_version(
+    models: dict[str, Path], tmp_path: Path, engine: str, added: str, because: str
+) -> None:
+    with swapping(models, tmp_path, engine_env(engine)) as item:
+        item.stop_checked()
+        item.start_with(added)
+        item.assert_the_last_good_version_runs(added, because)
+        assert item.backend.complete("the speculative", 30)["timings"]["draft_n"] > 0
+
+
+@pytest.mark.parametrize(
+    ("added", "because"),
+    [
+        (CANNOT_BE_READ, "no '='"),
+        (HAS_A_WRONG_VALUE, "LLAMA_DRAFT_MAX=0"),
+        ("LLAMA_BIN=/nowhere\n", "LLAMA_BIN=/nowhere"),
+        ("LLAMA_ALIAS=exits\n", "failed to load the model of the test"),
+    ],
+)
+def test_whatever_keeps_the_edited_file_from_starting(served: Swapping, added: str, because: str) -> None:
+    served.start_with(added)
+    served.assert_the_last_good_version_runs(added, because)
+
+
+def test_the_dashboard_raises_an_alert_until_the_file_is_mended_and_reloaded(served: Swapping) -> None:
+    served.start_with(HAS_A_WRONG_VALUE)
+    served.assert_the_last_good_version_runs(HAS_A_WRONG_VALUE, "LLAMA_DRAFT_MAX=0")
+    (alert,) = served.alerts()
+    assert alert["severity"] == "warning"
+    assert alert["summary"].startswith("mend it, then `specdash services restart backend`")
+    assert "is not in force, the last good settings run" in alert["summary"]
+    assert "LLAMA_DRAFT_MAX=0" in alert["summary"]
+    mended = served.good + b"LLAMA_DRAFT_MAX=9\n"
+    served.env_file.write_bytes(mended)
+    served.backend.process.send_signal(signal.SIGUSR1)
+    until(lambda: served.whole_record.env_digest == hashlib.sha256(mended).hexdigest())
+    assert served.whole_record.refused is None
+    assert served.alerts() == []
+
+
+def test_a_dashboard_that_is_open_sees_an_edit_that_a_reload_refuses(served: Swapping) -> None:
+    served.start_with("")
+    served.backend.wait_checked()
+    target = recorded_target(served.backend.url, served.env)
+    assert target is not None
+
+    def refused() -> str:
+        return with_record(target, served.env).refused
+
+    assert refused() == ""
+    served.env_file.write_bytes(served.good + HAS_A_WRONG_VALUE.encode())
+    served.backend.process.send_signal(signal.SIGUSR1)
+    until(lambda: "LLAMA_DRAFT_MAX=0" in refused())
+    served.env_file.write_bytes(served.good)
+    assert refused() == ""
+
+
+def test_the_version_that_failed_is_not_kept_and_the_good_one_runs_the_next_time_too(served: Swapping) -> None:
+    for _ in range(2):
+        served.start_with("LLAMA_ALIAS=exits\n")
+        served.assert_the_last_good_version_runs("LLAMA_ALIAS=exits\n", "its engine ended")
+        served.backend.wait_checked()
+        assert served.backend.stop() == ExitCode.OK
+
+
+def test_without_a_version_that_served_it_ends_as_before(models: dict[str, Path], tmp_path: Path) -> None:
+    values = with_draft(models, **scripted_engine(tmp_path), LLAMA_DRAFT_MAX="0")
+    assert RunningBackend(values, tmp_path).process.wait(30) == ExitCode.BAD_INPUT
+
+
+def test_a_version_that_served_once_and_does_not_any_more_ends_as_before(served: Swapping) -> None:
+    served.start_with("")
+    served.backend.wait_ready()
+    assert served.backend.stop() == ExitCode.OK
+    Path(served.env_file.parent / "scripted-llama-server").unlink()
+    served.start_with("")
+    assert served.backend.process.wait(30) != ExitCode.OK
+    served.start_with(HAS_A_WRONG_VALUE)
+    assert served.backend.process.wait(30) == ExitCode.BAD_INPUT
+
+
+def test_the_last_good_version_of_a_file_is_kept_once_private_and_counts_as_no_backup(tmp_path: Path) -> None:
+    kept, file = Backups(tmp_path / "backups"), write_env(tmp_path / "a.env", {"LLAMA_API_KEY": "hush"})
+    assert kept.good(Role.BACKEND, file) is None
+    for data in (b"one", b"two"):
+        kept.keep_good(Role.BACKEND, file, data)
+        assert kept.good(Role.BACKEND, file) == data
+    assert kept.good(Role.BACKEND, tmp_path / "b.env") is None
+    (stored,) = (tmp_path / "backups/backend").iterdir()
+    assert stored.stat().st_mode & 0o777 == 0o600
+    assert kept.list(Role.BACKEND) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from specdash.backend import journal, trial
+from specdash.backend import journal
 from specdash.backend.journal import ApplyLock, Edit, Journal, append_record, journal_file, read_records
 from specdash.backend.trial import repair
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
@@ -60,29 +61,20 @@ def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
 
 
-def test_without_a_journal_there_is_nothing_to_do(home: Home) -> None:
-    assert home.repair() == ""
-    assert home.records() == ()
-    assert home.file.read_bytes() == NEW
-
-
-def test_the_old_bytes_go_back_and_the_change_is_recorded(home: Home) -> None:
+def test_the_old_bytes_go_back_and_the_change_is_recorded_without_a_secret(home: Home) -> None:
+    draft = home.file.with_name(".backend.env.1234.specdash-new")
+    draft.write_bytes(b"left by the write that was killed")
     home.leave()
-    assert "the settings from before are back" in home.repair()
-    assert home.file.read_bytes() == OLD
-    assert not home.pending
+    said = home.repair()
+    assert "the settings from before are back" in said
+    assert (home.file.read_bytes(), home.pending, draft.exists()) == (OLD, False, False)
     (record,) = home.records()
     assert (record.number, record.kind, record.outcome) == (1, ApplyKind.RECOVER, ApplyOutcome.ROLLED_BACK)
     assert record.failed_step is ApplyStep.HEALTH
     assert "killed at step health" in record.reason
+    assert "hush" not in said + applies_file(home.env).read_text(encoding="utf-8")
     assert home.repair() == ""
     assert len(home.records()) == 1
-
-
-def test_no_secret_is_said_or_recorded(home: Home) -> None:
-    home.leave()
-    assert "hush" not in home.repair()
-    assert "hush" not in applies_file(home.env).read_text(encoding="utf-8")
 
 
 def test_a_change_that_was_recorded_before_the_runner_died_is_kept(home: Home) -> None:
@@ -124,18 +116,16 @@ def test_a_full_disk_leaves_the_journal_for_the_next_start(home: Home, monkeypat
     assert [record.number for record in home.records()] == [1, 2]
 
 
-def test_what_another_process_works_on_is_left_to_it(home: Home) -> None:
+def test_what_another_process_works_on_or_another_runner_reads_is_left_to_it(home: Home, tmp_path: Path) -> None:
     home.leave()
     with ApplyLock("another", home.env):
         assert home.repair() == ""
+    assert repair(str(tmp_path / "other.env"), home.env).lines == ()
+    other = psutil.Process(os.getppid())
+    home.leave(pid=other.pid, pid_started=other.create_time())
+    assert home.repair() == ""
     assert home.pending
     assert home.file.read_bytes() == NEW
-
-
-def test_the_change_of_another_backend_is_left_to_its_own_runner(home: Home, tmp_path: Path) -> None:
-    home.leave()
-    assert repair(str(tmp_path / "other.env"), home.env).lines == ()
-    assert home.pending
 
 
 def test_a_journal_that_cannot_be_read_is_said_and_keeps_nothing_from_starting(home: Home) -> None:
@@ -146,66 +136,15 @@ def test_a_journal_that_cannot_be_read_is_said_and_keeps_nothing_from_starting(h
     assert home.file.read_bytes() == NEW
 
 
-def test_a_draft_that_a_killed_write_left_is_swept(home: Home) -> None:
-    draft = home.file.with_name(".backend.env.1234.specdash-new")
-    draft.write_bytes(NEW)
-    home.file.write_bytes(OLD)
-    home.leave(step=ApplyStep.WRITE)
-    home.repair()
-    assert not draft.exists()
-    assert home.file.read_bytes() == OLD
-
-
-def left_by_0_1(home: Home, name: str) -> bytes:
-    """Put a note of 0.1 in its place, about the env file here; the version that it goes back to."""
-    text = json.loads((LEFT_BY_0_1 / name).read_text(encoding="utf-8"))
-    edits = text.get("edits", [text])
-    for edit in edits:
-        edit["env_file"] = str(home.file)
-    path = apply_journal_file(home.env) if name == "apply.journal" else trial_file(home.env)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(text), encoding="utf-8")
-    if name == "apply.journal":
-        journal = journal_file(home.env).read()
-        assert journal is not None
-        home.file.write_bytes(journal.edits[0].new)
-        return journal.edits[0].old
-    noted = trial.read_trial(home.env)
-    assert noted is not None
-    return noted.original
-
-
-def test_an_apply_of_0_1_that_was_killed_is_undone(home: Home) -> None:
-    old = left_by_0_1(home, "apply.journal")
-    assert home.file.read_bytes() != old
-    home.repair()
-    assert home.file.read_bytes() == old
-    assert not home.pending
-    assert home.records()[-1].outcome is ApplyOutcome.ROLLED_BACK
-
-
-def test_a_trial_of_0_1_whose_process_died_goes_back_to_the_original(home: Home) -> None:
-    original = left_by_0_1(home, "trial.json")
-    tried = json.loads(trial_file(home.env).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_trial_of_0_1_whose_process_died_goes_back_or_leaves_an_edit(home: Home, edited: bool) -> None:
     home.file.write_bytes(b"LLAMA_DRAFT_MAX=5\n")
-    tried["tried"] = [hashlib.sha256(home.file.read_bytes()).hexdigest()]
-    trial_file(home.env).write_text(json.dumps(tried), encoding="utf-8")
-    assert "the original is back" in home.repair()
-    assert home.file.read_bytes() == original
+    note = json.loads((LEFT_BY_0_1 / "trial.json").read_text(encoding="utf-8"))
+    note |= {"env_file": str(home.file), "tried": [hashlib.sha256(home.file.read_bytes()).hexdigest()]}
+    trial_file(home.env).parent.mkdir(parents=True)
+    trial_file(home.env).write_text(json.dumps(note), encoding="utf-8")
+    if edited:
+        home.file.write_bytes(THEIRS)
+    assert ("cut short" if edited else "the original is back") in home.repair()
+    assert home.file.read_bytes() == (THEIRS if edited else base64.b64decode(note["original"]))
     assert not trial_file(home.env).exists()
-
-
-def test_a_trial_whose_file_was_edited_leaves_the_edit(home: Home) -> None:
-    left_by_0_1(home, "trial.json")
-    home.file.write_bytes(THEIRS)
-    assert "cut short" in home.repair()
-    assert home.file.read_bytes() == THEIRS
-    assert not trial_file(home.env).exists()
-
-
-def test_a_change_whose_process_lives_is_left_to_it(home: Home) -> None:
-    other = psutil.Process(os.getppid())
-    home.leave(pid=other.pid, pid_started=other.create_time())
-    assert home.repair() == ""
-    assert home.pending
-    assert home.file.read_bytes() == NEW

@@ -9,21 +9,22 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from specdash.core.errors import ExitCode
 from specdash.core.records import RunRecord
+from support.asking import ask
 from support.ended import gone
 from support.engines import RunningBackend, engine_env, running_backend, with_draft
 from support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 ENGINES = [
@@ -46,27 +47,14 @@ def engine_pid(backend: RunningBackend) -> int:
 
 
 @contextlib.contextmanager
-def endless_client(backend: RunningBackend) -> Any:
+def endless_client(backend: RunningBackend) -> Iterator[None]:
     """A client that streams a very long answer and never hangs up by itself."""
     body = json.dumps({"prompt": "the speculative", "n_predict": 100000, "stream": True, "ignore_eos": True})
     request = f"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     with socket.create_connection(("127.0.0.1", backend.port), timeout=10) as client:
         client.sendall(request)
         assert client.recv(10)
-        stop = threading.Event()
-
-        def swallow() -> None:
-            with contextlib.suppress(OSError):
-                while not stop.is_set() and client.recv(65536):
-                    pass
-
-        reader = threading.Thread(target=swallow)
-        reader.start()
         yield
-        stop.set()
-        with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
-        reader.join(10)
 
 
 @pytest.mark.llama_server
@@ -87,7 +75,7 @@ def test_both_engines_answer_props_and_slots_alike_for_the_same_env(models: dict
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_live_acceptance_lines_metrics_log_and_record_are_there(
+def test_it_speculates_with_its_trace_log_and_record_and_shows_no_key(
     models: dict[str, Path], tmp_path: Path, engine: str
 ) -> None:
     with running_backend(speculating(models, engine, LLAMA_API_KEY="hush-hush"), tmp_path) as backend:
@@ -105,37 +93,17 @@ def test_live_acceptance_lines_metrics_log_and_record_are_there(
         engine_process = psutil.Process(engine_pid(backend))
         assert "hush-hush" not in " ".join(engine_process.cmdline()) + backend.wait_record().read_text()
         assert engine_process.environ()["LLAMA_TRACE"] == "1"
+        body = {"prompt": "the speculative", "n_predict": 120, "temperature": 0}
+        timings = ask(f"{backend.url}/completion", body, key="hush-hush")["timings"]
+        # As the tiny draft model has it.
+        assert (timings["draft_n"], timings["draft_n_accepted"]) == (126, 103)
     assert backend.process.returncode == ExitCode.OK
     assert backend.records() == []
     assert backend.log.read_bytes() == backend.stderr.read_bytes()
     assert b"LLAMA_TRACE = 1" in backend.log.read_bytes()
+    assert b"draft tokens" in backend.log.read_bytes()
     assert b"hush-hush" not in backend.log.read_bytes()
     assert gone(record.pid)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_request_is_speculated_with_the_acceptance_the_draft_model_has(
-    models: dict[str, Path], tmp_path: Path, engine: str
-) -> None:
-    with running_backend(speculating(models, engine), tmp_path) as backend:
-        timings = backend.complete("the speculative", 120)["timings"]
-    assert (timings["draft_n"], timings["draft_n_accepted"]) == (126, 103)
-    assert b"draft tokens" in backend.log.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES[:1])
-@pytest.mark.parametrize(
-    ("arguments", "mean_length"), [("--spec-synth-len 2.5", 2.5), ("--spec-synth-rates 1,1,1,0,0,0,0,0", 4.0)]
-)
-def test_synthetic_acceptance_given_as_extra_args_is_what_the_server_reports(
-    models: dict[str, Path], tmp_path: Path, engine: str, arguments: str, mean_length: float
-) -> None:
-    with running_backend(speculating(models, engine, LLAMA_EXTRA_ARGS=arguments), tmp_path) as backend:
-        text = backend.complete("the speculative", 1000)
-        timings = text["timings"]
-    steps = timings["draft_n"] / 8
-    assert 1 + timings["draft_n_accepted"] / steps == pytest.approx(mean_length, rel=0.15)
 
 
 @pytest.mark.slow
@@ -201,32 +169,14 @@ def test_a_value_the_binary_refuses_is_reported_in_one_line(models: dict[str, Pa
 @pytest.mark.engine
 def test_a_reader_that_stalls_never_stalls_the_server(models: dict[str, Path], tmp_path: Path) -> None:
     """Our stderr is a pipe nobody reads: the log still gets everything and requests still end."""
-    env = speculating(models, "xllamacpp", LLAMA_LOG_VERBOSITY="5")
-    backend = RunningBackend.__new__(RunningBackend)
-    with running_backend(env, tmp_path / "first") as first:
-        backend.__dict__.update(first.__dict__)
-    command = [
-        sys.executable,
-        "-m",
-        "specdash",
-        "backend",
-        "run",
-        "--env-file",
-        str(tmp_path / "first" / "backend.env"),
-    ]
-    backend.process = subprocess.Popen(
-        [*command, "--log-file", str(backend.log)],
-        stderr=subprocess.PIPE,
-        env={**os.environ, "XDG_STATE_HOME": str(backend.state)},
-    )
-    try:
-        backend.wait_ready()
-        for _ in range(3):
-            assert backend.complete("the speculative", 300)["tokens_predicted"] == 300
-        assert backend.log.stat().st_size > 128 * 1024
-        assert backend.stop() == ExitCode.OK
-    finally:
-        assert backend.process.stderr is not None
-        backend.process.stderr.close()
-        backend.process.kill()
-        backend.process.wait(5)
+    with running_backend(speculating(models, "xllamacpp", LLAMA_LOG_VERBOSITY="5"), tmp_path) as backend:
+        backend.stop()
+        command = [sys.executable, "-m", "specdash", "backend", "run", "--env-file", str(backend.env_file)]
+        env = {**os.environ, "XDG_STATE_HOME": str(backend.state)}
+        with subprocess.Popen([*command, "--log-file", str(backend.log)], stderr=subprocess.PIPE, env=env) as stalled:
+            backend.process = stalled
+            backend.wait_ready()
+            for _ in range(3):
+                assert backend.complete("the speculative", 300)["tokens_predicted"] == 300
+            assert backend.log.stat().st_size > 128 * 1024
+            assert backend.stop() == ExitCode.OK

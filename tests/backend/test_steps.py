@@ -1,16 +1,19 @@
-"""Whether a server is what its settings promise, asked of sockets that answer as llama-server does, or do not."""
+"""What a change asks of a server: sockets that answer as llama-server does, or do not."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from specdash.backend import start_check, steps
+from specdash.backend import start_check
+from specdash.backend.engine_change import EngineChange
+from specdash.backend.settings import settings_from_env
 from specdash.backend.start_check import ServerPromise
-from specdash.backend.steps import StepFailedError
+from specdash.backend.steps import StepFailedError, Steps
 from specdash.control.plan import promise
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting, StartCheck
@@ -20,16 +23,44 @@ OK = says(200, '{"status":"ok"}')
 LOADING = says(503, '{"error":{"code":503,"message":"Loading model","type":"unavailable_error","progress":0.25}}')
 
 
-def slots(*told: bool | None) -> Any:
-    rows: list[dict[str, Any]] = [{"id": index, "is_processing": index == 0} for index in range(len(told))]
-    for row, flag in zip(rows, told, strict=True):
-        row |= {} if flag is None else {"speculative": flag}
+def slots(*drafts: bool) -> Any:
+    rows = [{"id": index, "is_processing": index == 0, "speculative": flag} for index, flag in enumerate(drafts)]
     return says(200, json.dumps(rows))
 
 
 def completion(tokens: int = 16, drafted: int = 8, accepted: int = 4) -> Any:
     timings = {"draft_n": drafted, "draft_n_accepted": accepted}
     return says(200, json.dumps({"content": "x", "tokens_predicted": tokens, "timings": timings}))
+
+
+def probed(server: FaultServer, *checks: StartCheck | None, limit: float = 5.0, env: Any = ()) -> str:
+    """What the probe of a change says of an engine there. Its runner makes these checks one after the other."""
+
+    class Run:
+        """The engine as its runner knows it."""
+
+        pid, ended, left = 1, None, list(checks or (None,))
+        tail = SimpleNamespace(errors=lambda: ())
+        plan = SimpleNamespace(
+            settings=settings_from_env({
+                "LLAMA_MODEL": "/m",
+                "LLAMA_SPEC_TYPE": "draft-simple",
+                "LLAMA_DRAFT_MODEL": "/d",
+                "LLAMA_PORT": str(server.port),
+                **dict(env),
+            })
+        )  # fmt: skip
+
+        @property
+        def check(self) -> StartCheck | None:
+            return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+    said: list[str] = []
+    change: Any = SimpleNamespace(steps=Steps(lambda _: None), env={}, journal=SimpleNamespace(health_timeout_s=limit))
+    change.steps.say = said.append
+    runner: Any = SimpleNamespace(engine=Run(), replan=lambda *_: None)
+    EngineChange(change, runner, SimpleNamespace(new=b"")).probe()  # type: ignore[arg-type]
+    return said[-1]
 
 
 def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> None:
@@ -61,21 +92,13 @@ def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> Non
         assert start_check.busy(ServerPromise(server.url)) == 1
 
 
-def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:
-    with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        words, _ = steps.probe(server.url, ServerPromise(server.url, speculates=True, key="k"), 10)
-        assert words.startswith("16 tokens")
-        assert server.count("/completion") == 1
-        assert "authorization: bearer k" in server.asked("/completion")[0].head.lower()
-
-
-@pytest.mark.parametrize("accepted", [8, 0])
-def test_without_a_rejected_draft_it_asks_once_more_for_what_no_draft_can_guess(accepted: int) -> None:
-    with FaultServer({"/completion": completion(drafted=accepted, accepted=accepted), "/health": OK}) as server:
-        steps.probe(server.url, ServerPromise(server.url, speculates=True), 10)
-        assert server.count("/completion") == 2
-        steps.probe(server.url, ServerPromise(server.url, speculates=False), 10)
-        assert server.count("/completion") == 3
+@pytest.mark.parametrize(("accepted", "asked"), [(4, 1), (8, 2)])
+def test_a_second_completion_that_no_draft_can_guess_is_for_a_probe_without_a_rejected_draft(
+    accepted: int, asked: int
+) -> None:
+    with FaultServer({"/completion": completion(accepted=accepted), "/health": OK}) as server:
+        assert probed(server).startswith(f"{16 * asked} tokens")
+        assert server.count("/completion") == asked
 
 
 @pytest.mark.parametrize(
@@ -91,25 +114,46 @@ def test_without_a_rejected_draft_it_asks_once_more_for_what_no_draft_can_guess(
 )
 def test_a_probe_without_a_proper_answer_fails(route: Any, reason: str) -> None:
     with FaultServer({"/completion": route, "/health": OK}) as server, pytest.raises(StepFailedError, match=reason):
-        steps.probe(server.url, ServerPromise(server.url, speculates=True), 0.5)
+        probed(server, limit=0.5)
 
 
 def test_a_server_that_is_not_healthy_after_the_probe_fails() -> None:
     with FaultServer({"/completion": completion()}) as server, pytest.raises(StepFailedError, match="not healthy any"):
-        steps.probe(server.url, ServerPromise(server.url, speculates=True), 5)
+        probed(server)
 
 
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"LLAMA_MODEL": "/m", "LLAMA_ARG_EMBEDDINGS": "1"}, "embeddings only"),
+        ({"LLAMA_ARG_EMBEDDINGS": "1"}, "embeddings only"),
         ({"LLAMA_ARG_MODELS_DIR": "/models"}, "a router"),
-        ({"LLAMA_MODEL": "/m", "LLAMA_ARG_RERANKING": "1"}, "reranks only"),
+        ({"LLAMA_ARG_RERANKING": "1"}, "reranks only"),
     ],
 )
 def test_a_server_that_generates_nothing_is_not_asked_to(values: dict[str, str], why: str) -> None:
-    words, _ = steps.probe("http://127.0.0.1:1", promise(values, {}), 1)
-    assert why in words
+    with FaultServer({}) as server:
+        assert why in probed(server, env=values)
+        assert server.count("/completion") == 0
+
+
+PENDING = StartCheck(Drafting.READY, 1.0, pending=True)
+SEEN = StartCheck(Drafting.YES, 1.0, probe_tokens=16, probe_drafted=8, probe_accepted=5)
+
+
+@pytest.mark.parametrize(
+    ("checks", "asked"),
+    [
+        ((PENDING, PENDING, SEEN), 0),
+        ((replace(SEEN, probe_problem="LLAMA_START_PROBE=0", probe_tokens=None),), 1),
+        ((replace(SEEN, probe_problem="a first completion did not answer in time"),), 1),
+    ],
+)
+def test_what_the_runner_saw_is_waited_for_and_asked_here_only_where_it_did_not(
+    checks: tuple[StartCheck, ...], asked: int
+) -> None:
+    with FaultServer({"/completion": completion(), "/health": OK}) as server:
+        assert probed(server, *checks).startswith("16 tokens")
+        assert server.count("/completion") == asked
 
 
 def test_what_an_env_promises() -> None:
@@ -126,40 +170,3 @@ def test_what_an_env_promises() -> None:
     assert promise({"LLAMA_MODEL": "/m"}, {}).speculates is False
     assert promise({"LLAMA_PORT": "9002"}, {}).url == "http://127.0.0.1:9002"
     assert promise({"LLAMA_PORT": "9002"}, {}).speculates is None
-
-
-class Runner:
-    """A runner whose checks come one after the other; the last one stays."""
-
-    def __init__(self, *checks: StartCheck | None) -> None:
-        self.checks = list(checks)
-
-    def __call__(self) -> StartCheck | None:
-        return self.checks.pop(0) if len(self.checks) > 1 else self.checks[0]
-
-
-PENDING = StartCheck(Drafting.READY, 1.0, pending=True)
-SEEN = StartCheck(Drafting.YES, 1.0, probe_tokens=16, probe_drafted=8, probe_accepted=5)
-
-
-def test_what_the_runner_saw_is_waited_for_and_not_asked_again() -> None:
-    with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
-        words, _ = steps.probe(server.url, promised, 10, Runner(PENDING, PENDING, SEEN))
-        assert words == "16 tokens"
-        assert server.count("/completion") == 0
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        None,
-        replace(SEEN, probe_problem="LLAMA_START_PROBE=0", probe_tokens=None),
-        replace(SEEN, probe_problem="a first completion did not answer in time"),
-    ],
-)
-def test_what_the_runner_did_not_see_is_asked_here(check: StartCheck | None) -> None:
-    with FaultServer({"/completion": completion(), "/health": OK}) as server:
-        promised = ServerPromise(server.url, speculates=True, types=("draft-simple",))
-        steps.probe(server.url, promised, 10, Runner(check))
-        assert server.count("/completion") == 1

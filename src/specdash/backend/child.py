@@ -15,7 +15,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from typing import IO, TYPE_CHECKING
 
 from specdash.core.errors import SpecdashError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 SECOND_SIGNAL_WAIT_S = 1.0
 """After the second SIGTERM: llama-server ends at once on it."""
 _KILL_WAIT_S = 5.0
-
 _BECOME = """
 import ctypes, os, signal, sys
 parent, sockets, *command = sys.argv[1:]
@@ -37,9 +35,7 @@ signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 sockets = sorted(map(int, sockets.split()))
 for target, descriptor in enumerate(sockets, 3):
     os.dup2(descriptor, target)
-for descriptor in sockets:
-    if descriptor >= 3 + len(sockets):
-        os.close(descriptor)
+os.closerange(3 + len(sockets), max(sockets, default=0) + 1)
 if sockets:
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(sockets)))
 try:
@@ -49,7 +45,6 @@ except OSError as error:
     os._exit(127)
 """
 """Sorted, no descriptor is overwritten before it was copied: the n-th lowest is never below 3 + n."""
-_LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 class Child:
@@ -59,6 +54,7 @@ class Child:
         self.process = process
         self.pid = process.pid
         self.pidfd = os.pidfd_open(process.pid)
+        """Can be read once the process has ended."""
 
     @classmethod
     def start(
@@ -66,7 +62,6 @@ class Child:
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
-        cwd: str | None = None,
         output: int | IO[bytes] | None = subprocess.PIPE,
         sockets: Sequence[int] = (),
     ) -> Child:
@@ -75,13 +70,11 @@ class Child:
         The listening `sockets` become its descriptors from 3 on, announced by LISTEN_FDS; we keep ours.
         """
         passed = " ".join(map(str, sockets))
-        command = [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, *argv]
         try:
             process = subprocess.Popen(
-                command,
-                env={key: value for key, value in env.items() if key not in _LISTEN_VARIABLES},
+                [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), passed, *argv],
+                env=dict(env),
                 pass_fds=tuple(sockets),
-                cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -94,19 +87,12 @@ class Child:
 
     def exited(self, timeout: float = 0.0, wake: int | None = None) -> bool:
         """Whether the process has ended, after waiting at most `timeout` seconds, or until `wake` can be read."""
-        deadline = time.monotonic() + timeout
         watched = [self.pidfd] if wake is None else [self.pidfd, wake]
-        while not self._ended():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return False
-            if wake in select.select(watched, [], [], left)[0]:
-                return self._ended()
-        return True
+        return self.process.returncode is not None or self.pidfd in select.select(watched, [], [], timeout)[0]
 
     def signal(self, number: int) -> None:
         """Send `number` to the process, if it is still there."""
-        if not self._ended():
+        if not self.exited():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
@@ -120,32 +106,20 @@ class Child:
         """Kill what is left of the group, reap the process and return its exit code (negative: the signal)."""
         if self.process.returncode is None:
             self.kill_group()
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
                 self.process.wait(_KILL_WAIT_S)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        if self.pidfd >= 0:
+            except subprocess.TimeoutExpired:  # the kernel does not let it go
+                self.process.returncode = -signal.SIGKILL
             os.close(self.pidfd)
-            self.pidfd = -1
-        code = self.process.returncode
-        return -signal.SIGKILL if code is None else code
+        return self.process.wait()
 
     def stop(self, grace: float) -> int:
         """SIGTERM, `grace` seconds, a second SIGTERM, a moment, SIGKILL; then `finish`."""
         for wait in (grace, SECOND_SIGNAL_WAIT_S):
-            if self.exited():
-                break
             self.signal(signal.SIGTERM)
-            self.exited(wait)
+            if self.exited(wait):
+                break
         return self.finish()
-
-    def _ended(self) -> bool:
-        if self.process.returncode is not None:
-            return True
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
 
 
 def describe_exit(code: int) -> str:

@@ -15,16 +15,17 @@ import json
 import os
 import signal
 import socket
+import socketserver
 import struct
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec.structs import replace
 
 from specdash.backend import trial
 from specdash.backend.journal import ApplyLock, Journal, read_records
-from specdash.backend.proxies import fronts
+from specdash.backend.proxies import figures, fronts
 from specdash.backend.start_check import busy, promise_of
 from specdash.backend.steps import Steps
 from specdash.backend.transaction import Transaction
@@ -49,52 +50,58 @@ _READS_WITHIN_S = 2
 _RESTORE_TRIES = 2
 
 
-class ControlSocket:
+class ControlSocket(socketserver.ThreadingUnixStreamServer):
     """Listens for the clients of one runner. `path` is None where no socket could be made, and `problem` says why."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+    daemon_threads = True
+
+    def __init__(self, session: BackendSession, env: Mapping[str, str] = os.environ) -> None:
+        super().__init__("", lambda *connection: _Client(self, *connection), bind_and_activate=False)
+        self.session = session
+        self.env = env
+        self.env_file = session.engine.plan.env_file
         self.path: str | None = None
         self.problem = ""
-        self.env = env
-        self.session: BackendSession
-        self.env_file: str | None = None
-        self.running: _Running | None = None
+        self.steps: Steps | None = None
+        """Those of the change that is under way."""
+        self.words = ""
+        """What it is."""
         self.trial: trial.TrialJournal | None = None
-        self._starting = threading.Lock()
-        self._listening = socket.socket(socket.AF_UNIX)
-        for directory in (place for place in (runtime_dir(env), run_records_dir(env)) if place is not None):
+        self._one_change = threading.Lock()
+        for directory in filter(None, (runtime_dir(env), run_records_dir(env))):
             path = directory / f"backend-{os.getpid()}.sock"
             try:
                 directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _sweep(directory)
-                path.unlink(missing_ok=True)
+                for left in directory.glob("backend-*.sock"):
+                    # That of a runner that was killed, or of one of this number before.
+                    if left == path or not Path(f"/proc/{left.stem.partition('-')[2]}").exists():
+                        left.unlink(missing_ok=True)
                 with short_path(path) as short:
-                    self._listening.bind(short)
+                    self.socket.bind(short)
                 path.chmod(0o600)
-                self._listening.listen()
+                self.server_activate()
             except OSError as error:
                 self.problem = f"no control socket at {path} ({error.strerror or error}): settings cannot be applied"
                 continue
             self.path, self.problem = str(path), ""
             return
 
-    def serve(self, session: BackendSession, env_file: str | None) -> None:
+    def serve(self) -> None:
         """Take clients from now on, each in a thread of its own."""
-        self.session, self.env_file = session, env_file
-        if not session.plan.refused and file_digest(env_file) != session.plan.env_digest:
+        plan = self.session.engine.plan
+        if not plan.refused and file_digest(self.env_file) != plan.env_digest:
             # Changed while the start was planned, when there was no runner yet to ask for it.
-            session.received.append(signal.SIGUSR1)
+            self.session.received.append(signal.SIGUSR1)
         if self.path is not None:
-            threading.Thread(target=self._accept, name="control", daemon=True).start()
+            threading.Thread(target=self.serve_forever, args=(3600,), name="control", daemon=True).start()
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The runner ends: a change that is under way puts the old files back; the socket is removed."""
-        self._listening.close()
         if self.path is not None:
             Path(self.path).unlink(missing_ok=True)
-        if (running := self.running) is not None:
-            running.steps.cancel()
-            running.ended.wait(_CLOSE_S)
+        if self.steps is not None:
+            self.steps.cancel()
+            self._one_change.acquire(timeout=_CLOSE_S)
 
     def change(
         self, wanted: Journal, listen: Callable[[Steps, ApplyProgress], None], lock: ApplyLock | None = None
@@ -104,24 +111,20 @@ class ControlSocket:
         Raises `ConflictError` while another one runs, `InputError` for a foreign env file.
         """
         backend = wanted.edit(Role.BACKEND)
-        if backend is not None and (
-            self.env_file is None or os.path.realpath(backend.env_file) != os.path.realpath(self.env_file)
-        ):
+        if backend is not None and os.path.realpath(backend.env_file) != os.path.realpath(self.env_file or ""):
             raise InputError(f"{backend.env_file}: this backend reads {self.env_file or 'no env file'}")
         steps = Steps(lambda progress: listen(steps, progress))
-        with self._starting:
-            if self.running is not None:
-                raise ConflictError(f"another change is under way: {self.running.words}; wait for its end")
+        if not self._one_change.acquire(blocking=False):
+            raise ConflictError(f"another change is under way: {self.words}; wait for its end")
+        try:
             if not wanted.trial:
                 self.refuse_during_trial()
-            self.running = running = _Running(f"{wanted.kind} {wanted.what}", steps)
-        self.session.begin_change()
-        try:
-            return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
+            self.words, self.steps = f"{wanted.kind} {wanted.what}", steps
+            with self.session.change():
+                return Transaction(wanted, self.session, steps, self.env, lock=lock).run()
         finally:
-            self.running = None
-            self.session.end_change()
-            running.ended.set()
+            self.steps = None
+            self._one_change.release()
 
     def refuse_during_trial(self) -> None:
         """Raise `ConflictError` naming the trial that is under way."""
@@ -131,168 +134,120 @@ class ControlSocket:
                 "wait for its end, or stop it: the original goes back"
             )
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                connection, _ = self._listening.accept()
-                threading.Thread(target=self._client, args=(connection,), name="control-client", daemon=True).start()
 
-    def _client(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            # A client that is stopped, and so reads nothing, must not hold a change up.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _READS_WITHIN_S, 0))
-            if uid in (0, os.geteuid()):
-                _Client(connection, pid, self).talk()
+class _Client(socketserver.StreamRequestHandler):
+    """One connection, answered in a thread of its own until the client goes away; a trial of its own is undone then."""
 
-
-def _sweep(directory: Path) -> None:
-    """Remove the sockets that killed runners left."""
-    for path in directory.glob("backend-*.sock"):
-        number = path.stem.partition("-")[2]
-        if number.isdecimal() and not Path(f"/proc/{number}").exists():
-            path.unlink(missing_ok=True)
-
-
-class _Running(Struct, frozen=True):
-    """One change under way."""
-
-    words: str
-    steps: Steps
-    ended: threading.Event = field(default_factory=threading.Event)
-
-
-class _Client:
-    """One connection."""
-
-    def __init__(self, connection: socket.socket, pid: int, runner: ControlSocket) -> None:
-        self._connection = connection
-        self._pid = pid
+    def __init__(self, runner: ControlSocket, *connection: Any) -> None:
         self._runner = runner
-        self._sending = threading.Lock()
         self._lock: ApplyLock | None = None
         """Held for a whole trial."""
+        super().__init__(*connection)
 
-    def talk(self) -> None:
-        """Answer until the client goes away; a trial of its own is undone then."""
+    def handle(self) -> None:
+        """Answer each line."""
+        self._pid, uid, _ = struct.unpack("3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        # A client that is stopped, and so reads nothing, must not hold a change up.
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _READS_WITHIN_S, 0))
         try:
-            with self._connection.makefile("rb") as lines:
-                while line := lines.readline(LONGEST_LINE):
+            with contextlib.suppress(OSError):
+                while uid in (0, os.geteuid()) and (line := self.rfile.readline(LONGEST_LINE)):
                     self._send(self._answer(line))
         finally:
             # An edit that was made meanwhile stays: there is no client left to say so to.
             with contextlib.suppress(SpecdashError):
-                self._end({})
+                self.do_end({})
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
-            do = {
-                "status": self._status,
-                "outlook": self._outlook,
-                "apply": self._apply,
-                "cancel": self._cancel,
-                "trial": self._trial,
-                "end": self._end,
-            }.get(request.get("do"), self._unknown)
+            do: Callable[[Any], dict[str, Any]] = getattr(self, f"do_{request['do']}")
             return do(request)
         except SpecdashError as error:
-            return {"error": {"code": int(error.exit_code), "reason": str(error)}}
+            code, reason = error.exit_code, str(error)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            reason = f"the control socket was sent what it cannot read ({error})"
-            return {"error": {"code": int(ExitCode.USAGE), "reason": reason}}
+            code, reason = ExitCode.USAGE, f"the control socket was sent what it cannot read ({error})"
         except Exception as error:  # noqa: BLE001 - a bug must reach the client, not end in a silent thread
-            return {"error": {"code": int(ExitCode.FAILED), "reason": f"unexpected {type(error).__name__}: {error}"}}
-
-    def _unknown(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        raise InputError(f"the control socket does not know {request.get('do')!r}")
+            code, reason = ExitCode.FAILED, f"unexpected {type(error).__name__}: {error}"
+        return {"error": {"code": int(code), "reason": reason}}
 
     def _send(self, answer: Mapping[str, Any]) -> None:
-        with self._sending:
-            self._connection.sendall(json.dumps(answer).encode() + b"\n")
+        self.wfile.write(json.dumps(answer).encode() + b"\n")
 
-    def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_status(self, _: Mapping[str, Any]) -> dict[str, Any]:
         runner, plan = self._runner, self._runner.session.engine.plan
         return {
             "runner_pid": os.getpid(),
             "env_file": runner.env_file,
             "env_digest": plan.env_digest,
             "url": plan.settings.url,
-            "change": running.words if (running := runner.running) is not None else None,
+            "change": runner.words if runner.steps is not None else None,
             "trial": runner.trial.what if runner.trial is not None else None,
         }
 
-    def _outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_outlook(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """What clients would feel of a change now: who would wait, for how long, and who would be cut off."""
         settings, env = self._runner.session.engine.plan.settings, self._runner.env
         proxies = fronts([settings.url], env)
 
-        def behind_proxies() -> int:
-            count = 0
-            for front in proxies:
-                with contextlib.suppress(OSError):
-                    state = front.state()
-                    count += int(state.get("active") or 0) + int(state.get("waiting") or 0)
-            return count
+        def behind() -> int:
+            return int(sum(sum(figures(proxy, "active", "waiting", env=env)) for proxy in proxies))
 
         # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
-        before = behind_proxies()
-        at_all = busy(promise_of(settings, env))
-        active = behind_proxies()
+        before, at_all, now = behind(), busy(promise_of(settings, env)), behind()
         records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
         return {
             "proxies": len(proxies),
-            "behind_proxy": active,
-            "direct": None if at_all is None else max(0, at_all - max(before, active)),
+            "behind_proxy": now,
+            "direct": None if at_all is None else max(0, at_all - max(before, now)),
             "last_downtime_s": records[-1].downtime_s if records else None,
             "last_stall_s": records[-1].longest_stall_s if records else None,
         }
 
-    def _apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = read(Journal, request["change"])
-        if wanted.trial and self._runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
-            noted = self._runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
-            self._runner.trial = noted.write(self._runner.env)
-        gone = threading.Event()
+    def do_apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        runner, wanted = self._runner, read(Journal, request["change"])
+        if wanted.trial and runner.trial is not None and (backend := wanted.edit(Role.BACKEND)) is not None:
+            runner.trial = runner.trial.trying(backend.new, request.get("boot"), request.get("planned"))
+            trial.trial_note(runner.env).write(runner.trial)
+        is_gone = False
 
         def listen(steps: Steps, progress: ApplyProgress) -> None:
+            nonlocal is_gone
             # A change goes on without its client; a trial ends with it.
-            if not gone.is_set():
-                try:
+            try:
+                if not is_gone:
                     self._send({"progress": json_of(progress)})
-                except OSError:
-                    gone.set()
-            if gone.is_set() and wanted.trial:
+            except OSError:
+                is_gone = True
+            if is_gone and wanted.trial:
                 steps.cancel()
 
-        return _as_json(self._runner.change(wanted, listen, self._lock if wanted.trial else None))
+        return _as_json(runner.change(wanted, listen, self._lock if wanted.trial else None))
 
-    def _cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        running = self._runner.running
-        return {"cancelled": running is not None and running.steps.cancel()}
+    def do_cancel(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        steps = self._runner.steps
+        return {"cancelled": steps is not None and steps.cancel()}
 
-    def _trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        runner = self._runner
+    def do_trial(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        runner, what = self._runner, request["what"]
         if runner.env_file is None:
             raise InputError("this backend reads no env file, so nothing could be put back")
         runner.refuse_during_trial()
-        lock = ApplyLock(f"{request['what']} (settings on trial)", runner.env).acquire()
-        try:
+        with contextlib.ExitStack() as on_failure:
+            lock = on_failure.enter_context(ApplyLock(f"{what} (settings on trial)", runner.env))
             plan = runner.session.engine.plan
-            runner.trial = trial.begin(Path(runner.env_file), request["what"], self._pid, plan, runner.env)
-        except BaseException:
-            lock.release()
-            raise
+            runner.trial = trial.begin(Path(runner.env_file), what, self._pid, plan, runner.env)
+            on_failure.pop_all()
         self._lock = lock
         return {"backup": runner.trial.backup}
 
-    def _end(self, _: Mapping[str, Any]) -> dict[str, Any]:
+    def do_end(self, _: Mapping[str, Any]) -> dict[str, Any]:
         """Put the original of the trial back, and let others change settings again."""
         runner, noted, lock = self._runner, self._runner.trial, self._lock
         self._lock = None
         if noted is None or lock is None:
             return _as_json(None)
-        outcome: Outcome | None = None
+        note, outcome = trial.trial_note(runner.env), None
         try:
             for _try in range(_RESTORE_TRIES):
                 wanted = noted.way_back(runner.session.engine.plan.env_digest)
@@ -302,12 +257,13 @@ class _Client:
                 if outcome.error is None:
                     break
             if outcome is not None and outcome.error is not None:
+                # The original does not start: the note stays for the next start, and says that no one works on it.
                 with contextlib.suppress(NotWrittenError):
-                    noted.abandoned().write(runner.env)
+                    note.write(replace(noted, pid=0, pid_started=0.0))
             elif not runner.session.stopping:
-                trial.end(runner.env)
+                note.remove()
         except ConflictError:
-            trial.end(runner.env)
+            note.remove()
             raise
         finally:
             runner.trial = None
@@ -319,9 +275,5 @@ def _as_json(outcome: Outcome | None) -> dict[str, Any]:
     if outcome is None:
         return {"record": None, "changed": False, "slower": False, "problem": None}
     error = outcome.error
-    return {
-        "record": json_of(outcome.record),
-        "changed": outcome.changed,
-        "slower": outcome.slower,
-        "problem": None if error is None else {"code": int(error.exit_code), "reason": str(error)},
-    }
+    problem = None if error is None else {"code": int(error.exit_code), "reason": str(error)}
+    return {**json_of(outcome, "record changed slower"), "problem": problem}

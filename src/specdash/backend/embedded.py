@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-import select
 import signal
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,6 @@ from specdash.core.parameter_catalogue import ENGINE
 from specdash.core.speculation import SPEC_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from specdash.backend.settings import BackendSettings
     from specdash.core.errors import Finding
 
@@ -82,8 +80,15 @@ def fit(settings: BackendSettings) -> EmbeddedFit:
             instead = _INSTEAD.get(parameter.name, _USE_THE_BINARY)
             found.lacks.extend(lack(parameter, assigned, "xllamacpp has no such parameter", instead))
             continue
-        value = not assigned.value if parameter.inverted else assigned.value
-        found.assignments.extend(_expand(parameter.name, parameter.attribute, value))
+        name, value = parameter.name, not assigned.value if parameter.inverted else assigned.value
+        also = None
+        if name == "parallel" and value == -1:
+            value, also = AUTOMATIC_SLOTS, Assignment(name, "kv_unified", value=True)
+        elif name == "timeout":
+            also = Assignment(name, "timeout_write", value)
+        elif name == "seed" and value == -1:
+            value = _RANDOM_SEED
+        found.assignments.extend(filter(None, (Assignment(name, parameter.attribute, value), also)))
     if settings.spec_types:
         found.assignments.append(Assignment("spec-type", _TYPES, list(settings.spec_types)))
     for word in settings.extra_args[:1]:
@@ -101,90 +106,66 @@ def environment(settings: BackendSettings) -> dict[str, str]:
     return {**settings.environment, **secrets(settings), ASSIGNMENTS_VARIABLE: json.dumps(plain)}
 
 
-def _expand(name: str, path: str, value: Any) -> list[Assignment]:
-    if name == "parallel" and value == -1:
-        return [Assignment(name, path, AUTOMATIC_SLOTS), Assignment(name, "kv_unified", value=True)]
-    if name == "timeout":
-        return [Assignment(name, path, value), Assignment(name, "timeout_write", value)]
-    if name == "seed" and value == -1:
-        return [Assignment(name, path, _RANDOM_SEED)]
-    return [Assignment(name, path, value)]
+_WORDS = {"flash-attn": {"on": "enabled", "off": "disabled"}, "load-mode": {"dio": "direct_io"}}
+"""Values that the package calls otherwise, by parameter."""
 
 
-def _enum(enum: str, prefix: str) -> Callable[[Any, Any], Any]:
-    def convert(xllamacpp: Any, value: Any) -> Any:
-        member = str(value).upper().replace("-", "_").replace("+", "_")
-        return getattr(getattr(xllamacpp, enum), prefix + member)
-
-    return convert
-
-
-_KV_TYPE = _enum("ggml_type", "GGML_TYPE_")
-_SPEC_TYPE = _enum("common_speculative_type", "COMMON_SPECULATIVE_TYPE_")
-_FLASH_ATTN = {"on": "enabled", "off": "disabled"}
-_CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
-    "spec-type": lambda x, value: [_SPEC_TYPE(x, name) for name in value],
-    "cache-type-k": _KV_TYPE,
-    "cache-type-v": _KV_TYPE,
-    "spec-draft-type-k": _KV_TYPE,
-    "spec-draft-type-v": _KV_TYPE,
-    "flash-attn": lambda x, value: _enum("llama_flash_attn_type", "LLAMA_FLASH_ATTN_TYPE_")(
-        x, _FLASH_ATTN.get(value, value)
-    ),
-    "tensor-split": lambda x, value: _shares(x, value),
-    "split-mode": _enum("llama_split_mode", "LLAMA_SPLIT_MODE_"),
-    "load-mode": lambda x, value: _enum("llama_load_mode", "LLAMA_LOAD_MODE_")(
-        x, "direct_io" if value == "dio" else value
-    ),
-    "alias": lambda _, value: {name for name in value.split(",") if name},
-    "host": lambda _, value: value.split(","),
-    "fit": lambda _, value: value == "on",
-    "spec-draft-sampling": lambda _, value: value == "probabilistic",
-    "spec-synth-rates": lambda _, value: [float(rate) for rate in value.split(",")],
-    "chat-template-file": lambda _, value: Path(value).read_text(encoding="utf-8"),
-    "api-key-file": lambda _, value: _keys(value),
-    "slot-save-path": lambda _, value: _directory(value),
-}
-
-
-def _shares(xllamacpp: Any, text: str) -> list[float]:
-    shares = [float(part) for part in text.replace("/", ",").split(",")]
-    length = len(xllamacpp.CommonParams().tensor_split)
-    return [*shares, *[0.0] * (length - len(shares))]
-
-
-def _directory(path: str) -> str:
-    """As llama-server's own parser does: the library puts file names right behind it."""
-    if not Path(path).is_dir():
-        raise NotADirectoryError(f"{path} is no directory")
-    return path if path.endswith("/") else f"{path}/"
-
-
-def _keys(path: str) -> list[str]:
-    lines = (line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def apply(xllamacpp: Any, params: Any, name: str, path: str, value: Any) -> None:
-    """Set one attribute of `params`, converted to what the package wants there."""
-    convert = _CONVERTERS.get(name)
+def apply(params: Any, name: str, path: str, value: Any) -> None:
+    """Set one attribute of `params`, converted to the type that it has."""
     *parents, last = path.split(".")
     owner = functools.reduce(getattr, parents, params)
-    setattr(owner, last, convert(xllamacpp, value) if convert is not None else value)
+    now = getattr(owner, last)
+    if name in ("chat-template-file", "api-key-file"):
+        value = Path(value).read_text(encoding="utf-8")
+    if name == "api-key-file":
+        lines = map(str.strip, value.splitlines())
+        value = [line for line in lines if line and not line.startswith("#")]
+    elif name == "slot-save-path":
+        # As llama-server's own parser does: the library puts file names right behind it.
+        if not Path(value).is_dir():
+            raise NotADirectoryError(f"{value} is no directory")
+        value = value.rstrip("/") + "/"
+    elif name == "spec-type":
+        value = [_member(type(now[0]), word) for word in value]
+    elif isinstance(value, str) and isinstance(now, Enum):
+        value = _member(type(now), _WORDS.get(name, {}).get(value, value))
+    elif isinstance(value, str) and isinstance(now, bool):
+        value = value in ("on", "probabilistic")
+    elif isinstance(value, str) and isinstance(now, list | set):
+        value = [part for part in value.split(",") if part]
+    if name in ("tensor-split", "spec-synth-rates"):
+        value = [float(part) for words in value for part in words.split("/")]
+        value += now[len(value) :]
+    setattr(owner, last, set(value) if isinstance(now, set) else value)
 
 
-def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
+def _member(kind: type[Enum], word: str) -> Enum:
+    ending = f"_{word.upper().replace('-', '_').replace('+', '_')}"
+    found = next((member for name, member in kind.__members__.items() if name.endswith(ending)), None)
+    if found is None:
+        raise AttributeError(f"the package has no {kind.__name__} {word}")
+    return found
+
+
+def main() -> None:
+    """Run the server described by the environment until SIGTERM or SIGINT; exits with 1 when it cannot start."""
+    plain = json.loads(os.environ.pop(ASSIGNMENTS_VARIABLE))
+    # While the model loads nothing is there to be shut down in order: the default action ends the process at once.
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    import xllamacpp
+
     params = xllamacpp.CommonParams()
     for name, path, value in plain:
         try:
-            apply(xllamacpp, params, name, path, value)
+            apply(params, name, path, value)
         except (AttributeError, OSError, TypeError, ValueError) as error:
             # A newer package may have renamed what it can also do without.
             needed = not isinstance(error, AttributeError) or name in ESSENTIAL or name.startswith("spec-")
             word = "error" if needed else "warning"
             print(f"{word}: cannot set {path} to {value!r}: {error}", file=sys.stderr, flush=True)
             if needed:
-                return 1
+                sys.exit(1)
     if os.environ.get(API_KEY_VARIABLE):
         params.api_keys = [*params.api_keys, *os.environ[API_KEY_VARIABLE].split(",")]
     try:
@@ -195,39 +176,21 @@ def _serve(xllamacpp: Any, plain: list[list[Any]]) -> int:
         # an exit that runs destructors keeps it. The alarm bounds them.
         signal.alarm(_STOP_SECONDS)
         sys.exit(1)
-    _wait_for_stop()
+    # A stop signal is heard whichever of the library's threads the kernel gives it to.
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    os.read(readable, 1)
     # A client that stays connected keeps the destructor waiting, holding the interpreter lock; the kernel's alarm ends
     # the process then, and so does a second signal.
     for number in (*_STOP_SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.alarm(_STOP_SECONDS)
     del server
-    return 0
-
-
-def _wait_for_stop() -> None:
-    """Sleep until a stop signal arrives, whichever of the library's threads the kernel gives it to."""
-    readable, writable = os.pipe()
-    os.set_blocking(writable, False)
-    signal.set_wakeup_fd(writable)
-    for number in _STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)
-    while not select.select([readable], [], [])[0]:
-        pass
-
-
-def main() -> int:
-    """Run the server described by the environment until SIGTERM or SIGINT; exits with 1 when it cannot start."""
-    plain = json.loads(os.environ.pop(ASSIGNMENTS_VARIABLE))
-    # While the model loads nothing is there to be shut down in order: the default action ends the process at once.
-    for number in _STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    import xllamacpp
-
-    code = _serve(xllamacpp, plain)
     sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)
 
 
 if __name__ == "__main__":

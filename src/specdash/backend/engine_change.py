@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import psutil
-
 from specdash.backend.launch import check_port
-from specdash.backend.start_check import busy, check_start, health, healthy, promise_of
-from specdash.backend.steps import StepFailedError, probe
+from specdash.backend.start_check import busy, check_start, first_completion, health, healthy, promise_of
+from specdash.backend.steps import StepFailedError
 from specdash.core.errors import PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
 from specdash.core.readings import HealthStatus
 from specdash.core.records import Drafting
-from specdash.system.processes import family
+from specdash.system.processes import family, listening_pid
 
 if TYPE_CHECKING:
     from specdash.backend.journal import Edit
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from specdash.backend.session import BackendSession
     from specdash.backend.start_check import ServerPromise
     from specdash.backend.transaction import Transaction
-    from specdash.core.readings import Health
     from specdash.core.records import StartCheck
 
 LOOK_S = 0.012
@@ -39,6 +36,8 @@ _DIRECT_S = 5.0
 _POLL_S = 0.05
 _SAY_S = 0.2
 _PROBE_S = 120.0
+_RUNNER_S = 12.0
+"""The longest wait for the runner's own probe, which bounds itself."""
 _PATIENCE_S = 120.0
 """How long the old settings may take at least: the patience with the new ones may have been short on purpose."""
 _SICK_BEFORE_S = 20.0
@@ -60,7 +59,7 @@ class EngineChange:
         self._edit = edit
         self.child = runner.engine
         self.last_good = runner.engine.plan
-        self.planned = runner.planned(edit.new)
+        self.planned = runner.replan(runner.engine.plan, edit.new)
         self.down_s: float | None = None
         """Seconds without a healthy engine, in all; None as long as there were none."""
         self.slower = False
@@ -77,10 +76,9 @@ class EngineChange:
         return {self.planned.settings.url, self.last_good.settings.url}
 
     @property
-    def place(self) -> tuple[str, ServerPromise]:
-        """Where the engine that runs answers, and what its settings promise."""
-        settings = self.child.plan.settings
-        return settings.url, promise_of(settings, self._change.env)
+    def promise(self) -> ServerPromise:
+        """What the settings of the engine that runs promise, and where it answers."""
+        return promise_of(self.child.plan.settings, self._change.env)
 
     def look(self) -> None:
         """See how the engine is before anything is touched; a warning where its env file was edited since its start."""
@@ -93,13 +91,15 @@ class EngineChange:
         check = self.child.check
         if check is not None and check.probe_tokens and check.probe_s is not None:
             self._probe_before_s = check.probe_s / check.probe_tokens
-        self._healthy_before = any(healthy(self.place[0]) for _ in range(_ASKED))
+        self._healthy_before = any(healthy(self.promise.url) for _ in range(_ASKED))
         self._before = self._drafting() if self._healthy_before else None
 
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
+        # The runner's own look at the engine would delay the change with its requests.
+        self._runner.quiet()
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
-        while left := busy(self.place[1]) or 0:
+        while left := busy(self.promise) or 0:
             if time.monotonic() >= deadline:
                 self._change.warn(f"{left} requests that did not come through a held proxy were cut off")
                 return
@@ -109,10 +109,10 @@ class EngineChange:
     def swap(self, plan: LaunchPlan) -> None:
         """Stop the engine and start that of `plan`."""
         self._steps.say("stopping the engine and starting the next")
-        ran = self.child.ended is None
-        self.child, stopped_at = self._runner.swap(plan)
+        old, ran = self.child, self.child.ended is None
+        self.child = self._runner.swap(plan)
         if ran and self._down_since is None:
-            self._down_since = stopped_at
+            self._down_since = old.stopped_at
 
     def until_healthy(self, limit_s: float, proxies: ProxyChange) -> None:
         """Wait for the first healthy answer. Raises `StepFailedError` as soon as it cannot come."""
@@ -127,17 +127,24 @@ class EngineChange:
                     check_port(settings)
                 except PortInUseError as error:
                     raise self._failed(str(error)) from None
-                raise self._failed(": ".join((f"the engine ended with {self.child.ended}", *self.child.errors()[-1:])))
-            answers = found is not None and found.status is HealthStatus.OK
-            if answers and _may_own_port(self.child.pid, settings.port):
-                break
-            state = "answered by another process" if answers else _state_words(found)
+                raise self._failed(
+                    ": ".join((f"the engine ended with {self.child.ended}", *self.child.tail.errors()[-1:]))
+                )
+            if found is None:
+                state = "no answer yet"
+            elif found.status is HealthStatus.OK:
+                owner = listening_pid(settings.port)
+                if owner is None or any(process.pid == owner for process in family(self.child.pid)):
+                    break
+                state = "answered by another process"
+            else:
+                state = "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"
             if now > deadline:
                 raise self._failed(f"not healthy within {limit_s:g} s ({state})")
             if now >= next_say:
                 next_say = now + _SAY_S
                 held = f"{count} clients wait" if (count := proxies.total("waiting")) else ""
-                words = [state, held, *map(without_secrets, self.child.lines()[-1:])]
+                words = [state, held, *map(without_secrets, self.child.tail.texts()[-1:])]
                 self._steps.say(": ".join(filter(None, words))[:160], found.progress if found is not None else None)
             self._steps.wait(LOOK_S)
         if self._down_since is not None:
@@ -151,7 +158,7 @@ class EngineChange:
         found = self._drafting()
         if found.drafting is Drafting.FAILED:
             raise self._failed(f"it is healthy and does not speculate: {found.because}; {found.fix}")
-        if self.place[1].speculates is False and found.drafting is not Drafting.OFF:
+        if self.promise.speculates is False and found.drafting is not Drafting.OFF:
             raise self._failed(found.because)
         if found.drafting is Drafting.UNKNOWN:
             self._change.warn(f"not known whether it speculates: {found.because}")
@@ -159,30 +166,36 @@ class EngineChange:
 
     def _drafting(self) -> StartCheck:
         """What its slots show, and its log says, of drafting."""
-        return check_start(self.place[1], self.child.lines, probe=False)
+        return check_start(self.promise, self.child.tail.texts, probe=False)
 
     def probe(self) -> None:
-        """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""
-        journal = self._change.journal
-
-        def wait(seconds: float) -> None:
+        """One completion, compared with that of the engine before; what the runner's own probe of this start has shown
+        is not asked again. Raises `StepFailedError` where there is none."""
+        journal, promise = self._change.journal, self.promise
+        if promise.no_probe is not None:
+            self._steps.say(f"skipped: {promise.no_probe}")
+            return
+        limit = min(_PROBE_S, journal.health_timeout_s)
+        deadline = time.monotonic() + min(limit, _RUNNER_S)
+        while (known := self.child.check) is not None and known.pending and time.monotonic() < deadline:
             # Said again and again: a clock runs, and a trial whose client is gone ends with it.
             self._steps.say("waiting for its first completion")
-            self._steps.wait(seconds)
-
-        try:
-            limit = min(_PROBE_S, journal.health_timeout_s)
-            words, now = probe(*self.place, limit, lambda: self.child.check, wait)
-        except StepFailedError as error:
-            # Its runner needs a moment to read the end of the output of an engine that has just died.
-            deadline = time.monotonic() + _LAST_WORDS_S
-            while self.child.ended is None and time.monotonic() < deadline:
-                time.sleep(LOOK_S)
-            raise self._failed(str(error)) from None
-        if self.child.ended is not None:
-            raise self._failed("it generated, and then its process ended")
-        self._steps.say(words)
-        before = self._probe_before_s
+            self._steps.wait(LOOK_S)
+        if known is not None and not known.pending and not known.probe_problem and known.probe_tokens:
+            tokens, seconds, problem = known.probe_tokens, known.probe_s, ""
+        else:
+            found = first_completion(promise, limit)
+            tokens, seconds, problem = found.tokens, found.seconds, found.problem
+        if not problem and not healthy(promise.url):
+            problem = "it generated, and is not healthy any more"
+        # Its runner needs a moment to read the end of the output of an engine that has just died.
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while problem and self.child.ended is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        if problem or self.child.ended is not None:
+            raise self._failed(problem or "it generated, and then its process ended")
+        self._steps.say(f"{tokens} tokens" if seconds is None else f"{tokens} tokens in {seconds:.1f} s")
+        before, now = self._probe_before_s, None if seconds is None else seconds / tokens
         if now is not None and before and now > MUCH_SLOWER * before:
             self.slower = True
             self._change.warn(
@@ -194,11 +207,11 @@ class EngineChange:
     def stands(self, *, at_last: bool) -> bool:
         """Whether it answers, now that it was verified. Raises `StepFailedError` where it ended, has not answered for
         long, or drafts no more although its settings ask for it, which is seen `at_last` and now and then before."""
-        url, promise = self.place
+        promise = self.promise
         if self.child.ended is not None:
             self._down_since = time.monotonic()
             raise self._failed(f"the engine ended with {self.child.ended} after everything had been verified")
-        well, now = healthy(url), time.monotonic()
+        well, now = healthy(promise.url), time.monotonic()
         if not self._well_at:
             self._well_at, self._next_look = now, now + _DRAFTING_LOOK_S
         if not well and now - self._well_at > _DEAF_S:
@@ -212,7 +225,7 @@ class EngineChange:
         return well
 
     def _failed(self, reason: str) -> StepFailedError:
-        return StepFailedError(reason, self.child.errors())
+        return StepFailedError(reason, self.child.tail.errors())
 
     @property
     def is_last_good(self) -> bool:
@@ -247,25 +260,3 @@ class EngineChange:
                 f"the old settings are back and the backend is healthy, but {now} of its slots draft, and {before} did "
                 "before; see its log"
             )
-
-
-def _may_own_port(pid: int, port: int) -> bool:
-    """Whether this process or one that it started listens on the port, as far as the system says."""
-    hidden = False
-    for process in family(pid):
-        try:
-            connections = process.net_connections("tcp")
-        except psutil.NoSuchProcess:
-            continue
-        except (psutil.Error, OSError):
-            hidden = True
-            continue
-        if any(found.status == psutil.CONN_LISTEN and found.laddr.port == port for found in connections):
-            return True
-    return hidden
-
-
-def _state_words(found: Health | None) -> str:
-    if found is None:
-        return "no answer yet"
-    return "loading" if found.status is HealthStatus.LOADING else found.detail or "unhealthy"

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,6 +56,19 @@ class EnvSnapshot(Masked, Struct, frozen=True):
         return parse(decode(self.data))
 
     @property
+    def attributes(self) -> FileAttributes | None:
+        """What a new version keeps of the file; None where there is none. Raises `NotWrittenError` where this user
+        cannot keep its owner."""
+        me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
+        if self.exists and me and (self.uid != me or self.gid not in groups):
+            mine, owner = user_name(me), f"{user_name(self.uid)}:{group_name(self.gid)}"
+            raise NotWrittenError(
+                f"{self.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
+                f"run the command as its owner, or take it over with `sudo chown {mine}: {self.target}`"
+            )
+        return FileAttributes(self.target, self.mode, self.uid, self.gid) if self.exists else None
+
+    @property
     def values(self) -> dict[str, str]:
         """Key to value, secrets included. Raises `EnvFileError` for a line that cannot be read."""
         return read_values(self.data, str(self.path))
@@ -66,13 +79,13 @@ def read_env(path: Path) -> EnvSnapshot:
     target = Path(os.path.realpath(path))
     try:
         facts = target.stat()
-        data = files.read_bounded(target, _LARGEST) if stat.S_ISREG(facts.st_mode) else None
+        if not stat.S_ISREG(facts.st_mode):
+            raise InputError(f"env file {path}: is not a regular file")
+        data = files.read_bounded(target, _LARGEST)
     except FileNotFoundError:
         return EnvSnapshot(path, target, b"", False, 0o600, os.geteuid(), os.getegid())
     except OSError as error:
         raise InputError(f"env file {path}: {error.strerror or error}") from None
-    if data is None:
-        raise InputError(f"env file {path}: is not a regular file")
     return EnvSnapshot(path, target, data, True, stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid)
 
 
@@ -95,8 +108,7 @@ def check_writable(snapshot: EnvSnapshot) -> None:
     while not directory.exists():
         directory = directory.parent
     with _writing(snapshot.path):
-        _check_owner(snapshot)
-        files.rehearse(directory, len(snapshot.data) + _SLACK, _like(snapshot))
+        files.rehearse(directory, len(snapshot.data) + _SLACK, snapshot.attributes)
         if snapshot.exists and os.geteuid() == 0 and not os.access(snapshot.target, os.W_OK):
             raise PermissionError(errno.EPERM, "immutable")
 
@@ -112,8 +124,7 @@ def replace_env(snapshot: EnvSnapshot, data: bytes) -> EnvSnapshot:
         files.make_directories(directory)
         with files.locked(directory):
             now = _unchanged(snapshot)
-            _check_owner(now)
-            draft = files.temporary(snapshot.target, data, _like(now))
+            draft = files.temporary(snapshot.target, data, now.attributes)
             with files.gone_on_failure(draft):
                 _unchanged(snapshot)
                 files.put(draft, snapshot.target)
@@ -136,32 +147,16 @@ def _unchanged(snapshot: EnvSnapshot) -> EnvSnapshot:
     return now
 
 
-def _like(snapshot: EnvSnapshot) -> FileAttributes | None:
-    return FileAttributes(snapshot.target, snapshot.mode, snapshot.uid, snapshot.gid) if snapshot.exists else None
-
-
-def _check_owner(snapshot: EnvSnapshot) -> None:
-    me, groups = os.geteuid(), (os.getegid(), *os.getgroups())
-    if snapshot.exists and me and (snapshot.uid != me or snapshot.gid not in groups):
-        mine, owner = user_name(me), f"{user_name(snapshot.uid)}:{group_name(snapshot.gid)}"
-        raise NotWrittenError(
-            f"{snapshot.path} was not written, and is as it was: it belongs to {owner}, which user {mine} cannot keep; "
-            f"run the command as its owner, or take it over with `sudo chown {mine}: {snapshot.target}`"
-        )
-
-
 class Backup(Struct, frozen=True):
-    """One kept version of an env file, in the file `path`. `at` is when it was saved, in Unix time.
-
-    `original` is the env file, None where that is not known any more; `existed` False stands for no file at all.
-    """
+    """One kept version of an env file, in the file `path`. `at` is when it was saved, in Unix time, `original` the env
+    file; `existed` False stands for no file at all."""
 
     number: int
     at: float
     digest: str
     path: Path
-    original: Path | None = None
-    existed: bool = True
+    original: Path
+    existed: bool
 
 
 class Backups:
@@ -177,40 +172,39 @@ class Backups:
     def save(self, role: Role, snapshot: EnvSnapshot) -> Backup:
         """Keep the snapshot; on the disk when we return. Raises `NotWrittenError`."""
         folder = self._directory / role
-        about = {
-            "file": os.fsdecode(snapshot.path.absolute()),
-            "existed": snapshot.exists,
-            "mode": snapshot.mode,
-            "at": time.time(),
-            "digest": snapshot.digest,
-        }
+        file, at = os.fsdecode(snapshot.path.absolute()), time.time()
+        about = {"file": file, "existed": snapshot.exists, "at": at, "digest": snapshot.digest}
         with _writing(folder / "backup", f"no backup of {snapshot.path} could be kept in {folder}"):
             files.make_directories(folder)
             with files.locked(folder):
                 number = max((int(path.stem) for path in folder.iterdir() if path.stem.isdecimal()), default=0) + 1
-                path = self._path(role, number)
+                path = folder / f"{number:04d}.env"
                 files.create(path.with_suffix(".json"), json.dumps(about).encode())
                 files.replace(path, snapshot.data)
             files.sync_directory(folder)
-        return _backup(number, path)
+        return Backup(number, at, snapshot.digest, path, Path(file), snapshot.exists)
 
     def list(self, role: Role) -> tuple[Backup, ...]:
-        """All versions of a role, oldest first."""
-        found = (self._directory / role).glob("*.env")
-        numbered = sorted((int(file.stem), file) for file in found if file.stem.isdecimal())
-        return tuple(_backup(number, file) for number, file in numbered)
+        """All versions of a role whose note can be read, oldest first."""
+        found = []
+        for path in sorted((self._directory / role).glob("*.env"), key=lambda path: int(path.stem)):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                about = json.loads(path.with_suffix(".json").read_bytes())
+                rest = float(about["at"]), about["digest"], path, Path(about["file"]), bool(about["existed"])
+                found.append(Backup(int(path.stem), *rest))
+        return tuple(found)
 
     def read(self, role: Role, number: int) -> bytes:
         """The bytes of one version. Raises `InputError` when there is none, or it is not as it was saved."""
-        path = self._path(role, number)
+        backup = next((backup for backup in self.list(role) if backup.number == number), None)
+        if backup is None:
+            raise InputError(f"the {role} has no backup {number}; `specdash env history` lists them")
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            raise InputError(f"the {role} has no backup {number}; `specdash env history` lists them") from None
+            data = backup.path.read_bytes()
         except OSError as error:
-            raise InputError(f"backup {path}: {error.strerror or error}") from None
-        if _backup(number, path).digest != hashlib.sha256(data).hexdigest():
-            raise InputError(f"backup {path} is damaged: it is not what was saved; use another one")
+            raise InputError(f"backup {backup.path}: {error.strerror or error}") from None
+        if backup.digest != hashlib.sha256(data).hexdigest():
+            raise InputError(f"backup {backup.path} is damaged: it is not what was saved; use another one")
         return data
 
     def keep_good(self, role: Role, file: Path, data: bytes) -> None:
@@ -228,17 +222,3 @@ class Backups:
     def _good(self, role: Role, file: Path) -> Path:
         name = hashlib.sha256(os.fsencode(os.path.realpath(file))).hexdigest()[:16]
         return self._directory / role / f"good-{name}"
-
-    def _path(self, role: Role, number: int) -> Path:
-        return self._directory / role / f"{number:04d}.env"
-
-
-def _backup(number: int, path: Path) -> Backup:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        about: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
-        digest, original, existed = str(about["digest"]), Path(about["file"]), bool(about["existed"])
-        return Backup(number, float(about["at"]), digest, path, original, existed)
-    try:  # its note is lost
-        return Backup(number, path.stat().st_mtime, hashlib.sha256(path.read_bytes()).hexdigest(), path)
-    except OSError as error:
-        raise InputError(f"backup {path}: {error.strerror or error}") from None

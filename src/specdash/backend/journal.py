@@ -1,7 +1,8 @@
-"""What a running apply has done so far, on the disk before it is done: enough to finish it, or to undo it.
+"""What a running apply has done so far, on the disk before it is done: enough to finish it, or to undo it; the lock
+that lets one apply run at a time, and the list of those that are finished.
 
-One JSON file, mode 0600, replaced whole and synced at every transition. It holds both versions of each env file, so
-that undoing it needs nothing else; it is gone once the apply is recorded.
+The journal holds both versions of each env file, so that undoing it needs nothing else; it is gone once the apply is
+recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from msgspec import Struct
 
@@ -31,7 +32,7 @@ from specdash.system.text import clock, timestamp
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Note = TypeVar("Note")
+Note = TypeVar("Note", bound=JsonRecord)
 _SHORTEST_SECRET = 4
 _LONGEST_NOTE = 64 * 1024
 
@@ -72,28 +73,26 @@ class Edit(Masked, Struct, frozen=True):
 
         Raises `ConflictError` when the file holds neither: it was edited. Raises `NotWrittenError`.
         """
-        self._put(self.new, self.old, there=True)
+        now = read_env(Path(self.env_file))
+        if now.data not in (self.old, self.new):
+            raise ConflictError(f"{self.env_file} was edited meanwhile; that version was left as it is")
+        if now.data != self.new or not now.exists:
+            replace_env(now, self.new)
 
     def put_back(self) -> bool:
         """The old version back; False when it was there. Raises as `write`."""
-        with contextlib.suppress(OSError), files.locked(Path(os.path.realpath(self.env_file)).parent):
-            # The draft that a killed write left goes with the lock.
-            pass
-        try:
-            return self._put(self.old, self.new, there=self.existed)
-        except ConflictError as error:
-            raise ConflictError(
-                f"{error}, and the one from before is backup {self.backup} of `specdash env history`"
-            ) from None
-
-    def _put(self, data: bytes, other: bytes, *, there: bool) -> bool:
         now = read_env(Path(self.env_file))
-        if now.data == data and now.exists is there:
+        with contextlib.suppress(OSError), files.locked(now.target.parent):
+            pass  # the draft that a killed write left goes with the lock
+        if now.data not in (self.old, self.new):
+            raise ConflictError(
+                f"{self.env_file} was edited meanwhile; that version was left as it is, and the one from before is "
+                f"backup {self.backup} of `specdash env history`"
+            )
+        if now.data == self.old and now.exists is self.existed:
             return False
-        if now.data != other:
-            raise ConflictError(f"{self.env_file} was edited meanwhile; that version was left as it is")
-        if there:
-            replace_env(now, data)
+        if self.existed:
+            replace_env(now, self.old)
         else:
             now.target.unlink(missing_ok=True)
         return True
@@ -139,9 +138,10 @@ class Journal(JsonRecord, Struct, frozen=True):
     @property
     def words(self) -> str:
         """What was cut short, in a line without secrets."""
-        when = timestamp(self.at)
-        where = f"while it was rolling back from {self.failed_step}" if self.failed_step is not None else ""
-        return f"{self.kind} {self.number} of {when} ({self.what}) was cut short {where or f'at step {self.step}'}"
+        where = (
+            f"at step {self.step}" if self.failed_step is None else f"while it was rolling back from {self.failed_step}"
+        )
+        return f"{self.kind} {self.number} of {timestamp(self.at)} ({self.what}) was cut short {where}"
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -183,50 +183,44 @@ def describe(changes: tuple[Change, ...], most: int = 4) -> str:
     return ", ".join(shown + rest) or "no change"
 
 
-class JournalFile:
-    """The file of the one apply that may be under way."""
+class NoteFile(Generic[Note]):
+    """A JSON file, mode 0600, that holds one note; replaced whole and synced. `what` is the name of its kind."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[Note], what: str) -> None:
         self.path = path
+        self._kind = kind
+        self._what = what
 
-    def read(self) -> Journal | None:
-        """The journal that is there. Raises `InputError` for one that cannot be read."""
-        return read_note(self.path, Journal, "journal")
-
-    def write(self, journal: Journal) -> None:
-        """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
+    def read(self) -> Note | None:
+        """The note that is there. Raises `InputError` for one that cannot be read."""
         try:
-            files.save(self.path, journal.to_json().encode())
+            return read(self._kind, json.loads(self.path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
         except OSError as error:
-            raise NotWrittenError(f"{self.path}: {error.strerror or error}; the apply cannot go on safely") from None
+            raise InputError(f"{self.path}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise InputError(
+                f"{self.path} is not a {self._what} of this version of specdash ({error}); compare the env files with "
+                "`specdash env history`, then move it away"
+            ) from None
+
+    def write(self, note: Note) -> None:
+        """Replace it; on the disk when we return. Raises `NotWrittenError`, with the last one still there."""
+        with files.writing(self.path, NotWrittenError):
+            files.save(self.path, note.to_json().encode())
 
     def remove(self) -> None:
-        """The apply is over."""
+        """Nothing is left to be done by it."""
         self.path.unlink(missing_ok=True)
         files.sweep(self.path.parent, self.path.name)
         with contextlib.suppress(OSError):
             files.sync_directory(self.path.parent)
 
 
-def read_note(path: Path, kind: type[Note], what: str) -> Note | None:
-    """The content of a note file, None where there is none. Raises `InputError` for one that cannot be read; `what` is
-    the name of its kind."""
-    try:
-        return read(kind, json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{path} is not a {what} of this version of specdash ({error}); compare the env files with "
-            "`specdash env history`, then move it away"
-        ) from None
-
-
-def journal_file(env: Mapping[str, str] = os.environ) -> JournalFile:
-    """Where the journal of this user's applies is."""
-    return JournalFile(apply_journal_file(env))
+def journal_file(env: Mapping[str, str] = os.environ) -> NoteFile[Journal]:
+    """The journal of the one apply of this user that may be under way."""
+    return NoteFile(apply_journal_file(env), Journal, "journal")
 
 
 def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
@@ -235,66 +229,56 @@ def unfinished(env: Mapping[str, str] = os.environ) -> Journal | None:
     return None if journal is None or same_process(journal.pid, journal.pid_started) else journal
 
 
-# One apply at a time, across processes: a lock that the kernel gives back, however its holder ends.
-
-
 class ApplyLock:
-    """Held from `acquire` to `release`. The file stays; it says who holds it, for how long, and what for."""
+    """One apply at a time, across processes: a lock that the kernel gives back, however its holder ends. The file
+    stays; it says who holds the lock, since when, and what for."""
 
     def __init__(self, what: str, env: Mapping[str, str] = os.environ) -> None:
         self._what = what
         self._path = apply_lock_file(env)
         self._descriptor = -1
 
-    def acquire(self) -> Self:
+    def __enter__(self) -> Self:
         """Take it. Raises `ConflictError` naming the holder, `NotWrittenError` when the file cannot be made."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise NotWrittenError(f"{self._path}: {error.strerror or error}; nothing was changed") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = ""
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                noted = json.loads(os.pread(descriptor, _LONGEST_NOTE, 0))
-                holder = f" (pid {int(noted['pid'])}, since {clock(float(noted['since']))}: {noted['what']})"
-            os.close(descriptor)
-            raise ConflictError(f"another apply is running{holder}; wait for its end") from None
-        self._descriptor = descriptor
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(
-                descriptor, json.dumps({"pid": os.getpid(), "what": self._what, "since": time.time()}).encode(), 0
-            )
+            with contextlib.closing(os.fdopen(self._descriptor, encoding="utf-8", errors="replace")) as file:
+                holder = file.read(_LONGEST_NOTE)
+            raise ConflictError(
+                f"another apply is running{f' ({holder})' if holder else ''}; wait for its end"
+            ) from None
+        self._note(f"pid {os.getpid()}, since {clock(time.time())}: {self._what}")
         return self
+
+    def _note(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode(), 0)
 
     def release(self) -> None:
         """Give it back."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
+        self._note("")
         os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self.acquire()
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-# The file of finished applies: read what is readable, append one line that is on the disk when we return.
-
-
 def read_records(path: Path) -> tuple[ApplyRecord, ...]:
-    """All records, oldest first; lines that are none are passed over. Raises `InputError` for an unreadable file."""
+    """All finished applies, oldest first; lines that are none are passed over. Raises `InputError`."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; the list of applies cannot be read") from None
-    return tuple(record for line in lines if (record := ApplyRecord.from_json(line.decode("utf-8", "replace"))))
+    return tuple(record for line in lines if (record := ApplyRecord.from_json(line)))
 
 
 def next_number(records: tuple[ApplyRecord, ...]) -> int:
@@ -305,7 +289,7 @@ def next_number(records: tuple[ApplyRecord, ...]) -> int:
 def append_record(path: Path, record: ApplyRecord) -> None:
     """Add one line, mode 0600, synced. Raises `NotWrittenError`."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files.make_directories(path.parent)
         files.append_line(path, record.to_json().encode())
     except OSError as error:
         why = error.strerror or str(error)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
-import select
+import threading
 from collections import deque
 from pathlib import Path
 
 from specdash.core.errors import InputError
-from specdash.system.files import NO_SPACE, put
+from specdash.core.masking import without_secrets
+from specdash.system.files import NO_SPACE, write_all
 from specdash.system.text import MIB
 
 CHUNK = 64 * 1024
 """Bytes of output read at once."""
-_PENDING_LIMIT = 1024 * 1024
-_ATOMIC_WRITE = 4096
+_MOST_PENDING = 1024
+"""Pieces of output that wait for a slow reader of standard error."""
+_LAST_S = 1.0
 _LINES = 2048
 """Enough for all that a start prints."""
-_ERROR_LINE = re.compile(rb"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
+_ERROR_LINE = re.compile(r"^\s*[\d.]*\s*E |error|failed|GGML_ASSERT|CUDA|terminate called|couldn't", re.IGNORECASE)
 
 
 class Tail:
@@ -41,106 +44,92 @@ class Tail:
         last = [*self.lines.copy(), *([self.open] if self.open.strip() else [])]
         return [line.decode("utf-8", "replace") for line in last]
 
-    def errors(self) -> list[str]:
-        """The last three lines that look like errors, else the last one."""
-        lines = [*self.lines, *([self.open] if self.open.strip() else [])]
+    def errors(self) -> tuple[str, ...]:
+        """The last three lines that look like errors, else the last one; without secrets."""
+        lines = self.texts()
         found = [line for line in lines if _ERROR_LINE.search(line)] or lines[-1:]
-        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", line.decode("utf-8", "replace")).strip() for line in found]
-        return list(dict.fromkeys(texts))[-3:]
+        texts = [re.sub(r"^\s*[\d.]+\s+[A-Z]\s+", "", without_secrets(line)).strip() for line in found]
+        return tuple(dict.fromkeys(texts))[-3:]
 
 
-class Echo:
-    """Copies output to a descriptor that may be slow or gone, without ever waiting for it."""
+class Echo(threading.Thread):
+    """Copies output to a descriptor that may be slow or gone, without making its writer wait."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.pending = bytearray()
-        self.dropped = 0
-        self.gone = False
+        super().__init__(name="echo", daemon=True)
+        self._descriptor = descriptor
+        self._pieces: queue.Queue[bytes] = queue.Queue(_MOST_PENDING)
+        self._dropped = 0
+        self.start()
 
     def feed(self, data: bytes) -> None:
-        """Write `data`, now or when the descriptor takes it."""
-        if not self.gone:
-            if len(self.pending) + len(data) > _PENDING_LIMIT:
-                self.dropped += len(data)
-            else:
-                self.pending += data
-            self.drain()
+        """Write `data` as soon as the descriptor takes it."""
+        try:
+            self._pieces.put_nowait(data)
+        except queue.Full:
+            self._dropped += len(data)
 
-    def drain(self) -> None:
-        """Write what can be written now."""
-        while not self.gone and (self.pending or self.dropped):
-            if not select.select([], [self.descriptor], [], 0)[1]:
-                return
-            if not self.pending:
-                self.pending += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self.dropped
-                self.dropped = 0
-            try:
-                written = os.write(self.descriptor, self.pending[:_ATOMIC_WRITE])
-            except OSError as error:
-                if error.errno in NO_SPACE:
-                    self.pending.clear()
-                    return
-                self.gone = True
-                return
-            del self.pending[:written]
+    def run(self) -> None:
+        """The thread."""
+        for data in iter(self._pieces.get, b""):
+            if self._dropped:
+                data += b"\nspecdash: %d bytes not shown here; the log file has them\n" % self._dropped
+                self._dropped = 0
+            # Gone, or a file on a full disk: what comes next is tried again.
+            with contextlib.suppress(OSError):
+                write_all(self._descriptor, data)
+
+    def close(self) -> None:
+        """Wait a moment for what is not written yet."""
+        self.feed(b"")
+        self.join(_LAST_S)
 
 
 class LogFile:
     """Appends bytes to `path`, mode 0600.
 
-    At opening, and whenever the file passes `max_mib`, what was there is renamed to `<path>.1` (replacing the one
-    before); so at most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a
-    FIFO) is written to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there
-    was no room for the file itself, it is made as soon as there is.
+    At opening, and whenever the file passes `max_mib` (0: never), what was there is renamed to `<path>.1`, so that at
+    most twice `max_mib` is on disk, plus one write. Something that is no regular file (`/dev/null`, a FIFO) is written
+    to as it is. A full disk loses output and sets `lost`; it never stops the server, and where there was no room for
+    the file itself, it is made as soon as there is.
     """
 
     def __init__(self, path: str | Path, max_mib: int) -> None:
         self.path = Path(path).absolute()
-        self.bound(max_mib)
+        self.max_mib = max_mib
         self.lost = 0
-        """Bytes that could not be written."""
-        self._size = 0
-        self._fd: int | None = None
+        """Bytes of pieces that could not be written."""
+        self._fd = -1
         try:
             self._open()
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise InputError(f"log file {path}: cannot be written ({error.strerror}); name another one") from None
 
-    def bound(self, max_mib: int) -> None:
-        """Let the file grow to `max_mib` from now on; 0: without end."""
-        self.limit = max_mib * MIB
-
     def write(self, data: bytes) -> None:
         """Append `data` unchanged."""
-        if self._fd is None or (self.limit and self._size and self._size + len(data) > self.limit):
+        size = os.fstat(self._fd).st_size if self._fd >= 0 else 0
+        if self._fd < 0 or (self.max_mib and size and size + len(data) > self.max_mib * MIB):
             with contextlib.suppress(OSError):
                 self._open()
         try:
-            while data and self._fd is not None:
-                written = os.write(self._fd, data)
-                self._size += written
-                data = data[written:]
+            write_all(self._fd, data)
         except OSError:
-            pass
-        self.lost += len(data)
+            self.lost += len(data)
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
-        if self._fd is not None:
+        if self._fd >= 0:
             os.close(self._fd)
-            self._fd = None
+        self._fd = -1
 
     def _open(self) -> None:
         """Begin a new file, and put the one before aside."""
-        self._size = 0
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        regular = not self.path.exists() or self.path.is_file()
-        if regular and self.path.exists() and self.path.stat().st_size:
-            put(self.path, self.path.with_name(f"{self.path.name}.1"))
+        if self.path.is_file() and self.path.stat().st_size:
+            self.path.replace(self.path.with_name(f"{self.path.name}.1"))
         fresh = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.close()
         self._fd = fresh
-        if regular:
+        if self.path.is_file():
             os.fchmod(fresh, 0o600)

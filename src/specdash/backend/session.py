@@ -16,22 +16,17 @@ import signal
 import sys
 import threading
 import time
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import msgspec.structs
 
 from specdash.backend.child import SECOND_SIGNAL_WAIT_S, Child, describe_exit
 from specdash.backend.control_socket import ControlSocket
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.launch import (
-    check_port,
-    end_run_record,
-    is_listening,
-    plan_from_file,
-    write_run_record,
-)
+from specdash.backend.launch import check_port, end_run_record, is_listening, write_run_record
 from specdash.backend.output import CHUNK, Echo, LogFile, Tail
 from specdash.backend.settings import FREE_PORT
 from specdash.backend.start_check import line, pending, watch_start
@@ -39,13 +34,13 @@ from specdash.backend.steps import RunnerStoppedError
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, InputError, PortInUseError, SpecdashError
 from specdash.core.masking import without_secrets
-from specdash.core.paths import backend_env_file, backups_dir, run_records_dir
+from specdash.core.paths import backups_dir, run_records_dir
 from specdash.core.records import Drafting
 from specdash.llama.start_failures import MOST_GENERAL
 from specdash.system.files import file_digest, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.start_check import StartWatch
@@ -57,212 +52,208 @@ SWAP_GRACE_S = 1.0
 """The longest wait between the two SIGTERMs of a swap: no client is served any more when one is asked for."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PROBE_S = 0.015
-_PLAN_POLL_S = 0.02
 _IDLE_S = 1.0
 _DRAIN_S = 0.5
-_RECORD_AGAIN_S = 2.0
 _COULD_NOT_BIND = b"couldn't bind HTTP server socket"
+
+
+class EngineRun:
+    """One process of the engine, from its start to its end."""
+
+    def __init__(self, plan: LaunchPlan, on_output: Callable[[bytes], None]) -> None:
+        """Start it, from the main thread, as the kernel ends it with that. Raises `SpecdashError`."""
+        self.plan = plan
+        self.child = Child.start(plan.argv, plan.environment())
+        self.pid = self.child.pid
+        self.began = time.monotonic()
+        self.tail = Tail()
+        """What it has printed since its start, as far as it is kept."""
+        self.check: StartCheck | None = None
+        """What the look at its start has shown so far; None while it does not listen."""
+        self.code: int | None = None
+        """Its exit code, once it has ended."""
+        self.signals_sent = 0
+        self.stopped_at = 0.0
+        """The monotonic moment of the first of them."""
+        self.deadline: float | None = None
+        """When the next one follows."""
+
+        def copy(pipe: IO[bytes]) -> None:
+            with pipe:
+                while data := pipe.read(CHUNK):
+                    on_output(data)
+                    self.tail.feed(data)
+
+        self._copying = threading.Thread(target=copy, args=(self.child.process.stdout,), name="output", daemon=True)
+        self._copying.start()
+
+    def finish(self) -> int:
+        """Clear away what is left of it once it has ended, or end it; its exit code."""
+        self.code = self.child.finish()
+        # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
+        self._copying.join(_DRAIN_S)
+        return self.code
+
+    @property
+    def ended(self) -> str | None:
+        """How the process ended, in words; None while it runs."""
+        return describe_exit(self.code) if self.code is not None else None
 
 
 class BackendSession:
     """A single loop over the engine's output, our signals and the clock.
 
-    `replan` plans the engine that takes the place of the one that runs, from the env file or from bytes that are to
-    be written there; it raises `SpecdashError` when it would not run. It is called in threads. `received` are signals
-    that came before this object.
-
-    A change (`Transaction`, in a thread of its own) asks for its swaps through `quiet` and `swap`; while one is under
-    way, an engine that ends does not end the session.
+    Other threads change settings (`change`), or read the env file again after SIGUSR1, one at a time; what they want of
+    the engine they put into `_orders`. While a change is under way, an engine that ends does not end the session.
     """
 
     def __init__(
         self,
         plan: LaunchPlan,
-        child: Child,
-        log: LogFile,
         replan: Callable[[LaunchPlan, bytes | None], LaunchPlan],
         received: list[int],
-        control: str | None = None,
     ) -> None:
-        """`control` is the socket through which changes are asked for, for the run record."""
-        self.plan = plan
-        self.child = child
-        self.control = control
-        self.log = log
+        """Start the engine of `plan`. `replan` plans the one that takes its place, from the env file or from bytes that
+        are to be written there, and raises `SpecdashError` when it would not run. `received` are signals that came
+        before."""
         self.replan = replan
         self.received = received
+        self.control: str | None = None
+        """The socket through which changes are asked for, for the run record."""
+        self.log = LogFile(plan.log, plan.settings.log_max_mib)
         self.echo = Echo(sys.stderr.fileno())
-        self.tail = Tail()
-        self.serves = False
-        """Whether the engine listens."""
+        self._writing = threading.Lock()
+        self.engine = EngineRun(plan, self._output)
+        """The engine that runs, or the last one that did."""
         self.record: Path | None = None
-        self.unrecorded_at: float | None = None
-        """When the run record is tried again that could not be written."""
+        self.unrecorded = False
+        """Whether the run record that is there is not the last one, which could not be written."""
         self.known_faults: set[str] = set()
         """What cannot be recorded, each sentence shown once."""
         self.watch: StartWatch | None = None
         """Looks whether the engine that has just started speculates; None while none has."""
         self.verdict = ""
-        """What it found, until it is shown."""
+        """What it has found, as it was shown."""
         self.first_signal: int | None = None
-        self.signals_sent = 0
-        self.deadline: float | None = None
-        self.reload_wanted = False
-        """SIGUSR1 came, and nothing was done about it yet."""
-        self.planning: tuple[str | None, Future[LaunchPlan]] | None = None
-        """Digest of the env file, and the plan of it in the making."""
         self.next: LaunchPlan | None = None
         """What starts once the engine has ended; None while no swap is under way."""
-        self.fallback: LaunchPlan | None = None
-        """The last good plan, until the engine of a reload has answered."""
+        self._next_started: Future[EngineRun] | None = None
         self.unproven = True
         """The engine was started by an env file, not by a change, and has not answered yet."""
-        self.changing = 0
-        """Changes under way: 0 or 1."""
-        self._orders: queue.SimpleQueue[_Swap | None] = queue.SimpleQueue()
-        """What a change asks for: a swap, or None for `quiet`."""
-        self._swap: _Swap | None = None
+        self.changing = False
+        self._turn = threading.Lock()
+        """Held by the change or the reload that is under way."""
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ended = threading.Event()
-        self.engine = RunningChild(child.pid, plan, time.monotonic(), self.tail)
-        """The engine that runs, or the last one that did."""
-        self._waker = -1
+        self._wake, self._waker = os.pipe()
+        for descriptor in (self._wake, self._waker):
+            os.set_blocking(descriptor, False)
 
-    # What a change asks of the session, from its own thread.
+    # What other threads ask of the session.
 
-    def planned(self, data: bytes) -> LaunchPlan:
-        """Plan the engine for these bytes of the env file. Raises `SpecdashError` for what would not run."""
-        return self.replan(self.plan, data)
+    @contextlib.contextmanager
+    def change(self) -> Iterator[None]:
+        """A change: an engine that ends meanwhile leaves the session waiting for what the change does next."""
+        with self._turn:
+            self.changing = True
+            try:
+                yield
+            finally:
+                self.changing = False
+                self._order(self._watch_again)
 
     def quiet(self) -> None:
         """End the look at the engine that runs: its requests would delay the change."""
-        self._order(None)
+        self._order(self._unwatch)
 
-    def swap(self, plan: LaunchPlan) -> tuple[RunningChild, float]:
-        """Stop the engine and start the one of `plan`; it, and the moment at which the old one was stopped.
+    def swap(self, plan: LaunchPlan, *, edited: bool = False) -> EngineRun:
+        """Stop the engine and start the one of `plan`. `edited` where the env file was edited by hand.
 
         Raises `SpecdashError` when its log cannot be opened (the old engine goes on then), `RunnerStoppedError` when
         the runner itself ends.
         """
-        order = _Swap(plan)
-        self._order(order)
-        while not self._ended.is_set() and not wait([order.started], _PLAN_POLL_S * 5).done:
-            pass
-        if not order.started.done():
-            raise RunnerStoppedError("the runner was stopped")
-        return order.started.result(), order.stopped_at
+        started: Future[EngineRun] = Future()
+        self._order(partial(self._begin_swap, plan, started, edited=edited))
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                return started.result(0.1)
+        raise RunnerStoppedError("the runner was stopped")
 
     @property
     def stopping(self) -> bool:
         """Whether the runner was asked to end, or has."""
         return self.first_signal is not None or self._ended.is_set()
 
-    def begin_change(self) -> None:
-        """From now on an engine that ends leaves the session waiting for what the change does next."""
-        self.changing += 1
+    def _reload(self) -> None:
+        """Swap in what the env file says now; nothing where the engine of that version is just starting."""
+        with self._turn:
+            now = self.engine.plan
+            digest = file_digest(now.env_file)
+            if self.stopping or (self.engine.check is None and digest == now.env_digest):
+                return
+            try:
+                self.swap(self.replan(now, None), edited=True)
+            except SpecdashError as error:
+                self._order(partial(self._refuse, digest, error))
 
-    def end_change(self) -> None:
-        """The change is over."""
-        self.changing -= 1
-        self._order(None)
-
-    def _order(self, order: _Swap | None) -> None:
-        self._orders.put(order)
+    def _order(self, do: Callable[[], None]) -> None:
+        self._orders.put(do)
         with contextlib.suppress(OSError):
             os.write(self._waker, b"!")
 
     def run(self) -> int:
         """Serve until the engine ends without a successor; the exit code. Raises `SpecdashError` when it failed."""
-        wake, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(wake, False)
-        before = {
-            number: signal.signal(number, lambda given, _: self.received.append(given))
-            for number in (*_STOP_SIGNALS, SWAP_SIGNAL)
-        }
-        old_waker = signal.set_wakeup_fd(self._waker)
+        for number in (*_STOP_SIGNALS, SWAP_SIGNAL):
+            signal.signal(number, lambda given, _: self.received.append(given))
+        signal.set_wakeup_fd(self._waker)
         try:
-            self._loop(wake)
-            while self._successor(wake):
-                self._loop(wake)
+            self._loop()
+            while self._successor():
+                self._loop()
         finally:
             self._ended.set()
             code = self._clear_away()
-            signal.set_wakeup_fd(old_waker)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(wake)
-            os.close(self._waker)
+            self.echo.close()
         if self.first_signal is not None:
             return ExitCode.INTERRUPTED if self.first_signal == signal.SIGINT else ExitCode.OK
         if code == 0:
             return ExitCode.OK
-        if any(_COULD_NOT_BIND in line for line in self.tail.lines):
-            raise PortInUseError(f"port {self.plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
+        plan, tail = self.engine.plan, self.engine.tail
+        if any(_COULD_NOT_BIND in line for line in tail.lines):
+            raise PortInUseError(f"port {plan.settings.port} is in use; stop its owner, or set another LLAMA_PORT")
         # Only now: its tables take time that a start does not have.
         from specdash.llama.start_failures import explain
 
-        words = "; ".join(self.tail.errors()) or "it printed nothing"
-        cause = explain(self.tail.texts(), code)
+        words = "; ".join(tail.errors()) or "it printed nothing"
+        cause = explain(tail.texts(), code)
         if cause is not None and cause.id != MOST_GENERAL:
             words = f"{words}; cause: {cause.because}; {cause.fix}"
-        raise SpecdashError(f"{self.plan.engine.kind} ended with {describe_exit(code)}: {words} (log: {self.plan.log})")
-
-    def close(self) -> None:
-        """Close the log."""
-        self.log.close()
+        raise SpecdashError(f"{plan.engine.kind} ended with {describe_exit(code)}: {words} (log: {plan.log})")
 
     # One engine, from its start to its end.
 
-    def _loop(self, wake: int) -> None:
-        output = self.child.process.stdout
-        if output is None:
-            raise ValueError("the child was started without a pipe for its output")
-        pipe = output.fileno()
-        os.set_blocking(pipe, False)
-        watched = [pipe, wake, self.child.pidfd]
-        while True:
-            seconds = _IDLE_S if self.serves or self.next is not None else _PROBE_S
-            if self.watch is not None or self.planning is not None:
-                seconds = min(seconds, _PLAN_POLL_S)
-            if self.deadline is not None:
-                seconds = min(seconds, max(0.0, self.deadline - time.monotonic()))
-            slow = [self.echo.descriptor] if self.echo.pending and not self.echo.gone else []
-            readable = select.select(watched, slow, [], seconds)[0]
-            if wake in readable:
-                _emptied(wake)
-            if pipe in readable and not self._copy(pipe):
-                watched.remove(pipe)
-            self.echo.drain()
+    def _loop(self) -> None:
+        engine, is_gone = self.engine, False
+        while not is_gone:
+            idle = self.next is not None or (engine.check is not None and self.watch is None)
+            seconds = _IDLE_S if idle else _PROBE_S
+            if engine.deadline is not None:
+                seconds = min(seconds, max(0.0, engine.deadline - time.monotonic()))
+            is_gone = engine.child.exited(seconds, self._wake)
             self._signals()
-            if self.child.exited():
-                # What it wrote before it ended; a grandchild that holds the pipe is not waited for.
-                until = time.monotonic() + _DRAIN_S
-                while time.monotonic() < until and select.select([pipe], [], [], 0)[0] and self._copy(pipe):
-                    pass
-                self.echo.drain()
-                self.engine.code = self.child.finish()
-                return
-            self._take_orders()
-            self._reload()
-            self._started()
+            if not is_gone:
+                self._take_orders()
+                self._see_start()
             if self.log.lost:
                 self.fault(f"the log {self.log.path} cannot be written: output is lost")
 
-    def _copy(self, output: int) -> bool:
-        try:
-            data = os.read(output, CHUNK)
-        except BlockingIOError:
-            return True
-        if data:
+    def _output(self, data: bytes) -> None:
+        with self._writing:
             self.log.write(data)
             self.echo.feed(data)
-            self.tail.feed(data)
-        return bool(data)
 
     def _say(self, text: str) -> None:
-        line = f"specdash: {text}\n".encode()
-        self.log.write(line)
-        self.echo.feed(line)
+        self._output(f"specdash: {text}\n".encode())
 
     def fault(self, text: str) -> None:
         """Say once what cannot be recorded."""
@@ -270,43 +261,48 @@ class BackendSession:
             self.known_faults.add(text)
             self.echo.feed(f"specdash: warning: {text}\n".encode())
 
-    def _started(self) -> None:
+    def _see_start(self) -> None:
         """See that the engine listens, then what the look at its start shows."""
+        engine = self.engine
         if self.next is not None or self.first_signal is not None:
             return
-        if not self.serves:
-            if is_listening(self.plan.settings):
-                self.serves = True
+        if engine.check is None:
+            if is_listening(engine.plan.settings):
                 self._write_record(pending())
-                self.watch = watch_start(self.plan, self.tail)
+                self._watch_again()
             return
-        if self.unrecorded_at is not None and time.monotonic() >= self.unrecorded_at:
-            self._write_record(self.engine.check or pending())
+        if self.unrecorded:
+            self._write_record(engine.check)
         while self.watch is not None and (check := self.watch.take()) is not None:
             if not check.pending and check.probe_tokens != 0:
                 # A probe that broke off is most likely the engine's end, which is about to be seen.
                 self._proven()
-            before = self.engine.check
             self._write_record(check)
-            # Another verdict may differ in the tasks that it names alone.
-            known = before is not None and not before.pending and line(before) == line(check)
-            if not check.pending and check.drafting is not Drafting.OFF and not known:
+            if not check.pending and check.drafting is not Drafting.OFF and self.verdict != line(check):
                 self.verdict = line(check)
-        if self.verdict and not self.tail.open:
-            # Between two lines of the engine's, which it may write in pieces.
-            self._say(self.verdict)
+                self._say(self.verdict)
+        if self.watch is not None and self.watch.done:
+            self.watch = None
+
+    def _watch_again(self) -> None:
+        """Look at the start of the engine, as far as that is still to be done."""
+        check = self.engine.check
+        if self.watch is None and check is not None and check.pending:
             self.verdict = ""
-        if self.watch is not None and self.watch.done and not self.verdict:
+            self.watch = watch_start(self.engine.plan, self.engine.tail)
+
+    def _unwatch(self) -> None:
+        if self.watch is not None:
+            self.watch.cancel()
             self.watch = None
 
     def _proven(self) -> None:
-        """The engine has answered: what it was started by is the last good version of the env file from now on."""
-        unproven, self.fallback, self.unproven = self.unproven, None, False
-        if self.plan.env_file is None or not unproven:
-            return
+        """The engine has answered: the env file that it was started by is the last good version from now on."""
+        is_new, self.unproven = self.unproven, False
+        plan = self.engine.plan
         try:
-            snapshot = read_env(Path(self.plan.env_file))
-            if snapshot.digest == self.plan.env_digest:
+            snapshot = read_env(Path(plan.env_file)) if is_new and plan.env_file is not None else None
+            if snapshot is not None and snapshot.digest == plan.env_digest:
                 Backups(backups_dir()).keep_good(Role.BACKEND, snapshot.path, snapshot.data)
         except SpecdashError as error:
             self.fault(f"the settings that run now cannot be kept as the last good ones: {error}")
@@ -314,170 +310,111 @@ class BackendSession:
     def _write_record(self, check: StartCheck) -> None:
         self.engine.check = check
         try:
-            self.record = write_run_record(self.plan, self.child.pid, check, self.control)
-            self.unrecorded_at = None
+            self.record = write_run_record(self.engine.plan, self.engine.pid, check, self.control)
+            self.unrecorded = False
         except OSError as error:
             # The server serves all the same.
-            self.unrecorded_at = time.monotonic() + _RECORD_AGAIN_S
+            self.unrecorded = True
             why, _ = reason(run_records_dir() / "record", error)
             self.fault(f"no run record can be written, by which dashboards and applies know this server: {why}")
 
     def _signals(self) -> None:
         """Do what signals ask; then escalate: a second SIGTERM after the grace, and SIGKILL after that."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 512)
+        engine = self.engine
         while self.received:
             number = self.received.pop(0)
             if number == SWAP_SIGNAL:
-                self.reload_wanted = True
+                threading.Thread(target=self._reload, name="reload", daemon=True).start()
                 continue
-            self.first_signal = self.first_signal or number
-            self.next = self.planning = None
-            self._send(number, self.plan.settings.stop_timeout)
-            return
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            if self.signals_sent >= 2:
-                self.child.kill_group()
-                self.deadline = time.monotonic() + _IDLE_S
+            self.first_signal, self.next = self.first_signal or number, None
+            self._stop_engine(number, engine.plan.settings.stop_timeout)
+        if engine.deadline is not None and time.monotonic() >= engine.deadline:
+            if engine.signals_sent >= 2:
+                engine.child.kill_group()
+                engine.deadline = time.monotonic() + _IDLE_S
             else:
-                self._send(signal.SIGTERM, SECOND_SIGNAL_WAIT_S)
+                self._stop_engine(signal.SIGTERM, SECOND_SIGNAL_WAIT_S)
 
-    def _send(self, number: int, grace: float) -> None:
+    def _stop_engine(self, number: int, grace: float) -> None:
         self._unwatch()
-        self.child.signal(signal.SIGTERM if number == signal.SIGHUP else number)
-        self.signals_sent += 1
-        self.deadline = time.monotonic() + (grace if self.signals_sent == 1 else SECOND_SIGNAL_WAIT_S)
-
-    def _unwatch(self) -> None:
-        if self.watch is not None:
-            self.watch.cancel()
-            self.watch, self.verdict = None, ""
+        engine = self.engine
+        engine.child.signal(signal.SIGTERM if number == signal.SIGHUP else number)
+        now = time.monotonic()
+        engine.stopped_at = engine.stopped_at or now
+        engine.deadline = now + (SECOND_SIGNAL_WAIT_S if engine.signals_sent else grace)
+        engine.signals_sent += 1
 
     # What takes the place of the engine that runs.
 
     def _take_orders(self) -> None:
-        """Do what a change has asked for, once no reload is under way."""
-        while self.next is None and self.planning is None:
-            try:
-                order = self._orders.get_nowait()
-            except queue.Empty:
-                return
-            if self.first_signal is not None:
-                continue
-            if order is None:
-                check = self.engine.check
-                if self.changing:
-                    self._unwatch()
-                elif self.serves and self.watch is None and check is not None and check.pending:
-                    self.watch = watch_start(self.plan, self.tail)
-                continue
-            try:
-                self._take_log(order.plan)
-            except SpecdashError as error:
-                order.started.set_exception(error)
-                continue
-            self._swap, self.next, self.fallback, self.unproven = order, order.plan, None, False
-            order.stopped_at = time.monotonic()
-            if self.engine.ended is None:
-                self._send(signal.SIGTERM, min(order.plan.settings.stop_timeout, SWAP_GRACE_S))
+        """Do what other threads have asked for, once no swap is under way."""
+        with contextlib.suppress(queue.Empty):
+            while self.next is None and self.first_signal is None:
+                self._orders.get_nowait()()
 
-    def _reload(self) -> None:
-        """Plan the env file in a thread that is not waited for at the end, and swap when the plan is made."""
-        if self.planning is None:
-            wanted = self.reload_wanted and self.next is None and not self.changing and self.first_signal is None
-            self.reload_wanted = self.reload_wanted and not wanted
-            digest = file_digest(self.plan.env_file) if wanted else None
-            if wanted and (self.serves or digest != self.plan.env_digest):
-                made: Future[LaunchPlan] = Future()
-
-                def work() -> None:
-                    try:
-                        made.set_result(self.replan(self.plan, None))
-                    except SpecdashError as error:
-                        made.set_exception(error)
-                    except Exception as error:  # noqa: BLE001 - a fault in planning must not end the engine that serves
-                        made.set_exception(SpecdashError(f"unexpected {type(error).__name__}: {error}"))
-
-                self.planning = digest, made
-                threading.Thread(target=work, name="swap-plan", daemon=True).start()
-            return
-        digest, made = self.planning
-        if not made.done():
-            return
-        self.planning = None
-        digest = made.result().env_digest if made.exception() is None else digest
-        again, self.reload_wanted = self.reload_wanted, False
-        if again and file_digest(self.plan.env_file) != digest:
-            self.reload_wanted = True
-            self._reload()
-            return
+    def _begin_swap(self, plan: LaunchPlan, started: Future[EngineRun], *, edited: bool) -> None:
         try:
-            plan = made.result()
             self._take_log(plan)
         except SpecdashError as error:
-            self._say(f"reload refused (env {short(digest)}): {error}")
-            self.plan = self.engine.plan = refused(self.plan, error)
-            if self.engine.check is not None:
-                self._write_record(self.engine.check)
+            started.set_exception(error)
             return
-        for warning in plan.warnings:
+        engine = self.engine
+        for warning in plan.warnings if edited else ():
             self.echo.feed(f"specdash: warning: {warning}\n".encode())
-        self.next = plan
-        self.fallback = self.plan if self.engine.check is not None else self.fallback
-        self.unproven = True
-        self._send(signal.SIGTERM, min(self.plan.settings.stop_timeout, SWAP_GRACE_S))
+        self.next, self._next_started, self.unproven = plan, started, edited
+        if engine.code is None:
+            self._stop_engine(signal.SIGTERM, min(engine.plan.settings.stop_timeout, SWAP_GRACE_S))
+
+    def _refuse(self, digest: str | None, error: SpecdashError) -> None:
+        self._say(f"reload refused (env {short(digest)}): {error}")
+        self.engine.plan = refused(self.engine.plan, error)
+        if self.engine.check is not None:
+            self._write_record(self.engine.check)
 
     def _take_log(self, plan: LaunchPlan) -> None:
-        if plan.log == self.plan.log:
-            self.log.bound(plan.settings.log_max_mib)
+        if plan.log == str(self.log.path):
+            self.log.max_mib = plan.settings.log_max_mib
             return
         fresh = LogFile(plan.log, plan.settings.log_max_mib)
         self._say(f"the log goes on in {plan.log}")
-        self.log.close()
-        self.log = fresh
+        with self._writing:
+            self.log.close()
+            self.log = fresh
 
-    def _successor(self, wake: int) -> bool:
+    def _successor(self) -> bool:
         """Start what takes the place of the engine that ended; False when nothing does."""
+        how = describe_exit(self._clear_away())
         while self.next is None and self.changing and self.first_signal is None:
-            self._clear_away()
-            select.select([wake], [], [], _IDLE_S)
-            _emptied(wake)
+            select.select([self._wake], [], [], _IDLE_S)
             self._signals()
             self._take_orders()
+        before = self.engine.plan
         if self.next is None and self.unproven and self.first_signal is None:
-            how = describe_exit(self._clear_away())
-            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.tail.errors())}")
+            error = SpecdashError(f"its engine ended with {how}: {'; '.join(self.engine.tail.errors())}")
+            self.unproven = False
+            data = last_good(before.env_file, before.env_digest)
             with contextlib.suppress(SpecdashError):
-                self.next = self._last_good(error)
-                self._take_log(self.next)
-                self.say_refused(self.next)
-        plan = self.next
+                if data is not None:
+                    self.next = refused(self.replan(before, data), error)
+                    self._take_log(self.next)
+                    self.say_refused(self.next)
+        plan, self.next = self.next, None
         if plan is None:
             return False
-        self._clear_away()
-        self._say(f"engine swapped: {difference(self.plan, plan)}")
-        order, self._swap = self._swap, None
+        self._say(f"engine swapped: {difference(before, plan)}")
+        started, self._next_started = self._next_started, None
         try:
-            self.child = Child.start(plan.argv, plan.environment())
+            self.engine = EngineRun(plan, self._output)
         except SpecdashError as error:
-            if order is None:
+            if started is None:
                 raise
-            self.next = None
-            order.started.set_exception(error)
-            return self._successor(wake)
-        self.plan, self.next = plan, None
-        self.tail = Tail()
-        self.engine = RunningChild(self.child.pid, plan, time.monotonic(), self.tail)
-        self.signals_sent, self.deadline = 0, None
-        if order is not None:
-            order.started.set_result(self.engine)
+            started.set_exception(error)
+            return self._successor()
+        if started is not None:
+            started.set_result(self.engine)
         return True
-
-    def _last_good(self, error: SpecdashError) -> LaunchPlan:
-        """What runs where the engine of the env file ended before it answered. Raises `error` where nothing can."""
-        good, self.fallback, self.unproven = self.fallback, None, False
-        data = last_good(self.plan.env_file, self.plan.env_digest) if good is None else None
-        if good is None and data is None:
-            raise error
-        return refused(good or self.replan(self.plan, data), error)
 
     def say_refused(self, plan: LaunchPlan) -> None:
         """Say that the last good version of the env file runs, and why."""
@@ -488,53 +425,13 @@ class BackendSession:
 
     def _clear_away(self) -> int:
         self._unwatch()
-        code = self.child.finish()
-        self.serves, self.unrecorded_at = False, None
+        code = self.engine.finish()
+        self.unrecorded = False
         if self.record is not None:
             crashed = code != 0 and self.first_signal is None and self.next is None and not self.changing
             end_run_record(self.record, describe_exit(code), crashed=crashed)
             self.record = None
         return code
-
-
-def _emptied(wake: int) -> None:
-    with contextlib.suppress(BlockingIOError):
-        os.read(wake, 512)
-
-
-class RunningChild:
-    """One process of the engine. `began` is a monotonic moment, `check` what the look at its start has shown so far."""
-
-    def __init__(self, pid: int, plan: LaunchPlan, began: float, tail: Tail) -> None:
-        self.pid = pid
-        self.plan = plan
-        self.began = began
-        self.check: StartCheck | None = None
-        self.code: int | None = None
-        """Its exit code, once it has ended."""
-        self._tail = tail
-
-    @property
-    def ended(self) -> str | None:
-        """How the process ended, in words; None while it runs."""
-        return describe_exit(self.code) if self.code is not None else None
-
-    def lines(self) -> list[str]:
-        """What it has printed since its start, as far as it is kept."""
-        return self._tail.texts()
-
-    def errors(self) -> tuple[str, ...]:
-        """The last lines of it that look like errors, else the last one; without secrets."""
-        return tuple(map(without_secrets, self._tail.errors()))
-
-
-class _Swap:
-    """A swap that a change has asked for."""
-
-    def __init__(self, plan: LaunchPlan) -> None:
-        self.plan = plan
-        self.stopped_at = 0.0
-        self.started: Future[RunningChild] = Future()
 
 
 def short(digest: str | None) -> str:
@@ -552,84 +449,66 @@ def difference(before: LaunchPlan, after: LaunchPlan) -> str:
 
 def run(
     plan: LaunchPlan,
-    *,
-    engine: str | None = None,
-    log: str | None = None,
-    received: list[int] | None = None,
-    check: Callable[[LaunchPlan], None] = lambda _: None,
-    repaired: Repaired | None = None,
+    make: Callable[[bytes | None], LaunchPlan],
+    received: list[int],
+    repaired: Repaired,
 ) -> int:
     """Run the server until it ends or a signal stops it. Must be called from the main thread.
 
-    SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old;
-    `engine` and `log` go on overriding their keys then. `received` are signals that came before this call. `check`
-    raises `SpecdashError` for a plan that must not be started, now or later. `repaired` is what the runner before left
-    behind: its holds are lifted once the server answers.
+    SIGUSR1 reads the env file again and, when what it says can be run, puts a new server in the place of the old.
+    `make` plans the env file, or bytes in its place, and raises `SpecdashError` for what must not be started.
+    `received` are signals that came before this call. `repaired` is what the runner before left behind: its holds are
+    lifted once the server answers.
 
     Returns 0 after SIGTERM or SIGHUP and when the server ends well by itself, 130 after Ctrl-C. Raises `SpecdashError`
     with the last errors of its log when it fails.
     """
-    check_port(plan.settings)
-    kept = LogFile(plan.log, plan.settings.log_max_mib)
-    try:
-        child = Child.start(plan.argv, plan.environment())
-    except BaseException:
-        kept.close()
-        raise
 
-    def next_plan(now: LaunchPlan, data: bytes | None) -> LaunchPlan:
-        made = replan(now, engine, log, data)
-        check(made)
+    def replan(now: LaunchPlan, data: bytes | None) -> LaunchPlan:
+        if now.env_file is None:
+            raise InputError(
+                "the settings come from the environment; start with --env-file to have a file to read again"
+            )
+        made = make(data)
+        if made.settings.parameters["port"].note == FREE_PORT:
+            # It keeps the port that it has, and with it the default log, which is named after the port.
+            settings = made.settings.with_value("port", now.settings.port, "the port it has")
+            kept = made.log if settings.log_file else now.log
+            made = msgspec.structs.replace(made, settings=settings, log=kept)
+        if made.settings.port != now.settings.port:
+            check_port(made.settings)
         return made
 
-    control = ControlSocket()
-    session = BackendSession(plan, child, kept, next_plan, received if received is not None else [], control.path)
+    check_port(plan.settings)
+    session = BackendSession(plan, replan, received)
+    control = ControlSocket(session)
+    session.control = control.path
     if control.problem:
         session.fault(control.problem)
     if plan.refused:
         session.say_refused(plan)
-    if repaired is not None:
-        threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
-    control.serve(session, plan.env_file)
+    threading.Thread(target=repaired.resume, args=(plan.settings.url,), name="resume", daemon=True).start()
+    control.serve()
     try:
         return session.run()
     finally:
-        control.close()
-        session.close()
+        control.end()
 
 
-def replan(current: LaunchPlan, engine: str | None, log: str | None, data: bytes | None = None) -> LaunchPlan:
-    """What the env file of `current` asks for now, or `data` in its place. A port of 0 keeps the port that `current`
-    has, and with it the default log, which is named after the port.
-
-    Raises `SpecdashError` when it cannot be run, or would listen on a port that another process has.
-    """
-    if current.env_file is None:
-        raise InputError("the settings come from the environment; start with --env-file to have a file to read again")
-    plan = plan_from_file(current.env_file, data=data, engine=engine, log=log)
-    if plan.settings.parameters["port"].note == FREE_PORT:
-        settings = plan.settings.with_value("port", current.settings.port, "the port it has")
-        kept = plan.log if log or settings.log_file else current.log
-        plan = msgspec.structs.replace(plan, settings=settings, log=kept)
-    if plan.settings.port != current.settings.port:
-        check_port(plan.settings)
-    return plan
-
-
-def first_plan(env_file: str | None, make: Callable[[bytes | None], LaunchPlan]) -> LaunchPlan:
-    """What `make` plans of the env file, or of its last good version where that cannot be run as it was edited.
-
-    Raises what speaks against the file where no other version of it has served.
+def first_plan(
+    env_file: str, make: Callable[[bytes | None], LaunchPlan], make_again: Callable[[bytes], LaunchPlan]
+) -> LaunchPlan:
+    """What `make` plans of the env file, or `make_again` of its last good version where it cannot be run as it was
+    edited: what has served is not judged again. Raises what speaks against the file where no version of it has served.
     """
     try:
         plan = make(None)
         check_port(plan.settings)
     except SpecdashError as error:
-        file = env_file or str(backend_env_file())
-        good = last_good(file, file_digest(file))
+        good = last_good(env_file, file_digest(env_file))
         if good is not None:
             with contextlib.suppress(SpecdashError):
-                return refused(make(good), error)
+                return refused(make_again(good), error)
         raise
     return plan
 

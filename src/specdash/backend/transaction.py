@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +37,11 @@ from specdash.system.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdash.backend.journal import Edit, Journal
+    from specdash.backend.journal import Journal
     from specdash.backend.session import BackendSession
 
+_RECORDED = ("number", "at", "kind", "profile", "failed_step", "reason", "log_lines", "warnings")
+"""Fields of the record as the journal has them."""
 _POLL_S = 0.05
 _SETTLE_LOOK_S = 0.25
 _ROOM_S = 15.0
@@ -83,15 +84,20 @@ class Transaction:
     def run(self) -> Outcome:
         """Make the change, or put everything back; never raises for what a change can meet.
 
-        Raises `ConflictError` when another change runs and `NotWrittenError` when the lock cannot be made: nothing was
-        touched then, and nothing is recorded.
+        Raises `ConflictError` when another change runs, `NotWrittenError` when the lock cannot be made or the change of
+        a dead process not be undone, and `InputError` for a journal that cannot be read: nothing was touched then, and
+        nothing is recorded.
         """
         with contextlib.ExitStack() as locked:
             try:
                 with self.steps.step(ApplyStep.LOCK):
                     if self._lock is None:
                         locked.enter_context(ApplyLock(f"{self.journal.kind} {self.journal.what}", self.env))
-                        self._finish_dead()
+                        # The journal of a dead process is the only one: its change goes back first.
+                        if (left := unfinished(self.env)) is not None:
+                            self.warn(*undo_dead(left, self.env))
+                        if unfinished(self.env) is not None:
+                            raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
             except CancelledApplyError as error:
                 return self.refused(error)
             try:
@@ -106,24 +112,20 @@ class Transaction:
                 self._forward()
                 with self._step(ApplyStep.RECORD):
                     self.steps.keep()
-                    self._keep_good()
+                    backend = self.journal.edit(Role.BACKEND)
+                    if self.engine is not None and backend is not None and not self.journal.trial:
+                        # What was verified is what the next start of the runner falls back to.
+                        try:
+                            good = Backups(backups_dir(self.env))
+                            good.keep_good(Role.BACKEND, Path(backend.env_file), backend.new)
+                        except NotWrittenError as error:
+                            self.warn(str(error))
                     record = self._conclude(ApplyOutcome.APPLIED)
                     return Outcome(record, changed=True, slower=self.engine is not None and self.engine.slower)
             except Exception as error:  # noqa: BLE001 - after any failure everything goes back first
                 return self.undo(error)
             finally:
                 self.proxies.resume()
-
-    # Before anything is touched.
-
-    def _finish_dead(self) -> None:
-        """Undo the change of a dead process first: its journal is the only one. Raises `NotWrittenError` where that
-        cannot be done, `InputError` for a journal that cannot be read."""
-        left = unfinished(self.env)
-        for line in undo_dead(left, self.env) if left is not None else ():
-            self.warn(line)
-        if unfinished(self.env) is not None:
-            raise NotWrittenError(f"{self.journal.warnings[-1]}; nothing was changed")
 
     def _preflight(self) -> None:
         """Raises what stands against the change: of the env files as they are, and of what the runner would run."""
@@ -162,28 +164,34 @@ class Transaction:
         engine, proxies, journal = self.engine, self.proxies, self.journal
         proxy = journal.edit(Role.PROXY)
         unheld = "the backend goes on" if journal.edit(Role.BACKEND) is None else "the backend does not run"
-        if engine is not None and self._runner is not None:
+        if engine is not None:
             with self._step(ApplyStep.HOLD):
-                count = proxies.hold(engine.urls)
+                proxies.hold_clients(engine.urls)
+                count = len(proxies.held)
                 self.steps.say({0: "no proxy to hold", 1: "1 proxy held"}.get(count, f"{count} proxies held"))
             with self._step(ApplyStep.DRAIN):
-                # The runner's own look at the engine would delay the change with its requests.
-                self._runner.quiet()
                 began = time.monotonic()
                 proxies.drain()
                 engine.drain_direct(journal.drain_timeout_s)
                 self.steps.say(f"after {time.monotonic() - began:.1f} s")
         else:
             self._skip(unheld, ApplyStep.HOLD, ApplyStep.DRAIN)
-        with self._step(ApplyStep.WRITE, written=tuple(edit.role for edit in journal.edits)):
-            self._write_all()
+        with self._step(ApplyStep.WRITE):
+            for edit in journal.edits:
+                before = self.journal.written
+                self.note(written=(*before, edit.role))
+                try:
+                    edit.write()
+                except ConflictError:
+                    # It does not go back: an edit that others made stays.
+                    self.note_if_possible(written=before)
+                    raise
             self.steps.say(", ".join(Path(edit.env_file).name for edit in journal.edits))
         if engine is not None:
             with self._step(ApplyStep.RESTART, touched=(Role.BACKEND,)):
                 engine.swap(engine.planned)
-            with self.steps.step(ApplyStep.HEALTH):
+            with self._step(ApplyStep.HEALTH):
                 engine.until_healthy(journal.health_timeout_s, proxies)
-                self.note(step=ApplyStep.HEALTH)
             with self._step(ApplyStep.SPECULATION):
                 engine.check_speculation()
             with self._step(ApplyStep.PROBE):
@@ -195,7 +203,15 @@ class Transaction:
             self._skip(f"{unheld}: it counts at the next start", ApplyStep.RESTART)
         if engine is None:
             self._skip(unheld, ApplyStep.HEALTH, ApplyStep.SPECULATION, ApplyStep.PROBE)
-        self._resume(proxy if engine is not None else None)
+            proxy = None
+        with self._step(ApplyStep.RESUME, touched=self.journal.touched if proxy is None else tuple(Role)):
+            if proxy is not None and not proxy.needs_restart:
+                proxies.take_over(proxy, proxy.new_digest)
+            proxies.resume()
+            if proxy is not None and proxy.needs_restart:
+                # Only now: requests that wait in the old process must be let through before it ends.
+                proxies.take_over(proxy, proxy.new_digest)
+            self.steps.say("everything passes again" if engine is not None else "nothing was held")
         asked = proxies.to_ask(engine)
         if isinstance(asked, str):
             self._skip(asked, ApplyStep.REQUEST)
@@ -207,30 +223,6 @@ class Transaction:
         else:
             self._settle(journal.settle_s if self.journal.touched else 0.0)
 
-    def _write_all(self) -> None:
-        """Both files, or neither. Raises `ConflictError` for a file that was edited meanwhile, `NotWrittenError`."""
-        written: list[Role] = []
-        try:
-            for edit in self.journal.edits:
-                edit.write()
-                written.append(edit.role)
-        except SpecdashError:
-            # Only what was written has to go back: an edit that others made stays.
-            self.note_if_possible(written=tuple(written))
-            raise
-
-    def _resume(self, proxy: Edit | None) -> None:
-        """Let clients pass, and make the proxy take over the settings that go with those of the backend."""
-        touched = self.journal.touched if proxy is None else (Role.BACKEND, Role.PROXY)
-        with self._step(ApplyStep.RESUME, touched=touched):
-            if proxy is not None and not proxy.needs_restart:
-                self.proxies.take_over(proxy, proxy.new_digest)
-            self.proxies.resume()
-            if proxy is not None and proxy.needs_restart:
-                # Only now: requests that wait in the old process must be let through before it ends.
-                self.proxies.take_over(proxy, proxy.new_digest)
-            self.steps.say("everything passes again" if self.engine is not None else "nothing was held")
-
     def _settle(self, period: float) -> None:
         """Wait for the settle period. Raises `StepFailedError` as soon as what was changed does not go on."""
         engine, proxy = self.engine, self.proxies.record
@@ -238,15 +230,8 @@ class Transaction:
             began = time.monotonic()
             while True:
                 left = began + period - time.monotonic()
-                try:
-                    self.proxies.check_alive(proxy)
-                    well = engine is None or engine.stands(at_last=left <= 0)
-                except StepFailedError:
-                    if engine is not None and engine.child.ended is not None:
-                        # At once: who asks now finds nothing behind the proxy.
-                        self.proxies.hold(engine.urls)
-                    raise
-                if left <= 0 and well:
+                self.proxies.check_alive(proxy)
+                if (engine is None or engine.stands(at_last=left <= 0)) and left <= 0:
                     break
                 share = min(1.0, 1 - left / period) if period else None
                 self.steps.say(f"settling {max(0.0, left):.0f} s, clients are served", share)
@@ -277,26 +262,30 @@ class Transaction:
                     back.append(edit.role)
                 except ConflictError as conflict:
                     changed = True
-                    runs = "" if at_start else "; what runs is the one from before"
-                    self.warn(f"{conflict}{runs}")
+                    self.warn(f"{conflict}{'' if at_start else '; what runs is the one from before'}")
                 except SpecdashError as wrong:
                     unwritten = True
                     problems.append(f"{wrong}; the next start of the backend tries again (backup {edit.backup})")
             proxy = self.journal.edit(Role.PROXY) if Role.PROXY in back and Role.PROXY in self.journal.touched else None
-            ways = [self._engine_back]
-            if proxy is not None:
-                first = 0 if at_start or proxy.needs_restart else 1
-                ways.insert(first, partial(self._proxy_back, proxy, wait=not at_start))
-            for way in ways:
+            # Requests that wait in a proxy must be let through before it ends.
+            proxy_first = proxy is not None and (at_start or proxy.needs_restart)
+            for role in sorted(Role, reverse=proxy_first):
                 try:
-                    way()
+                    if role is Role.BACKEND:
+                        self._engine_back()
+                    elif proxy is not None:
+                        if proxy.needs_restart:
+                            self.proxies.resume()
+                        self.proxies.take_over(proxy, proxy.old_digest, wait=not at_start)
                 except SpecdashError as wrong:
-                    problems.append(str(wrong))
+                    file = proxy.env_file if proxy is not None and role is Role.PROXY else None
+                    back_in = f"the old settings are back in {file}, but the proxy does not run them: "
+                    problems.append(f"{back_in if file else ''}{wrong}")
             self.proxies.resume()
             self.steps.say("a person is needed" if problems else "everything is as it was before")
         if problems:
-            reason = self.journal.scrub(" ".join((f"{reason}; and it could not be undone:", *problems)))
-            self.journal = replace(self.journal, reason=reason)
+            reason = " ".join((f"{reason}; and it could not be undone:", *problems))
+            self.journal = replace(self.journal, reason=self.journal.scrub(reason))
         outcome = ApplyOutcome.ROLLBACK_FAILED if problems else ApplyOutcome.ROLLED_BACK
         record = self._conclude(outcome, keep_journal=unwritten)
         known = error if isinstance(error, SpecdashError) else SpecdashError(f"unexpected {type(error).__name__}")
@@ -307,23 +296,12 @@ class Transaction:
         engine = self.engine
         if engine is None or Role.BACKEND not in self.journal.touched or engine.is_last_good or self._stopping:
             return
-        if not self.proxies.holds:
-            self.proxies.hold(engine.urls)
+        if not self.proxies.held:
+            self.proxies.hold_clients(engine.urls)
             deadline = time.monotonic() + min(_ROOM_S, self.journal.drain_timeout_s)
             while self.proxies.total("active") and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
         engine.back(self.proxies)
-
-    def _proxy_back(self, edit: Edit, *, wait: bool) -> None:
-        """The proxy runs the old version again. Raises `SpecdashError`."""
-        if edit.needs_restart:
-            # Requests that wait in a proxy must be let through before it ends.
-            self.proxies.resume()
-        try:
-            self.proxies.take_over(edit, edit.old_digest, wait=wait)
-        except SpecdashError as error:
-            why = f"the old settings are back in {edit.env_file}, but the proxy does not run them: {error}"
-            raise StepFailedError(why) from None
 
     @property
     def _stopping(self) -> bool:
@@ -343,10 +321,10 @@ class Transaction:
         except NotWrittenError as error:
             self.warn(str(error))
 
-    def warn(self, text: str) -> None:
-        """Add a warning to the record, once."""
-        known = self.journal.warnings
-        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys((*known, self.journal.scrub(text)))))
+    def warn(self, *texts: str) -> None:
+        """Add warnings to the record, each once."""
+        known = (*self.journal.warnings, *map(self.journal.scrub, texts))
+        self.journal = replace(self.journal, warnings=tuple(dict.fromkeys(known)))
 
     @contextlib.contextmanager
     def _step(self, step: ApplyStep, detail: str = "", **changes: Any) -> Iterator[None]:
@@ -359,15 +337,6 @@ class Transaction:
         for step in steps:
             self.steps.skip(step, why)
 
-    def _keep_good(self) -> None:
-        """What was verified is what the next start of the runner falls back to."""
-        edit = self.journal.edit(Role.BACKEND)
-        if self.engine is not None and edit is not None and not self.journal.trial:
-            try:
-                Backups(backups_dir(self.env)).keep_good(edit.role, Path(edit.env_file), edit.new)
-            except NotWrittenError as error:
-                self.warn(str(error))
-
     def refused(self, error: SpecdashError) -> Outcome:
         """Nothing was touched: record that it was tried."""
         self.journal = replace(
@@ -376,17 +345,33 @@ class Transaction:
             failed_step=self.steps.current,
             reason=self.journal.scrub(str(error)),
         )
-        record = self._record(ApplyOutcome.REFUSED)
-        # Where the disk is what stands in the way, `error` says so already.
-        with contextlib.suppress(NotWrittenError):
-            append_record(applies_file(self.env), record)
-        return Outcome(record, error)
+        return Outcome(self._conclude(ApplyOutcome.REFUSED), error)
 
     def _conclude(self, outcome: ApplyOutcome, *, keep_journal: bool = False) -> ApplyRecord:
-        """Append the record and remove the journal. A record that cannot be written becomes a warning: what it says
-        was done either way."""
+        """Append the record, with the digests that the env files have now, and remove the journal. A record that cannot
+        be written becomes a warning: what it says was done either way. A refusal is without what it would have touched,
+        and its journal, if there is one, not its own."""
         self.proxies.resume()
-        record = self._record(outcome)
+        journal, digests = self.journal, {}
+        edits = journal.edits if outcome is not ApplyOutcome.REFUSED else ()
+        for edit in edits:
+            with contextlib.suppress(SpecdashError):
+                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
+        down_s = self.engine.down_s if self.engine is not None else None
+        stall_s = self.proxies.longest_stall_s
+        known = {name: getattr(journal, name) for name in _RECORDED}
+        record = ApplyRecord(
+            **known,
+            ended_at=time.time(),
+            outcome=outcome,
+            changes=tuple(change.masked for change in journal.changes),
+            downtime_s=None if down_s is None else round(down_s, 4),
+            longest_stall_s=None if stall_s is None else round(stall_s, 3),
+            step_seconds=dict(self.steps.seconds),
+            backups={str(edit.role): edit.backup for edit in edits},
+            digests=digests,
+            url=journal.url if edits else None,
+        )
         try:
             append_record(applies_file(self.env), record)
         except NotWrittenError as error:
@@ -395,39 +380,10 @@ class Transaction:
         if keep_journal:
             # This process does not work on it any more, although it lives on.
             self.note_if_possible(pid=0, pid_started=0.0)
-        else:
+        elif edits:
             with contextlib.suppress(OSError):
                 journal_file(self.env).remove()
         return record
-
-    def _record(self, outcome: ApplyOutcome) -> ApplyRecord:
-        """It ends now, with the digests that the env files have; a refusal is without what it would have touched."""
-        journal, digests = self.journal, {}
-        edits = journal.edits if outcome is not ApplyOutcome.REFUSED else ()
-        for edit in edits:
-            with contextlib.suppress(SpecdashError):
-                digests[str(edit.role)] = read_env(Path(edit.env_file)).digest
-        down_s = self.engine.down_s if self.engine is not None else None
-        stall_s = self.proxies.longest_stall_s
-        return ApplyRecord(
-            number=journal.number,
-            at=journal.at,
-            ended_at=time.time(),
-            kind=journal.kind,
-            outcome=outcome,
-            changes=tuple(change.masked for change in journal.changes),
-            profile=journal.profile,
-            failed_step=journal.failed_step,
-            reason=journal.reason,
-            log_lines=journal.log_lines,
-            warnings=journal.warnings,
-            downtime_s=None if down_s is None else round(down_s, 4),
-            longest_stall_s=None if stall_s is None else round(stall_s, 3),
-            step_seconds=dict(self.steps.seconds),
-            backups={str(edit.role): edit.backup for edit in edits},
-            digests=digests,
-            url=journal.url if edits else None,
-        )
 
 
 def undo_dead(journal: Journal, env: Mapping[str, str]) -> list[str]:

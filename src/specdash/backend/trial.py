@@ -2,7 +2,7 @@
 and what a runner repairs at its start.
 
 A trial is a connection to the runner: when the client goes away, the original goes back at once. The note is for the
-case that the runner itself dies meanwhile, and for dashboards; it is one JSON file, mode 0600, and holds the bytes.
+case that the runner itself dies meanwhile, and for dashboards.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.backend.env_store import Backups, read_env
-from specdash.backend.journal import ApplyLock, Edit, Journal, read_note, unfinished
+from specdash.backend.journal import ApplyLock, Edit, Journal, NoteFile, unfinished
 from specdash.backend.proxies import ProxyHold, held_fronts
 from specdash.backend.start_check import healthy
 from specdash.backend.transaction import undo_dead
 from specdash.core.changes import ApplyKind, ApplyStep, Role, differences
 from specdash.core.envfile import decode, parse
-from specdash.core.errors import ConflictError, InputError, NotWrittenError, SpecdashError
+from specdash.core.errors import ConflictError, InputError, SpecdashError
 from specdash.core.paths import backups_dir, trial_file
 from specdash.core.records import JsonRecord
 from specdash.core.structs import Masked
-from specdash.system import files
 from specdash.system.processes import own_start, same_process
 
 if TYPE_CHECKING:
@@ -67,19 +66,9 @@ class TrialJournal(Masked, JsonRecord, Struct, frozen=True):
         """Whether its runner still works on it."""
         return same_process(self.pid, self.pid_started)
 
-    def write(self, env: Mapping[str, str]) -> TrialJournal:
-        """Note it on the disk. Raises `NotWrittenError`."""
-        with files.writing(trial_file(env), NotWrittenError):
-            files.save(trial_file(env), self.to_json().encode())
-        return self
-
     def trying(self, data: bytes, boot: int | None, planned: int | None) -> TrialJournal:
         """With a version that is about to be written, and which boot of how many it is."""
         return replace(self, tried=(*self.tried, sha256(data).hexdigest()), boot=boot, planned=planned)
-
-    def abandoned(self) -> TrialJournal:
-        """The original does not start: the note stays for the runner's next start, and says that no one works on it."""
-        return replace(self, pid=0, pid_started=0.0)
 
     def way_back(self, running_digest: str | None) -> Journal | None:
         """The change that puts the original back; None when it is in force. Raises `ConflictError` when the env file
@@ -99,9 +88,14 @@ class TrialJournal(Masked, JsonRecord, Struct, frozen=True):
         return Journal(0, kind, now, me, own_start(), ApplyStep.LOCK, (edit,), trial=True, force=True)
 
 
+def trial_note(env: Mapping[str, str] = os.environ) -> NoteFile[TrialJournal]:
+    """The note of the trial that is under way, or was when its runner died."""
+    return NoteFile(trial_file(env), TrialJournal, "note")
+
+
 def read_trial(env: Mapping[str, str] = os.environ) -> TrialJournal | None:
     """The trial that is noted, alive or not. Raises `InputError` for a note that cannot be read."""
-    return read_note(trial_file(env), TrialJournal, "note")
+    return trial_note(env).read()
 
 
 def begin(
@@ -126,7 +120,7 @@ def begin(
             f"{env_file} was edited since the backend was started, so what runs now could not be put back; bring the "
             "edits into force first, with `specdash services restart backend`"
         )
-    return TrialJournal(
+    noted = TrialJournal(
         pid=os.getpid(),
         pid_started=own_start(),
         at=time.time(),
@@ -136,14 +130,9 @@ def begin(
         backup=Backups(backups_dir(env)).save(Role.BACKEND, snapshot).number,
         client_pid=client_pid,
         url=plan.settings.url,
-    ).write(env)
-
-
-def end(env: Mapping[str, str] = os.environ) -> None:
-    """The original is in force, or an edit that was made meanwhile: nothing is left to put back."""
-    path = trial_file(env)
-    path.unlink(missing_ok=True)
-    files.sweep(path.parent)
+    )
+    trial_note(env).write(noted)
+    return noted
 
 
 # What a runner finds at its start that the one before left half-done. A change (its journal) and a trial (its note)
@@ -153,21 +142,21 @@ _HOLD_S = 600.0
 _POLL_S = 0.05
 
 
-class Repaired(Masked, Struct, frozen=True):
+class Repaired(Struct, frozen=True):
     """What was found and put back. `lines` are sentences for the log."""
-
-    hidden = ("env",)
 
     lines: tuple[str, ...] = ()
     held: tuple[HeldProxy, ...] = ()
     """Proxies that the dead runner held."""
-    env: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def resume(self, url: str) -> None:
         """Keep the proxies held until the backend at `url` answers, then let their clients through."""
-        hold = ProxyHold(held_fronts(self.held, self.env), "specdash puts the old settings back", _HOLD_S)
+        if not self.held:
+            return
+        hold = ProxyHold(lambda _: None)
+        hold.hold(held_fronts(self.held), "specdash puts the old settings back", _HOLD_S)
         deadline = time.monotonic() + _HOLD_S
-        while hold.count and not healthy(url) and time.monotonic() < deadline:
+        while hold.held and not healthy(url) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         hold.resume()
 
@@ -196,11 +185,11 @@ def repair(env_file: str, env: Mapping[str, str] = os.environ) -> Repaired:
                         edit.write()
                 except ConflictError as error:
                     why = str(error)
-                end(env)
+                trial_note(env).remove()
                 lines.append(f"`specdash {noted.what}` was cut short while it tried settings: {why}")
     except ConflictError:
         # Another process is at it, and will finish it.
         return Repaired()
     except SpecdashError as error:
         lines.append(str(error))
-    return Repaired(tuple(lines), held, env)
+    return Repaired(tuple(lines), held)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import argparse
 
     from specdash.backend.launch import LaunchPlan
-    from specdash.backend.trial import Repaired
 
 ENGINES = ("auto", "llama-server", "xllamacpp")
 
@@ -47,38 +46,34 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGUSR1, lambda number, _frame: received.append(number))
     from specdash.backend.launch import plan_from_file
 
-    repaired = _repaired(args.env_file) if args.action == "run" else None
-    check = _unchecked if args.action == "show" or args.no_preflight else _refuse
+    def planned(data: bytes | None) -> LaunchPlan:
+        return plan_from_file(args.env_file, data=data, engine=args.engine, log=args.log_file)
 
-    def made(data: bytes | None) -> LaunchPlan:
-        plan = plan_from_file(args.env_file, data=data, engine=args.engine, log=args.log_file)
-        if data is None:  # a version that has served is not judged again, beside the file as it is
-            check(plan)
+    def judged(data: bytes | None) -> LaunchPlan:
+        plan = planned(data)
+        if not args.no_preflight:
+            _refuse(plan)
         return plan
 
     if args.action == "show":
-        plan = made(None)
+        plan = planned(None)
         print_answer(_as_json(plan), _as_text(plan), as_json=args.json)
         return ExitCode.OK
     from specdash.backend import session
+    from specdash.backend.trial import repair
+    from specdash.core.paths import backend_env_file
 
-    plan = session.first_plan(args.env_file, made)
+    env_file = args.env_file or str(backend_env_file())
+    # What a runner that was killed left half-done goes back before the env file is read.
+    repaired = repair(env_file)
+    for line in repaired.lines:
+        print(f"specdash: {line}", file=sys.stderr, flush=True)
+    plan = session.first_plan(env_file, judged, planned)
     # A full disk behind standard error keeps no server down.
     with contextlib.suppress(OSError):
         for warning in plan.warnings:
             print(f"specdash: warning: {warning}", file=sys.stderr, flush=True)
-    return session.run(plan, engine=args.engine, log=args.log_file, received=received, check=check, repaired=repaired)
-
-
-def _repaired(env_file: str | None) -> Repaired:
-    """Put back what a runner that was killed left half-done, before the env file is read."""
-    from specdash.backend.trial import repair
-    from specdash.core.paths import backend_env_file
-
-    found = repair(env_file or str(backend_env_file()))
-    for line in found.lines:
-        print(f"specdash: {line}", file=sys.stderr, flush=True)
-    return found
+    return session.run(plan, judged, received, repaired)
 
 
 def _refuse(plan: LaunchPlan) -> None:
@@ -92,10 +87,6 @@ def _refuse(plan: LaunchPlan) -> None:
     for finding in errors(plan.findings):
         if finding.rule not in OF_THE_MOMENT:
             raise InputError(finding.line, key=finding.key)
-
-
-def _unchecked(_plan: LaunchPlan) -> None:
-    """Start it all the same."""
 
 
 def _as_json(plan: LaunchPlan) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.backend.proxies import fronts
+from specdash.backend.proxies import figures, fronts
 from specdash.bench.engines import last_said
 from specdash.bench.load.contact import counters_told
 from specdash.bench.load.drive import MeasureOptions, measure
@@ -288,11 +287,8 @@ def warning_titles(classes: frozenset[str]) -> str:
 def waiting_at_proxies(place: EngineAddress, env: Mapping[str, str] = os.environ) -> int | None:
     """How many requests wait at the proxies in front of an engine, which is not asked itself: a measurement is not
     disturbed by it, and an engine that is being restarted could not answer. None where no proxy answers."""
-    waiting = None
-    for front in fronts([place.url], env):
-        with contextlib.suppress(OSError):
-            waiting = (waiting or 0) + int(front.state().get("waiting") or 0)
-    return waiting
+    counts = [count for proxy in fronts([place.url], env) for count in figures(proxy, "waiting", env=env)]
+    return int(sum(counts)) if counts else None
 
 
 def wait_for_idle_machine(stop: Flag, limit_s: float = LONGEST_WAIT_S) -> Callable[..., None]:
