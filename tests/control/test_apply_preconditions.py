@@ -60,7 +60,7 @@ def setting(tmp_path: Path) -> Setting:
 
 
 def test_a_service_that_is_not_there_is_said_with_the_reason() -> None:
-    deployment = Deployment(missing=((Role.BACKEND, "none runs; `specdash services install` sets one up"),))
+    deployment = Deployment(missing={Role.BACKEND: "none runs; `specdash services install` sets one up"})
     with pytest.raises(ServiceError, match="no backend to change: none runs"):
         plan_apply(deployment, parse_assignments(["LLAMA_DRAFT_MAX=8"]))
 
@@ -71,6 +71,14 @@ def test_a_profile_that_only_spells_a_value_otherwise_changes_nothing(setting: S
     wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_P_MIN": "0.80"}}
     assert plan_apply(Deployment(setting.service), wanted, profile="mine", env=setting.env).empty
     assert not plan_apply(Deployment(setting.service), wanted, env=setting.env).empty
+
+
+def test_a_comment_that_is_no_utf_8_stays_byte_for_byte(setting: Setting) -> None:
+    before = b"# caf\xe9\n" + setting.service.env_file.read_bytes()
+    setting.service.env_file.write_bytes(before)
+    wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_MIN": "1"}}
+    (edit,) = plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
+    assert edit.new.startswith(b"# caf\xe9\n")
 
 
 def test_a_rollback_goes_to_before_the_last_apply_or_to_before_the_one_that_is_named(setting: Setting) -> None:

@@ -67,9 +67,9 @@ class FakeConsole:
             ),
         )
 
-    def outlook(self, plan: Any) -> dict[str, Any] | None:
+    def outlook(self, plan: Any) -> str:
         """Two clients behind the proxy, one beside it."""
-        return {"proxies": 1, "behind_proxy": 2, "direct": 1, "last_downtime_s": 0.5, "last_stall_s": 3.4}
+        return "2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off"
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
@@ -99,7 +99,8 @@ class FakeConsole:
     def start(self, plan: Any) -> RunningApply:
         """Steps, then the outcome."""
         self.started.append(plan)
-        return RunningApply(lambda report: self._apply(plan, report), self._cancel).start()
+        reports: list[ApplyProgress] = []
+        return RunningApply(lambda: self._apply(plan, reports.append), self._cancel, reports)
 
     def _cancel(self) -> bool:
         self.cancelled = True

@@ -15,25 +15,20 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
-from specdash.collect.run_records import live_backends
-from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runners
+from specdash.collect.run_records import live_backends, started_last
+from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runner_with
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyRecord, ApplyStep, Role, differences
 from specdash.core.env_edit import with_changes
-from specdash.core.envfile import decode, parse
-from specdash.core.errors import (
-    ConflictError,
-    RefusedError,
-    ServiceError,
-    Severity,
-    SpecdashError,
-    errors,
-)
+from specdash.core.envfile import decode, encode, parse
+from specdash.core.errors import ConflictError, RefusedError, ServiceError, Severity, SpecdashError, errors
 from specdash.core.records import read
 from specdash.system.files import file_digest
 from specdash.system.processes import is_alive, own_start
@@ -43,14 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from specdash.backend.transaction import Outcome
     from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions
-    from specdash.core.errors import Finding
 
 _CANCEL_AGAIN_S = 0.1
 _UNDOING_S = 120.0
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str | None:
@@ -58,16 +50,13 @@ def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str 
 
     Raises `ServiceError` for a backend that runs without one.
     """
-    wanted = os.path.realpath(env_file)
-    for path, status in runners(env):
-        if status["env_file"] is not None and os.path.realpath(status["env_file"]) == wanted:
-            return path
-    for record in live_backends(env):
-        if record.env_file is not None and os.path.realpath(record.env_file) == wanted:
-            raise ServiceError(
-                f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another "
-                "version of specdash; restart it once, with `specdash services restart backend` or by hand"
-            )
+    if (found := runner_with(env_file, env)) is not None:
+        return found[0]
+    if (record := started_last(live_backends(env), env_file)) is not None:
+        raise ServiceError(
+            f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another version "
+            "of specdash; restart it once, with `specdash services restart backend` or by hand"
+        )
     return None
 
 
@@ -123,28 +112,29 @@ class Apply:
             step=ApplyStep.LOCK,
             edits=self.plan.edits,
             profile=self.plan.profile,
-            drain_timeout_s=self._options.drain_timeout_s,
-            health_timeout_s=self._options.health_timeout_s,
-            settle_s=self._options.settle_s,
             trial=self._trial is not None,
-            force=self._options.force,
+            **asdict(self._options),
             warnings=tuple(finding.line for finding in self.plan.findings if finding.severity is Severity.WARNING),
         )
-        refusals = errors(self.plan.findings)
-        if refusals:
-            steps = Steps(lambda _: None)
-            steps.current = ApplyStep.PREFLIGHT
-            reason = "; ".join(finding.line for finding in refusals)
-            return self._take(Transaction(wanted, None, steps, self._env).refused(RefusedError(reason)))
         backend = self.plan.deployment.backend
-        path = runner_of(backend.env_file, self._env) if backend is not None else None
+        refusals = errors(self.plan.findings)
+        path = runner_of(backend.env_file, self._env) if backend is not None and not refusals else None
         if path is None:
             steps = Steps(self._report)
             self._cancel = steps.cancel
-            record = self._take(Transaction(wanted, None, steps, self._env).run())
-            if backend is not None and record.outcome is ApplyOutcome.APPLIED:
-                _read_again(backend.env_file, self._env)
-            return record
+            transaction = Transaction(wanted, None, steps, self._env)
+            if refusals:
+                steps.current = ApplyStep.PREFLIGHT
+                outcome = transaction.refused(RefusedError("; ".join(finding.line for finding in refusals)))
+            else:
+                outcome = transaction.run()
+            self.error, self.changed = outcome.error, outcome.changed
+            if backend is not None and outcome.record.outcome is ApplyOutcome.APPLIED:
+                found = runner_with(backend.env_file, self._env)
+                # It came up while its env file was written.
+                if found is not None and found[1]["env_digest"] != file_digest(str(backend.env_file)):
+                    os.kill(found[1]["runner_pid"], signal.SIGUSR1)
+            return outcome.record
         own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
         with own as connection:
             self._cancel = lambda: _cancel(path)
@@ -159,24 +149,12 @@ class Apply:
         self.slower = bool(answer.get("slower"))
         return read(ApplyRecord, answer["record"])
 
-    def _take(self, outcome: Outcome) -> ApplyRecord:
-        self.error, self.changed = outcome.error, outcome.changed
-        return outcome.record
-
     def _report(self, progress: ApplyProgress) -> None:
         self.undoing = self.undoing or progress.step is ApplyStep.ROLLBACK
         self._kept = self._kept or progress.step is ApplyStep.RECORD
         # A terminal that has gone away must not end the wait: its SIGHUP asks for the change to be cancelled.
         with contextlib.suppress(OSError):
             self._on_progress(progress)
-
-
-def _read_again(env_file: Path, env: Mapping[str, str]) -> None:
-    """Ask a runner that came up while its env file was written."""
-    for _, status in runners(env):
-        ours = status["env_file"] is not None and os.path.realpath(status["env_file"]) == os.path.realpath(env_file)
-        if ours and status["env_digest"] != file_digest(str(env_file)):
-            os.kill(status["runner_pid"], signal.SIGUSR1)
 
 
 def _cancel(path: str) -> None:
@@ -187,24 +165,18 @@ def _cancel(path: str) -> None:
             time.sleep(_CANCEL_AGAIN_S)
 
 
-def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
-    """What clients would feel of the change now, as its runner sees it; None where the engine is not touched."""
-    backend = next((edit for edit in plan.edits if edit.role is Role.BACKEND), None)
-    if backend is None:
-        return None
-    with contextlib.suppress(SpecdashError):
-        path = runner_of(backend.env_file, env)
-        if path is not None:
-            with RunnerConnection(path) as connection:
-                return connection.ask("outlook")
-    return None
+def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> str:
+    """What clients would feel of the change now, as its runner sees it; empty where the engine is not touched."""
+    for edit in plan.edits:
+        with contextlib.suppress(SpecdashError):
+            if edit.role is Role.BACKEND and (path := runner_of(edit.env_file, env)) is not None:
+                with RunnerConnection(path) as connection:
+                    return outlook_words(connection.ask("outlook"))
+    return ""
 
 
-def outlook_words(found: Mapping[str, Any] | None) -> str:
-    """`2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off`; empty where
-    nothing is known."""
-    if found is None:
-        return ""
+def outlook_words(found: Mapping[str, Any]) -> str:
+    """`2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off`."""
     parts = []
     if found["proxies"]:
         count = found["behind_proxy"]
@@ -276,12 +248,16 @@ class Trial:
                 f"{service.env_file} was edited while settings were tried; that version was left as "
                 f"it is, and the one from before is backup {self._backup} of `specdash env history`"
             )
-        data = self._marked(with_changes(parse(decode(self.original)), wanted).encode())
+        self._count += 1
+        mark = (
+            f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
+            "before, which go back when it ends.\n"
+        )
+        data = encode(mark + with_changes(parse(decode(self.original)), wanted))
         self._versions.add(sha256(data).hexdigest())
         changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
-        edit = edit_of(service, snapshot, data, changed)
-        found: tuple[Finding, ...] = findings((edit,), self._deployment, self._env)
-        return ApplyPlan(self._deployment, (edit,), found)
+        edits = (edit_of(service, snapshot, data, changed),)
+        return ApplyPlan(self._deployment, edits, findings(edits, self._deployment, self._env))
 
     def end(self) -> ApplyRecord | None:
         """Put the original back; the record of that, None where it was in force.
@@ -297,13 +273,3 @@ class Trial:
     def close(self) -> None:
         """Hang up: the runner puts the original back, unless the env file was edited meanwhile."""
         self.connection.close()
-
-    def _marked(self, data: bytes) -> bytes:
-        """With a first line that says so, and that makes every trial a version of its own."""
-        self._count += 1
-        mark, rest = (data[:3], data[3:]) if data.startswith(_BYTE_ORDER_MARK) else (b"", data)
-        line = (
-            f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
-            "before, which go back when it ends.\n"
-        )
-        return mark + line.encode() + rest

@@ -94,3 +94,12 @@ def runners(env: Mapping[str, str] = os.environ) -> Iterator[tuple[str, dict[str
         for path in sorted(directory.glob("backend-*.sock")) if directory is not None else ():
             with contextlib.suppress(SpecdashError), RunnerConnection(str(path)) as connection:
                 yield str(path), connection.ask("status")
+
+
+def runner_with(env_file: str | Path, env: Mapping[str, str] = os.environ) -> tuple[str, dict[str, Any]] | None:
+    """Control socket and status of the runner that reads this env file."""
+    wanted = os.path.realpath(env_file)
+    for path, status in runners(env):
+        if status["env_file"] is not None and os.path.realpath(status["env_file"]) == wanted:
+            return path, status
+    return None

@@ -14,7 +14,7 @@ from specdash.backend.env_store import read_env
 from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings, say
 from specdash.cli.signals import cancelled_by_signals, change_begun
-from specdash.control.change import Apply, outlook, outlook_words
+from specdash.control.change import Apply, outlook
 from specdash.control.deployment import find_deployment
 from specdash.control.plan import ApplyOptions, plan_rollback, preview
 from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
@@ -178,7 +178,7 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) 
         return ExitCode.REFUSED if plan.refused else ExitCode.OK
     printer = StepPrinter()
     if not plan.refused:
-        if felt := outlook_words(outlook(plan, os.environ)):
+        if felt := outlook(plan, os.environ):
             printer.say(felt)
         if not confirm("Apply this?", args.yes, "apply"):
             printer.say("nothing was changed")

@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from specdash.control.profiles import all_profiles, broken_profiles
+    from specdash.control.profiles import all_profiles
 
-    profiles, broken = all_profiles(), broken_profiles()
+    profiles, broken = all_profiles()
     document = {
         "profiles": [_as_json(profile) for profile in profiles],
         "broken": [json_of(profile, "name path reason") for profile in broken],

@@ -135,7 +135,7 @@ def _found(role: Role) -> _Row | str:
             return _Row(role, service.name, service.manager(), service.env_file, service.status())
         if status is None:
             if service is None:
-                return f"{role}: {'; '.join(deployment.about(role))}"
+                return f"{role}: {deployment.missing.get(role)}"
             return f"{role}: it does not run; `{start_command(role, service.env_file)}` starts it"
     return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit), status)
 
