@@ -34,7 +34,6 @@ BY_SYSTEMD, BY_UP, BY_HAND = "systemd", "specdash up", "by hand"
 class ServiceState(StrEnum):
     """Where a service is in its life."""
 
-    MISSING = "missing"
     STOPPED = "stopped"
     STARTING = "starting"
     RUNNING = "running"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path, PurePath
@@ -25,7 +26,6 @@ from specdash.system.processes import listener_owners, listening_pid
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specdash.core.parameters import Parameter
     from specdash.core.target import Target
 
 _SERVER = "llama-server"
@@ -103,13 +103,21 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
     if not argv or not PurePath(argv[0]).name.startswith(_SERVER):
         return None
     try:
-        given = settings.parse(shlex.join(part for word in argv[1:] for part in _parted(word)))
+        words = (word.split("=", 1) if word.startswith("--") else [word] for word in argv[1:])
+        given = settings.parse(shlex.join(part for parts in words for part in parts))
     except InputError:
         return None
     own = {key: value for key, value in variables.items() if key.startswith(_VARIABLES) or key == "LLAMA_API_KEY"}
-    known = {BY_NAME[name]: text for name, text in given.known.items()}
-    named = {_operators_key(parameter): text for parameter, text in known.items() if parameter.keys}
-    rest = [word for parameter, text in known.items() if not parameter.keys for word in _as_words(parameter, text)]
+    named: dict[str, str] = {}
+    rest: list[str] = []
+    for parameter, text in ((BY_NAME[name], text) for name, text in given.known.items()):
+        if parameter.keys:
+            # The name that operators use, where it has one beside llama.cpp's own.
+            named[min(parameter.keys, key=lambda key: key.startswith("LLAMA_ARG_"))] = text
+        elif parameter.kind is ValueKind.SWITCH:
+            rest.append((parameter.flags if text == "1" else parameter.off_flags)[0])
+        else:
+            rest += [parameter.flags[0], text]
     rest += given.rest
     port = local_port(target.url) if target.url else None
     values = {
@@ -131,22 +139,6 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
     }
 
 
-def _operators_key(parameter: Parameter) -> str:
-    """The name that operators use, where it has one beside llama.cpp's own."""
-    return next((key for key in parameter.keys if not key.startswith("LLAMA_ARG_")), parameter.keys[0])
-
-
-def _as_words(parameter: Parameter, text: str) -> tuple[str, ...]:
-    if parameter.kind is not ValueKind.SWITCH:
-        return (parameter.flags[0], text)
-    return (parameter.flags[0] if text == "1" else parameter.off_flags[0],)
-
-
-def _parted(word: str) -> tuple[str, ...]:
-    flag, equals, value = word.partition("=")
-    return (flag, value) if equals and word.startswith("--") else (word,)
-
-
 def _children(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)
@@ -156,16 +148,11 @@ def _children(pid: int) -> list[psutil.Process]:
 
 def _ending(process: psutil.Process, variables: Mapping[str, str]) -> str:
     """The command that ends the process for good: a unit would start it again."""
-    ours = f"kill {process.pid}"
     # systemd notes the process that it started, which is this one or the script around it.
-    if variables.get("SYSTEMD_EXEC_PID") not in (str(process.pid), str(process.ppid())):
-        return ours
-    try:
-        group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
-    except OSError:
-        return ours
-    found = _UNIT.search(group)
-    if found is None:
-        return ours
-    own = "/user@" in group
-    return f"{'' if own else 'sudo '}systemctl {'--user ' if own else ''}disable --now {found.group(1)}"
+    if variables.get("SYSTEMD_EXEC_PID") in (str(process.pid), str(process.ppid())):
+        with contextlib.suppress(OSError):
+            group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
+            if (found := _UNIT.search(group)) is not None:
+                manager = "systemctl --user" if "/user@" in group else "sudo systemctl"
+                return f"{manager} disable --now {found.group(1)}"
+    return f"kill {process.pid}"

@@ -31,16 +31,16 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
     """
     from specdash.backend.launch import make_plan
 
-    port = _free_port(_BACKEND_PORT)
     rows = {
-        "LLAMA_MODEL": (_whole(model), "the model that was named"),
-        **({"LLAMA_DRAFT_MODEL": (_whole(draft), "the draft model that was named")} if draft else {}),
+        "LLAMA_MODEL": (str(Path(model).expanduser().absolute()), "the model that was named"),
         "LLAMA_SPEC_TYPE": ("auto", "how it speculates"),
         "LLAMA_CTX_SIZE": ("auto", "the context that fits"),
         "LLAMA_HOST": ("127.0.0.1", "for this machine only; another address needs LLAMA_API_KEY"),
-        "LLAMA_PORT": (str(port), _of_port(port, _BACKEND_PORT)),
+        "LLAMA_PORT": _free_port(_BACKEND_PORT),
         **_of_profile(profile, Role.BACKEND),
     }
+    if draft is not None:
+        rows["LLAMA_DRAFT_MODEL"] = str(Path(draft).expanduser().absolute()), "the draft model that was named"
     plan = make_plan({key: text for key, (text, _) in rows.items()})
     decided = {decision.name: decision for decision in plan.settings.decisions}
     for key, name in (("LLAMA_SPEC_TYPE", "spec-type"), ("LLAMA_CTX_SIZE", "ctx-size")):
@@ -52,14 +52,13 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
 
 def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
     """The env file of a proxy in front of a backend with these values, with a reason for each line."""
-    usual = int(str(PROXY_KEYS["PROXY_PORT"].default))
-    port, key = _free_port(usual), backend.get("LLAMA_API_KEY", "").partition(",")[0]
+    key = backend.get("LLAMA_API_KEY", "").partition(",")[0]
     upstream = f"http://127.0.0.1:{backend.get('LLAMA_PORT') or _BACKEND_PORT}/v1"
     return _env_text(
         {
             "LLAMA_CPP_BASE": (upstream, "the backend"),
             **({"PROXY_UPSTREAM_API_KEY": (key, "the backend's key")} if key else {}),
-            "PROXY_PORT": (str(port), _of_port(port, usual)),
+            "PROXY_PORT": _free_port(int(str(PROXY_KEYS["PROXY_PORT"].default))),
             **_of_profile(profile, Role.PROXY),
         }
     )
@@ -115,9 +114,9 @@ def install(env: Mapping[str, str], changes: Mapping[Path, tuple[str | None, str
         if (logs := units.log_dir(env)) is not None:
             with files.writing(logs, NotWrittenError):
                 logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        systemd.must(env, "daemon-reload")
+        systemd.systemctl(env, "daemon-reload")
         if enabled:
-            systemd.must(env, "enable", "--", *enabled)
+            systemd.systemctl(env, "enable", "--", *enabled)
     except (ServiceError, NotWrittenError):
         for path, before in written.items():
             with contextlib.suppress(OSError, NotWrittenError):
@@ -138,11 +137,11 @@ def uninstall(env: Mapping[str, str]) -> list[Path]:
         return []
     for path in ours:
         systemd.stop(path.name, env)
-    systemd.must(env, "disable", "--", *(path.name for path in ours))
+    systemd.systemctl(env, "disable", "--", *(path.name for path in ours))
     for path in ours:
         with files.writing(path, NotWrittenError):
             path.unlink()
-    systemd.must(env, "daemon-reload")
+    systemd.systemctl(env, "daemon-reload")
     return ours
 
 
@@ -175,20 +174,12 @@ def _of_profile(name: str | None, role: Role) -> dict[str, tuple[str, str]]:
     return {key: (text, f"profile {name}") for key, text in values.items()}
 
 
-def _whole(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _free_port(usual: int) -> int:
-    """The usual port, or the next one that is free."""
+def _free_port(usual: int) -> tuple[str, str]:
+    """The usual port, or the next one that is free, and why it is taken."""
     for port in range(usual, usual + 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+            return str(port), "where clients connect" + ("" if port == usual else f"; {usual} is in use")
     raise ServiceError(f"the ports {usual} to {usual + 99} are all in use")
-
-
-def _of_port(port: int, usual: int) -> str:
-    return "where clients connect" + ("" if port == usual else f"; {usual} is in use")
 
 
 def _text_of(path: Path) -> str | None:

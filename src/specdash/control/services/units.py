@@ -32,7 +32,7 @@ MARKER = "# specdash unit, version "
 """How a unit begins that specdash wrote, in 0.1 too."""
 
 _HEAD = (
-    MARKER + "2: {what}.\n"
+    MARKER + "2.\n"
     "# Written by `specdash services install`, which replaces it; put changes into a drop-in (systemctl edit).\n"
 )
 _SERVICE = """\
@@ -62,7 +62,7 @@ SystemCallArchitectures=native
 """
 _SOCKET = """\
 [Unit]
-Description=specdash: where the Anthropic proxy listens
+Description=specdash: where the Anthropic proxy listens, also while the proxy restarts
 
 [Socket]
 # From PROXY_HOST and PROXY_PORT: run `specdash services install` again after changing them.
@@ -113,59 +113,46 @@ def unit_texts(
     )
     # CUDA's setuid helper makes its device nodes after a boot, and cannot under NoNewPrivileges: so it runs before.
     modprobe = shutil.which("nvidia-modprobe", path=env.get("PATH"))
+    kill = shutil.which("kill", path=env.get("PATH")) or "/bin/kill"
 
-    def service(unit: str, what: str, title: str, given_up: str, command: str, **parts: str) -> str:
-        rest = {"order": "", "type": "simple", "prepare": "", "reload": "", "also": "", **parts}
-        text = _SERVICE.format(
-            title=title,
-            given_up=given_up,
-            command=command,
-            python=_quoted(sys.executable),
-            environment=environment,
-            output=_output(env, unit),
-            **rest,
+    def service(unit: str, title: str, role: Role | None = None, signal: str = "", **parts: str) -> str:
+        usual = {"order": "", "type": "simple", "given_up": "2 3", "prepare": "", "reload": "", "also": ""}
+        if role is not None:
+            parts["command"] = f"{role} run --env-file {_word(str(env_files[role]))}"
+            parts["reload"] = f"ExecReload={_word(kill)} -{signal} $MAINPID\n"
+            parts["stop_s"] = str(math.ceil(stop_patience(role, values.get(role, {})) + _STOP_SLACK_S))
+        python, output = _quoted(sys.executable), _output(env, unit)
+        return _HEAD + _SERVICE.format(
+            title=title, python=python, environment=environment, output=output, **{**usual, **parts}
         )
-        return _HEAD.format(what=what) + text
-
-    def run(role: Role, signal: str) -> dict[str, str]:
-        kill = shutil.which("kill", path=env.get("PATH")) or "/bin/kill"
-        return {
-            "command": f"{role} run --env-file {_word(str(env_files[role]))}",
-            "reload": f"ExecReload={_word(kill)} -{signal} $MAINPID\n",
-            "stop_s": str(math.ceil(stop_patience(role, values.get(role, {})) + _STOP_SLACK_S)),
-        }
 
     listen = "".join(f"ListenStream={name}\n" for name in listen_streams(values.get(Role.PROXY, {})))
     return {
         BACKEND_UNIT: service(
             BACKEND_UNIT,
-            "the llama.cpp backend",
             "llama.cpp server with speculative decoding",
-            "2 3 5",
+            Role.BACKEND,
+            "USR1",
+            given_up="2 3 5",
             prepare=f"ExecStartPre=-+{_word(modprobe)} -u -c=0\n" if modprobe else "",
             limits=_BACKEND_LIMITS,
-            **run(Role.BACKEND, "USR1"),
         ),
-        PROXY_SOCKET: _HEAD.format(what="the Anthropic proxy's socket, which outlives a restart of the proxy")
-        + _SOCKET.format(listen=listen),
+        PROXY_SOCKET: _HEAD + _SOCKET.format(listen=listen),
         PROXY_UNIT: service(
             PROXY_UNIT,
-            "the Anthropic proxy",
             "Anthropic proxy in front of llama.cpp",
-            "2 3",
+            Role.PROXY,
+            "HUP",
             order=f"Requires={PROXY_SOCKET}\nAfter={PROXY_SOCKET} {BACKEND_UNIT}\n",
             type="notify",
             prepare="NotifyAccess=main\nTimeoutStartSec=60\n",
             limits=_PROXY_LIMITS,
             also=f"Also={PROXY_SOCKET}\n",
-            **run(Role.PROXY, "HUP"),
         ),
         RECORD_UNIT: service(
             RECORD_UNIT,
-            "the recorder",
             "recorder of the llama.cpp server",
-            "2 3",
-            "record",
+            command="record",
             order=f"After={BACKEND_UNIT} {PROXY_UNIT}\n",
             stop_s="15",
             limits="Nice=5\n",
@@ -175,8 +162,8 @@ def unit_texts(
 
 def stop_patience(role: Role, values: Mapping[str, str]) -> float:
     """How long a service gives its engine or its requests to end by themselves, seconds. Raises `InputError`."""
-    keys = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
-    return _number(keys[role], values)
+    key = BACKEND_KEYS["LLAMA_STOP_TIMEOUT"] if role is Role.BACKEND else PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]
+    return _number(key, values)
 
 
 def proxy_place(values: Mapping[str, str]) -> tuple[str, int]:
