@@ -124,8 +124,6 @@ def test_what_an_env_promises() -> None:
     assert found.log == "/home/x/.local/state/specdash/logs/backend-9001.log"
     assert "hush" not in repr(found)
     assert promise({"LLAMA_MODEL": "/m"}, {}).speculates is False
-    assert promise({"LLAMA_PORT": "9002"}, {}).url == "http://127.0.0.1:9002"
-    assert promise({"LLAMA_PORT": "9002"}, {}).speculates is None
 
 
 class Runner:

@@ -69,8 +69,8 @@ def test_a_profile_that_only_spells_a_value_otherwise_changes_nothing(setting: S
     with setting.service.env_file.open("a", encoding="utf-8") as file:
         file.write("LLAMA_DRAFT_P_MIN=0.8\n")
     wanted: WantedValues = {Role.BACKEND: {"LLAMA_DRAFT_P_MIN": "0.80"}}
-    assert plan_apply(Deployment(setting.service), wanted, profile="mine", env=setting.env).empty
-    assert not plan_apply(Deployment(setting.service), wanted, env=setting.env).empty
+    assert not plan_apply(Deployment(setting.service), wanted, profile="mine", env=setting.env).edits
+    assert plan_apply(Deployment(setting.service), wanted, env=setting.env).edits
 
 
 def test_a_comment_that_is_no_utf_8_stays_byte_for_byte(setting: Setting) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from specdash.backend.journal import ApplyLock, journal_file
 from specdash.backend.trial import read_trial
-from specdash.control.change import Apply, Trial, runner_of
-from specdash.control.connection import RemoteError, RunnerConnection
+from specdash.control.change import Apply, Trial
+from specdash.control.connection import RemoteError, RunnerConnection, runner_of, runners
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyProgress, ApplyStep, Role, StepState
 from specdash.core.errors import ConflictError, ExitCode
 from specdash.core.paths import apply_journal_file, trial_file
@@ -304,14 +304,13 @@ def test_an_original_that_does_not_start_again_is_named_and_goes_back_with_the_n
 
 
 def statuses(rig: Rig) -> list[dict[str, Any]]:
-    from specdash.control.connection import runners
-
     return [status for _, status in runners(rig.env)]
 
 
 def test_what_the_socket_cannot_read_is_an_answer_and_no_end(rig: Rig) -> None:
-    path = runner_of(rig.file(), rig.env)
-    assert path is not None
+    runner = runner_of(rig.file(), rig.env)
+    assert runner is not None
+    path, _ = runner
     assert Path(path).stat().st_mode & 0o777 == 0o600
     with RunnerConnection(path) as connection:
         for words in ({"do": "nonsense"}, {"do": "apply", "change": {}}, {"do": "trial"}):

@@ -59,7 +59,9 @@ def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBa
     assert saved.bytes == file.stat().st_size
     assert [path.name for path in file.parent.iterdir()] == ["talk.bin"]
     assert change(target, ERASE, 0).tokens == saved.tokens
-    assert slots.list_slots(target).slots[0].tokens == 0
+    _, seen = slots.look(target)
+    assert seen is not None
+    assert seen.slots[0].n_prompt_tokens == 0
     assert change(target, RESTORE, 1, "talk.bin").tokens == saved.tokens
     warm = complete(running.url, 1)
     assert (cold["cache_n"], warm["prompt_n"]) == (0, 1)
@@ -104,7 +106,7 @@ def test_a_sleeping_server_is_listed_and_goes_on_sleeping(tmp_path: Path) -> Non
         while not running.get("/props")["is_sleeping"]:
             assert running.process.poll() is None
         for _ in range(3):
-            assert slots.list_slots(Target(running.url)).asleep
+            assert slots.look(Target(running.url))[1] is None
         assert running.get("/props")["is_sleeping"] is True
 
 

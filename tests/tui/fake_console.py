@@ -40,7 +40,7 @@ PROXY_ENV = {"PROXY_PORT": "4000", "PROXY_LOOP_BREAKER": "on"}
 
 def service(role: Role, values: dict[str, str], last_good: dict[str, str] | None) -> ServiceView:
     """A running service."""
-    status = ServiceStatus(f"specdash-{role}.service", ServiceState.RUNNING, pid=7)
+    status = ServiceStatus(ServiceState.RUNNING, pid=7)
     return ServiceView(role, "systemd", status, values, last_good)
 
 
@@ -69,7 +69,7 @@ class FakeConsole:
 
     def outlook(self, plan: Any) -> str:
         """Two clients behind the proxy, one beside it."""
-        return "2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off"
+        return "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off"
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""

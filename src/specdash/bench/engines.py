@@ -210,7 +210,7 @@ class InPlace:
         from specdash.control.change import Apply
         from specdash.core.changes import ApplyOutcome
 
-        if not plan.empty:
+        if plan.edits:
             apply = Apply(plan, self._options, self._on_progress, self._env)
             with self._guard(apply):
                 record = apply.run()

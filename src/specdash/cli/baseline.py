@@ -124,7 +124,7 @@ def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[
     printer = StepPrinter()
     in_place = InPlace(deployment, options, printer, guard=cancelled_by_signals)
     plan = in_place.plan()
-    if not plan.empty:
+    if plan.edits:
         print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr, flush=True)
         asked = "Switch speculation off, measure, and switch it back on?"
         if not plan.refused and not confirm(asked, args.yes, "--in-place"):

@@ -184,7 +184,7 @@ def start_backend(
     print(f"specdash demo: starting llama.cpp on {url}", file=sys.stderr)
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     output = directory / "backend.out"
-    kept = keeper.start_service(Role.BACKEND, env_file, {}, env, output)
+    kept = keeper.start_service(Role.BACKEND, env_file, env, output)
     deadline = time.monotonic() + START_DEADLINE_S
     while status_of(url, "/health", 1.0) != 200:
         if not kept.is_alive() or time.monotonic() > deadline:
@@ -216,10 +216,10 @@ def start_proxy(keeper: Keeper, directory: Path, target: Target) -> Target:
     env_file, events = directory / PROXY_ENV, directory / "proxy-events.jsonl"
     sockets = open_listening("127.0.0.1", 0)
     port = int(sockets[0].getsockname()[1])
-    env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
+    text = demo.proxy_env_text(port=port, upstream=target.url, events=events)
+    env_file.write_text(f"{text}PROXY_DRAIN_TIMEOUT={DRAIN_S}\n", encoding="utf-8")
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-    values = {"PROXY_DRAIN_TIMEOUT": str(DRAIN_S)}
-    keeper.start_service(Role.PROXY, env_file, values, env, directory / "proxy.out", sockets=sockets)
+    keeper.start_service(Role.PROXY, env_file, env, directory / "proxy.out", sockets)
     return replace(target, proxy_url=f"http://127.0.0.1:{port}", proxy_log=str(events), proxy_origin="demo")
 
 

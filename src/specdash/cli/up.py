@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from specdash.backend.env_store import read_env
 from specdash.cli.changes.services import add_model_options, bootstrap_texts, env_files_of
 from specdash.control.keeper import Keeper
 from specdash.control.services import setup, units
@@ -39,12 +40,11 @@ def run(args: argparse.Namespace) -> int:
     for path in setup.write_env_files(bootstrap_texts(args, env_files), env_files):
         print(f"wrote {path}", flush=True)
     roles = _roles(args, env_files)
-    values = {role: setup.values_of(env_files[role]) for role in roles}
-    sockets = _listening(values[Role.PROXY]) if Role.PROXY in roles else []
+    sockets = _listening(read_env(env_files[Role.PROXY]).values) if Role.PROXY in roles else []
     with Keeper() as keeper, _Signals(keeper) as signals:
         for role in roles:
             shared = sockets if role is Role.PROXY else ()
-            keeper.start_service(role, env_files[role], values[role], os.environ, sockets=shared)
+            keeper.start_service(role, env_files[role], os.environ, sockets=shared)
         ended, clients = None, None
         while ended is None and not signals.asked.wait(_LOOK_S):
             ended = next((kept for kept in keeper.kept.values() if not kept.is_alive()), None)

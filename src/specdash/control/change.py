@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -22,12 +21,11 @@ from specdash.backend.journal import Journal
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
-from specdash.collect.run_records import live_backends, started_last
-from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runner_with
+from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runner_of
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyRecord, ApplyStep, Role, differences
 from specdash.core.env_edit import with_changes
-from specdash.core.envfile import decode, encode, parse
+from specdash.core.envfile import encode, parse
 from specdash.core.errors import ConflictError, RefusedError, ServiceError, Severity, SpecdashError, errors
 from specdash.core.records import read
 from specdash.system.files import file_digest
@@ -36,28 +34,12 @@ from specdash.system.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions
 
 _CANCEL_AGAIN_S = 0.1
 _UNDOING_S = 120.0
-
-
-def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str | None:
-    """The control socket of the runner that reads this env file; None where none does.
-
-    Raises `ServiceError` for a backend that runs without one.
-    """
-    if (found := runner_with(env_file, env)) is not None:
-        return found[0]
-    if (record := started_last(live_backends(env), env_file)) is not None:
-        raise ServiceError(
-            f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another version "
-            "of specdash; restart it once, with `specdash services restart backend` or by hand"
-        )
-    return None
 
 
 class Apply:
@@ -118,8 +100,8 @@ class Apply:
         )
         backend = self.plan.deployment.backend
         refusals = errors(self.plan.findings)
-        path = runner_of(backend.env_file, self._env) if backend is not None and not refusals else None
-        if path is None:
+        runner = runner_of(backend.env_file, self._env) if backend is not None and not refusals else None
+        if runner is None:
             steps = Steps(self._report)
             self._cancel = steps.cancel
             transaction = Transaction(wanted, None, steps, self._env)
@@ -130,11 +112,12 @@ class Apply:
                 outcome = transaction.run()
             self.error, self.changed = outcome.error, outcome.changed
             if backend is not None and outcome.record.outcome is ApplyOutcome.APPLIED:
-                found = runner_with(backend.env_file, self._env)
+                runner = runner_of(backend.env_file, self._env)
                 # It came up while its env file was written.
-                if found is not None and found[1]["env_digest"] != file_digest(str(backend.env_file)):
-                    os.kill(found[1]["runner_pid"], signal.SIGUSR1)
+                if runner is not None and runner[1]["env_digest"] != file_digest(str(backend.env_file)):
+                    os.kill(runner[1]["runner_pid"], signal.SIGUSR1)
             return outcome.record
+        path = runner[0]
         own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
         with own as connection:
             self._cancel = lambda: _cancel(path)
@@ -169,24 +152,21 @@ def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> str:
     """What clients would feel of the change now, as its runner sees it; empty where the engine is not touched."""
     for edit in plan.edits:
         with contextlib.suppress(SpecdashError):
-            if edit.role is Role.BACKEND and (path := runner_of(edit.env_file, env)) is not None:
-                with RunnerConnection(path) as connection:
+            if edit.role is Role.BACKEND and (runner := runner_of(edit.env_file, env)) is not None:
+                with RunnerConnection(runner[0]) as connection:
                     return outlook_words(connection.ask("outlook"))
     return ""
 
 
 def outlook_words(found: Mapping[str, Any]) -> str:
-    """`2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off`."""
+    """`2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off`."""
     parts = []
     if found["proxies"]:
-        count = found["behind_proxy"]
         last = found["last_stall_s"] if found["last_stall_s"] is not None else found["last_downtime_s"]
-        who = f"{counted(count, 'client')} behind the proxy {'waits' if count == 1 else 'wait'}"
-        who = who if count else "clients that ask the proxy meanwhile wait"
-        parts.append(who + (f", {last:.1f} s last time" if last is not None else ""))
-    if direct := found["direct"]:
-        one = direct == 1
-        parts.append(f"{direct} that {'asks' if one else 'ask'} the backend directly {'is' if one else 'are'} cut off")
+        parts.append(f"{counted(found['behind_proxy'], 'client')} behind the proxy will wait")
+        parts[0] += f", {last:.1f} s last time" if last is not None else ""
+    if found["direct"]:
+        parts.append(f"{counted(found['direct'], 'direct client')} of the backend will be cut off")
     return "; ".join(parts)
 
 
@@ -207,32 +187,27 @@ class Trial:
         """`what` is the command. Raises `ServiceError` where no backend runs, `ConflictError` where its env file was
         edited since its start, or another change or trial is under way."""
         service = service_of(deployment, Role.BACKEND)
-        path = runner_of(service.env_file, env)
-        if path is None:
+        runner = runner_of(service.env_file, env)
+        if runner is None:
             raise ServiceError(
                 f"no backend runs with {service.env_file}, so it could not be put back as it is; start it, or leave "
                 "--service out"
             )
-        self.path = path
         self.boot: int | None = None
         self.planned: int | None = None
-        self.original = read_env(service.env_file).data
-        self._versions = {sha256(self.original).hexdigest()}
+        self.original = read_env(service.env_file)
+        self._versions = {self.original.digest}
         self._deployment = deployment
         self._what = what
         self._env = env
         self._count = 0
-        self.connection = RunnerConnection(path)
+        self.connection = RunnerConnection(runner[0])
+        """Hanging up puts the original back, unless the env file was edited meanwhile."""
         try:
             self._backup = self.connection.ask("trial", what=what)["backup"]
         except SpecdashError:
             self.connection.close()
             raise
-
-    @property
-    def values(self) -> dict[str, str]:
-        """Key to value of the original. Holds secrets."""
-        return parse(decode(self.original)).values
 
     def plan(self, configuration: Mapping[str, str]) -> ApplyPlan:
         """The change that puts `configuration` over the original; an empty value unsets a key.
@@ -253,10 +228,10 @@ class Trial:
             f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
             "before, which go back when it ends.\n"
         )
-        data = encode(mark + with_changes(parse(decode(self.original)), wanted))
-        self._versions.add(sha256(data).hexdigest())
-        changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
-        edits = (edit_of(service, snapshot, data, changed),)
+        text = mark + with_changes(self.original.file, wanted)
+        changed = differences(Role.BACKEND, snapshot.file.values, parse(text).values)
+        edits = (edit_of(service, snapshot, encode(text), changed),)
+        self._versions.add(edits[0].new_digest)
         return ApplyPlan(self._deployment, edits, findings(edits, self._deployment, self._env))
 
     def end(self) -> ApplyRecord | None:
@@ -269,7 +244,3 @@ class Trial:
         finally:
             self.connection.close()
         return None if answer["record"] is None else read(ApplyRecord, answer["record"])
-
-    def close(self) -> None:
-        """Hang up: the runner puts the original back, unless the env file was edited meanwhile."""
-        self.connection.close()

@@ -13,7 +13,7 @@ import psutil
 from msgspec import Struct, field
 
 from specdash.collect.run_records import live_backends, live_proxies, refusal, started_last
-from specdash.control.connection import runner_with, runners
+from specdash.control.connection import runner_of, runners
 from specdash.core import paths
 from specdash.core.changes import Role
 from specdash.core.errors import ServiceError
@@ -47,7 +47,6 @@ class ServiceStatus(Struct, frozen=True):
     """A service at one moment. `pid` is its main process, `restarts` how often it was started again by itself; `detail`
     says why it is not running."""
 
-    name: str
     state: ServiceState
     pid: int | None = None
     restarts: int | None = None
@@ -80,11 +79,11 @@ class Service(Masked, Struct, frozen=True):
     def status(self) -> ServiceStatus:
         """The service now, by its run record."""
         if (record := self.record()) is not None:
-            return ServiceStatus(self.name, ServiceState.RUNNING, main_pid(record), since=record.pid_started)
-        if self.role is Role.BACKEND and (found := runner_with(self.env_file, self.env)) is not None:
+            return ServiceStatus(ServiceState.RUNNING, main_pid(record), since=record.pid_started)
+        if self.role is Role.BACKEND and (found := runner_of(self.env_file, self.env)) is not None:
             detail = "its engine does not run just now"
-            return ServiceStatus(self.name, ServiceState.STARTING, found[1]["runner_pid"], detail=detail)
-        return ServiceStatus(self.name, ServiceState.STOPPED, detail="it does not run")
+            return ServiceStatus(ServiceState.STARTING, found[1]["runner_pid"], detail=detail)
+        return ServiceStatus(ServiceState.STOPPED, detail="it does not run")
 
     def record(self) -> RunRecord | ProxyRecord | None:
         """The run record of the process that reads the env file, the last started one; None where none runs."""
@@ -207,10 +206,7 @@ def way_to(url: str) -> str:
 
 def _installed(role: Role, env: Mapping[str, str]) -> Path | None:
     """The env file of the installed unit. systemd is asked only where there is one."""
-    from specdash.control.services import units
+    from specdash.control.services import systemd, units
 
-    if not (units.unit_directory(env) / units.UNIT_OF[role]).is_file():
-        return None
-    from specdash.control.services.systemd import env_file_of
-
-    return env_file_of(units.UNIT_OF[role], env)
+    there = (units.unit_directory(env) / units.UNIT_OF[role]).is_file()
+    return systemd.env_file_of(units.UNIT_OF[role], env) if there else None

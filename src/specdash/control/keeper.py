@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from specdash.backend.child import Child, describe_exit
-from specdash.control.services import units
 from specdash.core.errors import ExitCode, SpecdashError
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _GOOD_RUN_S = 60.0
 """After so long, an end counts as the first."""
 _FOREVER_S = 1e9
-_SLACK_S = 8.0
-"""On top of a service's own patience: its second signal, its SIGKILL, and the reaping."""
+_SERVICE_STOPS_S = 400.0
+"""A service ends its engine or its requests within its own timeout, 300 s at most; this is for one that hangs."""
 
 
 class KeptProcess(threading.Thread):
@@ -140,17 +139,13 @@ class Keeper:
         self,
         role: Role,
         env_file: Path,
-        values: Mapping[str, str],
         env: Mapping[str, str],
         output: Path | None = None,
-        *,
         sockets: Sequence[socket.socket] = (),
     ) -> KeptProcess:
         """Run `specdash backend run` or `proxy run`. The proxy's listening sockets outlive it."""
         argv = (sys.executable, "-P", "-m", "specdash", str(role), "run", "--env-file", str(env_file))
-        return self.start(
-            str(role), argv, env, output, stop_s=units.stop_patience(role, values) + _SLACK_S, sockets=sockets
-        )
+        return self.start(str(role), argv, env, output, stop_s=_SERVICE_STOPS_S, sockets=sockets)
 
     def stop(self, name: str) -> None:
         """End it and wait; nothing where it does not run."""

@@ -14,10 +14,8 @@ from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import Edit, read_records
 from specdash.backend.launch import make_plan, settings_of
 from specdash.backend.plan import Circumstances, judge
-from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
-from specdash.backend.start_check import ServerPromise, promise_of
-from specdash.collect.discover import place
-from specdash.collect.run_records import live_proxies
+from specdash.backend.settings import MACHINE_KEYS
+from specdash.backend.start_check import promise_of
 from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.profiles import means_the_same
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
@@ -28,12 +26,12 @@ from specdash.core.masking import without_secrets
 from specdash.core.paths import applies_file, backups_dir
 from specdash.core.proxy_parameters import NEEDS_RESTART
 from specdash.core.structs import Masked
-from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from specdash.backend.env_store import EnvSnapshot
+    from specdash.backend.start_check import ServerPromise
     from specdash.control.deployment import Deployment, Service
     from specdash.core.changes import ApplyRecord, Change, WantedValues
 
@@ -66,11 +64,6 @@ class ApplyPlan(Struct, frozen=True):
     def refused(self) -> bool:
         """Whether preflight found an error."""
         return bool(errors(self.findings))
-
-    @property
-    def empty(self) -> bool:
-        """Whether everything is as wanted already."""
-        return not self.edits
 
 
 def plan_apply(
@@ -165,10 +158,10 @@ def findings_of(
             back=back,
             keeps_socket=service is not None and service.status().alive,
             under_systemd=service is not None and service.manager() == BY_SYSTEMD,
-            own_pids=own_pids(service),
+            own_pids=_pids(service),
             base=env,
             other=other.values if other is not None else None,
-            other_pids=own_pids(other.service) if other is not None else frozenset(),
+            other_pids=_pids(other.service if other is not None else None),
         )
         # What two services do not agree on is found from both sides.
         seen = {row for _, rows in found for row in rows}
@@ -190,41 +183,19 @@ def findings(
             if (snapshot := read_env(service.env_file)).exists:
                 beside.append(Wanted(service.role, service.env_file, snapshot.values, service=service))
     rows = [row for _, rows in findings_of(files, beside, env, back=back) for row in rows]
-    rows += _left_behind(edits, deployment, env)
     return tuple(sorted(rows, key=lambda finding: finding.severity is not Severity.ERROR))
 
 
 def promise(values: Mapping[str, str], base: Mapping[str, str] = os.environ) -> ServerPromise:
-    """What `values` promise. Never fails: what they do not tell is unknown."""
+    """What `values` promise. Raises `SpecdashError` where they cannot be meant."""
     machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in values}
-    router = any(values.get(key) for key in ROUTER_KEYS)
-    try:
-        settings = settings_of({**values, **machine}, base)
-    except SpecdashError:
-        host, port = values.get("LLAMA_HOST") or "127.0.0.1", values.get("LLAMA_PORT") or "8080"
-        return ServerPromise(f"http://{host}:{port}" if port.isdigit() else "http://127.0.0.1:8080", router=router)
-    return promise_of(settings, base)
+    return promise_of(settings_of({**values, **machine}, base), base)
 
 
-def _left_behind(edits: Sequence[Edit], deployment: Deployment, env: Mapping[str, str]) -> Iterator[Finding]:
-    """The proxies that ask at the address from which the backend moves; not its own, which is judged beside it."""
-    for edit in (edit for edit in edits if edit.role is Role.BACKEND):
-        old, new = (promise(edit.values(new=which), env).url for which in (False, True))
-        own = deployment.proxy.record() if deployment.proxy is not None else None
-        for proxy in live_proxies(env) if place(old) != place(new) else ():
-            if place(proxy.upstream) == place(old) and (own is None or proxy.pid != own.pid):
-                message = f"the backend moves from {old} to {new}, and the proxy at {proxy.url} asks at {old}"
-                fix = "point it to the new address"
-                yield Finding("proxy-upstream", Severity.WARNING, message, "LLAMA_CPP_BASE", fix)
-
-
-def own_pids(service: Service | None) -> frozenset[int]:
-    """The processes of a service: what they hold is free for what takes their place."""
-    if service is None:
-        return frozenset()
-    main, record = service.status().pid, service.record()
-    pids = {process.pid for process in family(main)} if main is not None else set()
-    return frozenset(pids | ({record.pid} if record is not None else set()))
+def _pids(service: Service | None) -> frozenset[int]:
+    """The process of a service: what it holds, with its children, is free for what takes its place."""
+    pid = service.status().pid if service is not None else None
+    return frozenset() if pid is None else frozenset({pid})
 
 
 def undone_stack(records: tuple[ApplyRecord, ...], backups: Backups) -> list[ApplyRecord]:

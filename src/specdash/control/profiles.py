@@ -36,7 +36,6 @@ BUILT_IN = "built in"
 _ENDING, _OLD_ENDING, _CONVERTED = ".env", ".toml", ".converted"
 _SOURCE = "Source: "
 """What the comment begins with that says where the values come from."""
-_LARGEST = 1 << 20
 _KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
 
 
@@ -80,11 +79,12 @@ def all_profiles(env: Mapping[str, str] = os.environ) -> tuple[tuple[Profile, ..
         name = file.name.removesuffix(_ENDING)
         found[name] = parse_profile(file.read_bytes(), file.name, name)
     broken = _convert_old(env)
-    for path in _user_files(env, _ENDING):
+    for path in sorted(user_profiles_dir(env).glob(f"*{_ENDING}")):
         name = path.name.removesuffix(_ENDING)
         try:
-            found[name] = replace(parse_profile(_bytes(path), str(path), name, str(path)), replaces=name in found)
-        except InputError as error:
+            profile = parse_profile(path.read_bytes(), str(path), name, str(path))
+            found[name] = replace(profile, replaces=name in found)
+        except (InputError, OSError) as error:
             broken.append(BrokenProfile(name, path, str(error)))
     for wrong in broken:
         found.pop(wrong.name, None)
@@ -151,34 +151,18 @@ def _close(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]}?" if close else ""
 
 
-def _user_files(env: Mapping[str, str], ending: str) -> list[Path]:
-    try:
-        return sorted(path for path in user_profiles_dir(env).iterdir() if path.name.endswith(ending))
-    except OSError:
-        return []
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        data = files.read_bounded(path, _LARGEST)
-        data.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
-    return data
-
-
 # Profiles of specdash 0.1 were TOML files.
 
 
 def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
     """Write each old profile as an env file beside it and rename the old one; those that cannot be converted."""
     broken = []
-    for path in _user_files(env, _OLD_ENDING):
+    for path in sorted(user_profiles_dir(env).glob(f"*{_OLD_ENDING}")):
         new, kept = path.with_suffix(_ENDING), path.with_name(path.name + _CONVERTED)
         if new.exists():
             continue
         try:
-            text = _env_text(_bytes(path).decode("utf-8"), path)
+            text = _env_text(path)
             parse_profile(text.encode(), str(path), path.stem)
             files.create(new, text.encode())
             path.rename(kept)
@@ -191,13 +175,13 @@ def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
     return broken
 
 
-def _env_text(text: str, path: Path) -> str:
+def _env_text(path: Path) -> str:
     import tomllib
 
     try:
         # Fractions are kept as they are written: 0.80 stays 0.80.
-        data = tomllib.loads(text, parse_float=str)
-    except tomllib.TOMLDecodeError as error:
+        data = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=str)
+    except ValueError as error:
         raise InputError(f"{path}: is not valid TOML: {error}") from None
     source, notes = data.get("source"), data.get("notes")
     comments = [data.get("summary") or f"converted from {path.name}", *([f"{_SOURCE}{source}"] if source else [])]

@@ -49,26 +49,6 @@ class SlotAction(StrEnum):
     ERASE = "erase"
 
 
-class SlotHolding(Struct, frozen=True):
-    """One slot. `tokens` is what it holds, None where the server does not say (a slot that has not served yet)."""
-
-    id: int
-    busy: bool
-    tokens: int | None = None
-    context: int | None = None
-    """Tokens that fit."""
-    speculative: bool | None = None
-
-
-class SlotList(Struct, frozen=True):
-    """What `list_slots` found."""
-
-    url: str
-    asleep: bool = False
-    """The server sleeps, and was not woken; its slots hold nothing."""
-    slots: tuple[SlotHolding, ...] = ()
-
-
 class SlotPlan(Struct, frozen=True):
     """A change that nothing speaks against. `carry_out` does it; `question` asks for it in one line."""
 
@@ -100,19 +80,11 @@ class SlotChange(Struct, frozen=True):
         return f"slot {self.slot} {word} {self.filename}: {self.tokens} tokens{amount}, {self.took_s:.2f} s"
 
 
-def list_slots(target: Target) -> SlotList:
-    """What each slot holds. Neither wakes a sleeping server nor loads a model.
+def look(target: Target) -> tuple[Props, Slots | None]:
+    """What /props and /slots say; no slots of a server that sleeps, which looking would wake. A router loads no model.
 
     Raises `UnreachableError`, `InputError` for a refused key, `RefusedError` when /slots is switched off.
     """
-    _, seen = _look(target)
-    slots = seen.slots if seen is not None else ()
-    rows = (SlotHolding(s.id, s.is_processing, s.n_prompt_tokens, s.n_ctx, s.speculative) for s in slots)
-    return SlotList(target.url, seen is None, tuple(rows))
-
-
-def _look(target: Target) -> tuple[Props, Slots | None]:
-    """What /props and /slots say; no slots of a server that sleeps, which looking would wake."""
     client = _client(target)
     try:
         props = client.props()
@@ -156,7 +128,7 @@ def plan(
         filename = None
     elif filename is None or _NAME.fullmatch(filename) is None:
         raise UsageError(f"{filename!r}: name a file only, without a path; the server keeps it in --slot-save-path")
-    props, seen = _look(target)
+    props, seen = look(target)
     if seen is None and action is not SlotAction.RESTORE:
         raise RefusedError(f"{target.url} sleeps, and its slots hold nothing; there is nothing to {action}")
     count = props.total_slots or (len(seen.slots) if seen is not None else 0)
@@ -197,7 +169,7 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
         shape = shape_of(cached_facts(path))
     except GgufError:
         return
-    if shape.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID):
+    if shape is not None and shape.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID):
         raise RefusedError(
             f"{target.url} is b{build}, whose slot files carry no context checkpoints, and its model has "
             f"{shape.memory} memory: a restored state cannot be cut back to where the next prompt differs, and "

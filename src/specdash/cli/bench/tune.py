@@ -533,7 +533,7 @@ def _applied(
     assert end.outcome is not None  # noqa: S101 - something was found
     wanted = configuration(end.outcome.chosen, ground.values, env)
     plan = plan_apply(ground.deployment, {Role.BACKEND: {k: v or None for k, v in wanted.items()}}, env=env)
-    if plan.empty:
+    if not plan.edits:
         printer.say("the chosen settings are in force already")
         return ExitCode.OK
     apply = Apply(plan, ground.options, printer.progress, env)

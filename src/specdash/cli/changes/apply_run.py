@@ -169,7 +169,7 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) 
     not the version that was expected."""
     for role, digest in (word.partition("=")[::2] for word in args.expect):
         _check_version(plan, role, digest)
-    if plan.empty:
+    if not plan.edits:
         unchanged = "nothing to change: everything is already as requested"
         print(json.dumps({"outcome": "unchanged"}) if args.json else unchanged)
         return ExitCode.OK

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from specdash.backend.env_store import read_env
 from specdash.collect.run_records import live_backends, live_proxies, started_last
-from specdash.control.services.setup import values_of
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.llama.blocking import BlockingClient
@@ -54,7 +54,7 @@ def client_view(env_files: Mapping[Role, Path], env: Mapping[str, str] = os.envi
     if record is None:
         return None
     try:
-        key = values_of(env_files[role]).get(name, "").partition(",")[0] or None
+        key = read_env(env_files[role]).values.get(name, "").partition(",")[0] or None
     except InputError:
         key = None
     client = BlockingClient(record.url, key, timeout=_ANSWER_S, verified=False)

@@ -9,11 +9,12 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.backend.env_store import read_env, replace_env
 from specdash.control.services import systemd, units
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.envfile import quote, read_values
-from specdash.core.errors import InputError, NotWrittenError, ServiceError
+from specdash.core.envfile import quote
+from specdash.core.errors import NotWrittenError, ServiceError
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system import files
 from specdash.system.sockets import short_path
@@ -66,8 +67,6 @@ def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
 
 def write_env_files(texts: Mapping[Role, str], env_files: Mapping[Role, Path]) -> list[Path]:
     """Write those that are not there yet, mode 0600; the paths that were written. Raises `NotWrittenError`."""
-    from specdash.backend.env_store import read_env, replace_env
-
     written = []
     for role, text in texts.items():
         snapshot = read_env(env_files[role])
@@ -75,16 +74,6 @@ def write_env_files(texts: Mapping[Role, str], env_files: Mapping[Role, Path]) -
             replace_env(snapshot, text.encode())
             written.append(env_files[role])
     return written
-
-
-def values_of(path: Path) -> dict[str, str]:
-    """What an env file says, nothing where there is none. Raises `InputError`."""
-    try:
-        return read_values(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise InputError(f"env file {path}: {error.strerror or error}") from None
 
 
 def unit_changes(
@@ -183,12 +172,7 @@ def _free_port(usual: int) -> tuple[str, str]:
 
 
 def _text_of(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ServiceError(f"{path} cannot be read: {error.strerror}") from None
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def _write(path: Path, text: str) -> None:

@@ -99,7 +99,6 @@ def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
             detail = facts["LoadError"].partition(" ")[2].strip('"') or facts["LoadState"]
     changed = int(facts["StateChangeTimestampMonotonic"] or 0) / 1e6
     return ServiceStatus(
-        unit,
         state,
         pid=int(facts["MainPID"]) or None,
         restarts=int(facts["NRestarts"] or 0),

@@ -82,9 +82,10 @@ LimitNOFILE=65536
 """
 _BACKEND_LIMITS = "LimitMEMLOCK=infinity\nLimitNOFILE=65536\n"
 """No device or memory is kept from it: GPU drivers and models may be anywhere."""
+_PATIENCE = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
 _STOP_SLACK_S = 16.0
-"""On top of the service's own patience: its second signal, its SIGKILL, and the reaping."""
-_XDG = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state", "XDG_CACHE_HOME": ".cache"}
+"""On top of that: its second signal, its SIGKILL, and the reaping."""
+_PLACES = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 _MACHINE = ("LLAMA_BIN", "LLAMA_ENGINE")
 _JOURNAL, _KEPT_JOURNAL = Path("/run/systemd/journal/stdout"), Path("/var/log/journal")
 _ADDRESS = re.compile(r"[\d.]+\Z|[\da-fA-F:.%]*:")
@@ -120,7 +121,8 @@ def unit_texts(
         if role is not None:
             parts["command"] = f"{role} run --env-file {_word(str(env_files[role]))}"
             parts["reload"] = f"ExecReload={_word(kill)} -{signal} $MAINPID\n"
-            parts["stop_s"] = str(math.ceil(stop_patience(role, values.get(role, {})) + _STOP_SLACK_S))
+            patience = _PATIENCE[role]
+            parts["stop_s"] = str(math.ceil(_number(patience, values.get(role, {})) + _STOP_SLACK_S))
         python, output = _quoted(sys.executable), _output(env, unit)
         return _HEAD + _SERVICE.format(
             title=title, python=python, environment=environment, output=output, **{**usual, **parts}
@@ -160,12 +162,6 @@ def unit_texts(
     }
 
 
-def stop_patience(role: Role, values: Mapping[str, str]) -> float:
-    """How long a service gives its engine or its requests to end by themselves, seconds. Raises `InputError`."""
-    key = BACKEND_KEYS["LLAMA_STOP_TIMEOUT"] if role is Role.BACKEND else PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]
-    return _number(key, values)
-
-
 def proxy_place(values: Mapping[str, str]) -> tuple[str, int]:
     """Where PROXY_HOST and PROXY_PORT say that the proxy listens. Raises `InputError`."""
     host = values.get("PROXY_HOST", "").strip() or str(PROXY_KEYS["PROXY_HOST"].default)
@@ -195,10 +191,7 @@ def _number(parameter: Parameter, values: Mapping[str, str]) -> float:
 
 def _passed_on(env: Mapping[str, str], backend: Mapping[str, str]) -> dict[str, str]:
     """What the services find as the caller finds it: specdash's places, and the engine. Never a secret."""
-    home = Path(env.get("HOME") or Path.home())
-    found = {
-        key: env[key] for key, usual in _XDG.items() if env.get(key, "")[:1] == "/" and Path(env[key]) != home / usual
-    }
+    found = {key: env[key] for key in _PLACES if env.get(key, "").startswith("/")}
     found |= {key: env[key] for key in _MACHINE if env.get(key) and key not in backend}
     if "LLAMA_BIN" not in {**found, **backend} and (binary := shutil.which("llama-server", path=env.get("PATH"))):
         # systemd's PATH is shorter: it might run another engine than the caller has seen at work, or none.
