@@ -70,7 +70,7 @@ def write(env: Mapping[str, str], body: str, name: str = "mine", ending: str = "
 
 class TestShipped:
     def test_five_profiles_ship_with_reasons(self, env: dict[str, str]) -> None:
-        profiles, _ = all_profiles(env)
+        profiles = all_profiles(env)
         assert tuple(profile.name for profile in profiles) == SHIPPED
         for profile in profiles:
             assert profile.summary
@@ -97,7 +97,7 @@ class TestShipped:
 class TestOwn:
     def test_a_file_of_the_user_is_a_profile_whose_first_comment_is_its_summary(self, env: dict[str, str]) -> None:
         path = write(env, "# after six\n; Source: tried by hand\n# n\nPROXY_LOOP_BREAKER=off\nLLAMA_DRAFT_MAX='6'\n")
-        mine = all_profiles(env)[0][-1]
+        mine = all_profiles(env)[-1]
         assert mine == find_profile("mine", env)
         assert (mine.summary, mine.source, mine.notes) == ("after six", "tried by hand", ("n",))
         assert (mine.origin, mine.own, mine.replaces) == (str(path), True, False)
@@ -105,22 +105,21 @@ class TestOwn:
 
     def test_it_stands_in_for_a_built_in_one_of_its_name(self, env: dict[str, str]) -> None:
         write(env, "PROXY_LOOP_WINDOW=4\n", "loop-incident")
-        assert tuple(profile.name for profile in all_profiles(env)[0]) == SHIPPED
+        assert tuple(profile.name for profile in all_profiles(env)) == SHIPPED
         profile = find_profile("loop-incident", env)
         assert (profile.own, profile.replaces, profile.values) == (True, True, {Role.PROXY: {"PROXY_LOOP_WINDOW": "4"}})
 
     def test_a_broken_file_is_listed_and_hides_no_other(self, env: dict[str, str]) -> None:
         write(env, "LLAMA_DRAFT_MAX=6\n")
         path = write(env, "LLAMA_DRAFT_MAX\n", "broken")
-        assert [profile.name for profile in all_profiles(env)[0]] == [*SHIPPED, "mine"]
-        (broken,) = all_profiles(env)[1]
-        assert (broken.name, broken.path) == ("broken", path)
+        assert [profile.name for profile in all_profiles(env) if not profile.broken] == [*SHIPPED, "mine"]
+        (broken,) = (one for one in all_profiles(env) if one.broken)
+        assert (broken.name, broken.origin) == ("broken", str(path))
         with pytest.raises(InputError, match=r"broken\.env:1"):
             find_profile("broken", env)
 
     def test_what_a_broken_file_stands_in_for_is_not_taken_in_its_place(self, env: dict[str, str]) -> None:
         write(env, "", "loop-incident")
-        assert "loop-incident" not in [profile.name for profile in all_profiles(env)[0]]
         with pytest.raises(InputError, match=r"loop-incident\.env"):
             find_profile("loop-incident", env)
 
@@ -131,7 +130,7 @@ class TestOwn:
     @pytest.mark.parametrize("content", [b"\xff", b"x" * (1 << 21)])
     def test_bytes_that_are_no_text_are_no_profile(self, env: dict[str, str], content: bytes) -> None:
         write(env, "").write_bytes(content)
-        assert [broken_profile.name for broken_profile in all_profiles(env)[1]] == ["mine"]
+        assert [one.name for one in all_profiles(env) if one.broken] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +219,7 @@ class TestConversion:
         old = write(env, body, ending="toml")
         with pytest.raises(InputError, match=reason):
             find_profile("mine", env)
-        assert [wrong.path for wrong in all_profiles(env)[1]] == [old]
+        assert [one.origin for one in all_profiles(env) if one.broken] == [str(old)]
         assert old.read_text(encoding="utf-8") == body
 
 

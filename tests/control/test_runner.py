@@ -4,6 +4,7 @@ start."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -312,7 +313,7 @@ def test_what_the_socket_cannot_read_is_an_answer_and_no_end(rig: Rig) -> None:
     assert runner is not None
     path, _ = runner
     assert Path(path).stat().st_mode & 0o777 == 0o600
-    with RunnerConnection(path) as connection:
+    with contextlib.closing(RunnerConnection(path)) as connection:
         for words in ({"do": "nonsense"}, {"do": "apply", "change": {}}, {"do": "trial"}):
             do = words.pop("do")
             with pytest.raises(RemoteError) as refused:

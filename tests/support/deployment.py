@@ -190,7 +190,7 @@ class Rig(Struct):
         """Ask the runner to cancel what is under way."""
         runner = runner_of(self.file(), self.env)
         assert runner is not None
-        with RunnerConnection(runner[0]) as connection:
+        with contextlib.closing(RunnerConnection(runner[0])) as connection:
             return bool(connection.ask("cancel")["cancelled"])
 
     def cancelled_at(self, step: ApplyStep, *words: str) -> ApplyRecord:

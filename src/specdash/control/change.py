@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -43,7 +44,8 @@ _UNDOING_S = 120.0
 
 
 class Apply:
-    """One change. `error` is what stood in the way, for its exit code; None when it went well."""
+    """One change. `error` is what stood in the way, for its exit code; None when it went well. `changed` is whether
+    anything was touched, undone or not; `slower` that it went well, but a first completion became much slower."""
 
     def __init__(
         self,
@@ -56,10 +58,7 @@ class Apply:
     ) -> None:
         self.plan = plan
         self.error: SpecdashError | None = None
-        self.changed = False
-        """Whether anything was touched, undone or not."""
-        self.slower = False
-        """Whether it went well, but a first completion became much slower."""
+        self.changed = self.slower = False
         self.cancelled = False
         """Whether the end was asked for, in time or not."""
         self.undoing = False
@@ -118,12 +117,12 @@ class Apply:
                     os.kill(runner[1]["runner_pid"], signal.SIGUSR1)
             return outcome.record
         path = runner[0]
-        own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
-        with own as connection:
+        trial = self._trial
+        with nullcontext(trial.connection) if trial is not None else closing(RunnerConnection(path)) as connection:
             self._cancel = lambda: _cancel(path)
             if self.cancelled:
                 raise CancelledApplyError("it was interrupted; nothing was changed")
-            words = {"boot": self._trial.boot, "planned": self._trial.planned} if self._trial is not None else {}
+            words = {"boot": trial.boot, "planned": trial.planned} if trial is not None else {}
             # The journal's own form, with its bytes: the socket is this user's alone.
             answer = connection.ask("apply", self._report, timeout=None, change=json.loads(wanted.to_json()), **words)
         problem = answer["problem"]
@@ -143,7 +142,7 @@ class Apply:
 def _cancel(path: str) -> None:
     """Ask until the runner has begun what it is to cancel: the request for the change may still be on its way."""
     deadline = time.monotonic() + CONNECT_S
-    with contextlib.suppress(SpecdashError), RunnerConnection(path) as connection:
+    with contextlib.suppress(SpecdashError), closing(RunnerConnection(path)) as connection:
         while not connection.ask("cancel")["cancelled"] and time.monotonic() < deadline:
             time.sleep(_CANCEL_AGAIN_S)
 
@@ -153,7 +152,7 @@ def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> str:
     for edit in plan.edits:
         with contextlib.suppress(SpecdashError):
             if edit.role is Role.BACKEND and (runner := runner_of(edit.env_file, env)) is not None:
-                with RunnerConnection(runner[0]) as connection:
+                with closing(RunnerConnection(runner[0])) as connection:
                     return outlook_words(connection.ask("outlook"))
     return ""
 

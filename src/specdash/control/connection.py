@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import socket
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from specdash.collect.run_records import live_backends, started_last
 from specdash.core.changes import ApplyProgress
@@ -82,18 +83,12 @@ class RunnerConnection:
         self._lines.close()
         self._socket.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def runners(env: Mapping[str, str] = os.environ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Control socket and status of every runner of this user that answers."""
     for directory in (runtime_dir(env), run_records_dir(env)):
         for path in sorted(directory.glob("backend-*.sock")) if directory is not None else ():
-            with contextlib.suppress(SpecdashError), RunnerConnection(str(path)) as connection:
+            with contextlib.suppress(SpecdashError), closing(RunnerConnection(str(path))) as connection:
                 yield str(path), connection.ask("status")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -73,19 +73,11 @@ class RunningApply(threading.Thread):
 
 
 class Console:
-    """What the tune screen may do. `find` looks the services up, each time; the seconds are those of `ApplyOptions`."""
+    """What the tune screen may do. `find` looks the services up, each time; `patience` is that of `ApplyOptions`."""
 
-    def __init__(
-        self,
-        find: Callable[[], Deployment],
-        *,
-        drain_timeout_s: float,
-        health_timeout_s: float,
-        settle_s: float = 15.0,
-        env: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, find: Callable[[], Deployment], env: Mapping[str, str] = os.environ, **patience: Any) -> None:
         self._find = find
-        self._patience = drain_timeout_s, health_timeout_s, settle_s
+        self._patience = patience
         self._env = env
         self._running: RunningApply | None = None
 
@@ -137,15 +129,15 @@ class Console:
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
         reports: list[ApplyProgress] = []
-        apply = Apply(plan, ApplyOptions(*self._patience), reports.append, self._env)
+        apply = Apply(plan, ApplyOptions(**self._patience), reports.append, self._env)
         self._running = RunningApply(apply.run, apply.cancel, reports)
         return self._running
 
     def profiles(self) -> tuple[Profile, ...]:
-        """The named sets, shipped and the user's own."""
+        """The named sets, shipped and the user's own, that can be applied."""
         from specdash.control.profiles import all_profiles
 
-        return all_profiles(self._env)[0]
+        return tuple(profile for profile in all_profiles(self._env) if not profile.broken)
 
     @property
     def busy(self) -> bool:
@@ -178,18 +170,16 @@ class SlotConsole(Masked, Struct, frozen=True):
     def measure_baseline(self) -> str:
         """Measure decode without speculation in idle slots for some seconds, and keep it; what came of it, in words."""
         from specdash.backend.baseline import measure_unasked
-        from specdash.system.text import counted, number
+        from specdash.system.text import number
 
         target = self.target()
         report = measure_unasked(target.url, target.api_key, target.engine, env=self.env)
-        if not report.measured:
-            return f"decode without speculation was not measured: {'; '.join(report.left_out)}"
-        parts = [
+        measured = ", ".join(
             f"{number(baseline.decode_rate, 1)} tok/s (context {baseline.context}, {baseline.concurrency} at once)"
             for baseline in report.measured
-        ]
-        more = f"; {counted(len(report.left_out), 'case')} left out" if report.left_out else ""
-        return f"decode without speculation: {', '.join(parts)}{more}"
+        )
+        left_out = "".join(f"; left out: {why}" for why in report.left_out)
+        return f"decode without speculation: {measured or 'not measured'}{left_out}"
 
     def carry_out(self, plan: SlotPlan) -> SlotChange:
         """See `control.slots.carry_out`."""

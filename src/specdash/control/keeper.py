@@ -63,12 +63,10 @@ class KeptProcess(threading.Thread):
         self._wake = os.eventfd(0)
         self.start()
 
-    def stop(self, *, wait: bool = True) -> None:
-        """End it: SIGTERM, its patience, SIGKILL."""
+    def stop(self) -> None:
+        """Ask for the end: SIGTERM, its patience, SIGKILL."""
         self._stopping.set()
         os.eventfd_write(self._wake, 1)
-        if wait:
-            self.join()
 
     def kill(self) -> None:
         """End it at once, with everything it started."""
@@ -122,7 +120,7 @@ class Keeper:
         self._closed = True
         kept = list(self.kept.values())
         for process in kept:
-            process.stop(wait=False)
+            process.stop()
         for process in kept:
             process.join()
             for item in process.sockets:
@@ -151,6 +149,7 @@ class Keeper:
         """End it and wait; nothing where it does not run."""
         if (kept := self.kept.get(name)) is not None:
             kept.stop()
+            kept.join()
 
     def kill(self) -> None:
         """End all of them at once."""

@@ -107,8 +107,8 @@ def plan_rollback(
         role = Role(name)
         service = service_of(deployment, role)
         snapshot = read_env(service.env_file)
-        data, values = _kept(backups, role, backup)
-        changed = differences(role, snapshot.values, values)
+        data = backups.read(role, backup)
+        changed = differences(role, snapshot.values, read_values(data, f"backup {backup} of the {role}'s env"))
         if data != snapshot.data:
             edits.append(edit_of(service, snapshot, data, changed))
     return ApplyPlan(deployment, tuple(edits), findings(edits, deployment, env, back=True), None, ApplyKind.ROLLBACK)
@@ -224,14 +224,9 @@ def before_last_apply(role: Role, env: Mapping[str, str]) -> dict[str, str] | No
     try:
         stack = undone_stack(read_records(applies_file(env)), backups)
         numbers = [record.backups[role] for record in stack if role in record.backups]
-        return _kept(backups, role, numbers[-1])[1] if numbers else None
+        return read_values(backups.read(role, numbers[-1]), f"backup of the {role}'s env") if numbers else None
     except SpecdashError:
         return None
-
-
-def _kept(backups: Backups, role: Role, number: int) -> tuple[bytes, dict[str, str]]:
-    data = backups.read(role, number)
-    return data, read_values(data, f"backup {number} of the {role}'s env")
 
 
 def _backups_before(records: tuple[ApplyRecord, ...], number: int | None, backups: Backups) -> dict[str, int]:
@@ -308,9 +303,7 @@ def _arguments(edit: Edit, env: Mapping[str, str]) -> list[str]:
 
 
 def _readers(key: str) -> str:
-    found = key_help(key)
-    if found is None:
+    if (found := key_help(key)) is None:
         return "no key that specdash knows"
-    if found.readers:
-        return f"read by {', '.join(found.readers)}"
-    return f"becomes {found.flags[0]}" if found.flags else found.meaning
+    flag = f"becomes {found.flags[0]}" if found.flags else found.meaning
+    return f"read by {', '.join(found.readers)}" if found.readers else flag

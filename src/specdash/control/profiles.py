@@ -27,7 +27,7 @@ from specdash.core.removed import REMOVED_SETTINGS
 from specdash.system import files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from specdash.core.parameters import Parameter
@@ -52,6 +52,8 @@ class Profile(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     origin: str = BUILT_IN
     replaces: bool = False
+    broken: str = ""
+    """Why the user's file cannot be read as a profile: the reason names file and key."""
 
     @property
     def own(self) -> bool:
@@ -59,50 +61,35 @@ class Profile(Struct, frozen=True):
         return self.origin != BUILT_IN
 
 
-class BrokenProfile(Struct, frozen=True):
-    """A user's file that cannot be read as a profile, and why: the reason names file and key."""
-
-    name: str
-    path: Path
-    reason: str
-
-
-def all_profiles(env: Mapping[str, str] = os.environ) -> tuple[tuple[Profile, ...], tuple[BrokenProfile, ...]]:
-    """Every profile that can be applied, the built-in ones first, and the user's files that cannot be read as profiles.
-
-    A user's profile stands in for a built-in one of its name; where that file is broken, neither can be applied.
-    """
+def all_profiles(env: Mapping[str, str] = os.environ) -> tuple[Profile, ...]:
+    """Every profile, the built-in ones first. A user's profile stands in for a built-in one of its name, also where it
+    is broken: then neither can be applied."""
     folder = resources.files("specdash.control") / "profiles_data"
-    shipped = sorted((file for file in folder.iterdir() if file.name.endswith(_ENDING)), key=lambda file: file.name)
     found = {}
-    for file in shipped:
-        name = file.name.removesuffix(_ENDING)
-        found[name] = parse_profile(file.read_bytes(), file.name, name)
-    broken = _convert_old(env)
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(_ENDING):
+            name = file.name.removesuffix(_ENDING)
+            found[name] = parse_profile(file.read_bytes(), file.name, name)
+    found |= _convert_old(env)
     for path in sorted(user_profiles_dir(env).glob(f"*{_ENDING}")):
         name = path.name.removesuffix(_ENDING)
         try:
             profile = parse_profile(path.read_bytes(), str(path), name, str(path))
             found[name] = replace(profile, replaces=name in found)
         except (InputError, OSError) as error:
-            broken.append(BrokenProfile(name, path, str(error)))
-    for wrong in broken:
-        found.pop(wrong.name, None)
-    return tuple(found.values()), tuple(broken)
+            found[name] = _broken(path, str(error))
+    return tuple(found.values())
 
 
 def find_profile(name: str, env: Mapping[str, str] = os.environ) -> Profile:
     """The profile of that name. Raises `InputError` when there is none, or when its file is broken."""
-    profiles, broken = all_profiles(env)
-    for profile in profiles:
-        if profile.name == name:
-            return profile
-    for wrong in broken:
-        if wrong.name == name:
-            raise InputError(wrong.reason)
-    known = [profile.name for profile in profiles]
-    hint = _close(name, known) or f"known: {', '.join(known)}"
-    raise InputError(f"no profile {name!r}; {hint}")
+    profiles = {profile.name: profile for profile in all_profiles(env)}
+    if name not in profiles:
+        hint = _close(name, profiles) or f"known: {', '.join(profiles)}"
+        raise InputError(f"no profile {name!r}; {hint}")
+    if profiles[name].broken:
+        raise InputError(profiles[name].broken)
+    return profiles[name]
 
 
 def parse_profile(data: bytes, where: str, name: str, origin: str = BUILT_IN) -> Profile:
@@ -118,7 +105,7 @@ def parse_profile(data: bytes, where: str, name: str, origin: str = BUILT_IN) ->
             continue
         role = role_of(key)
         if role is None or key not in _KNOWN_KEYS[role]:
-            hint = _close(key, [known for keys in _KNOWN_KEYS.values() for known in keys])
+            hint = _close(key, (known for keys in _KNOWN_KEYS.values() for known in keys))
             what = f"{key}: neither the backend nor the proxy has such a key"
             raise InputError(f"{where}: {what}{hint and f'; {hint}'}")
         if is_secret(key) or without_secrets(text) != text:
@@ -146,17 +133,21 @@ def means_the_same(role: Role, key: str, name: str | None, other: str | None) ->
     return False
 
 
-def _close(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+def _close(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]}?" if close else ""
+
+
+def _broken(path: Path, reason: str) -> Profile:
+    return Profile(path.stem, "", "", {}, origin=str(path), broken=reason)
 
 
 # Profiles of specdash 0.1 were TOML files.
 
 
-def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
+def _convert_old(env: Mapping[str, str]) -> dict[str, Profile]:
     """Write each old profile as an env file beside it and rename the old one; those that cannot be converted."""
-    broken = []
+    broken = {}
     for path in sorted(user_profiles_dir(env).glob(f"*{_OLD_ENDING}")):
         new, kept = path.with_suffix(_ENDING), path.with_name(path.name + _CONVERTED)
         if new.exists():
@@ -167,9 +158,9 @@ def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
             files.create(new, text.encode())
             path.rename(kept)
         except InputError as error:
-            broken.append(BrokenProfile(path.stem, path, str(error)))
+            broken[path.stem] = _broken(path, str(error))
         except OSError as error:
-            broken.append(BrokenProfile(path.stem, path, files.not_written(new, error)))
+            broken[path.stem] = _broken(path, files.not_written(new, error))
         else:
             sys.stderr.write(f"specdash: profile {path} is now {new}; the old file was kept as {kept.name}\n")
     return broken

@@ -8,6 +8,7 @@ of another model, which cannot be seen from here: a restore says so.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import time
@@ -37,6 +38,10 @@ FIRST_WITH_CHECKPOINTS = 11549
 """The oldest build seen whose slot files carry context checkpoints; b11434 has none."""
 _REPLACES = "a file of that name in the server's --slot-save-path is replaced"
 _MAY_END = "if the file is cut off or of another model, llama-server may end, or empty the slot"
+_WITHOUT_FLAG = (
+    "answers HTTP 501: it was started without --slot-save-path DIRECTORY; set LLAMA_SLOT_SAVE_PATH in its env file "
+    "(`specdash apply LLAMA_SLOT_SAVE_PATH=DIRECTORY`), or give it that flag"
+)
 _NO_SUCH_ACTION = "none"
 """An action that no build has: refused as such where actions are switched on, with 501 where they are not."""
 
@@ -105,14 +110,12 @@ def _client(target: Target, timeout_s: float = ANSWER_S) -> BlockingClient:
 
 def _in_memory(target: Target) -> str:
     """Which models of a router have slots."""
-    try:
+    names = ""
+    with contextlib.suppress(OSError):
         listed = router_models(BlockingClient(target.url, target.api_key, timeout=ANSWER_S).get("/models").json)
-    except OSError:
-        listed = router_models(None)
-    names = ", ".join(model.id for model in listed.models if model.status in RESIDENT)
-    if not names:
-        return "none of its models is in memory: a request to one loads it"
-    return f"name one of its models in memory by --model: {names}"
+        names = ", ".join(model.id for model in listed.models if model.status in RESIDENT)
+    none = "none of its models is in memory: a request to one loads it"
+    return f"name one of its models in memory by --model: {names}" if names else none
 
 
 def plan(
@@ -142,7 +145,7 @@ def plan(
     if action is SlotAction.SAVE and held == 0:
         raise RefusedError(f"slot {slot} holds nothing that could be saved")
     if seen is not None and _post(target, 0, _NO_SUCH_ACTION, None, ANSWER_S).status == 501:
-        raise _without_flag(target)
+        raise RefusedError(f"{target.url} {_WITHOUT_FLAG}")
     if action is SlotAction.RESTORE and not unchecked:
         _check_memory(target, props, slot, shlex.quote(filename or ""))
     of, holds = f"slot {slot} of {target.url}", f" ({held} tokens)" if held is not None else ""
@@ -185,7 +188,7 @@ def carry_out(plan: SlotPlan) -> SlotChange:
     target, action, slot, saves = plan.target, plan.action, plan.slot, plan.action is SlotAction.SAVE
     answer = _post(target, slot, action, plan.filename, CHANGE_S)
     if answer.status == 501:
-        raise _without_flag(target)
+        raise RefusedError(f"{target.url} {_WITHOUT_FLAG}")
     _client(target).check_key(answer)
     if answer.status != 200:
         text = error_message(answer.body).replace(target.api_key or "\0", "***")
@@ -212,10 +215,3 @@ def _post(target: Target, slot: int, action: str, filename: str | None, timeout_
     except OSError as error:
         why = f"it broke the connection off without an answer ({words(error)}); it may have crashed: see its log"
         raise UnreachableError(f"{target.url}/slots/{slot}: {why}") from None
-
-
-def _without_flag(target: Target) -> RefusedError:
-    return RefusedError(
-        f"{target.url} answers HTTP 501: it was started without --slot-save-path DIRECTORY; set LLAMA_SLOT_SAVE_PATH "
-        "in its env file (`specdash apply LLAMA_SLOT_SAVE_PATH=DIRECTORY`), or give it that flag"
-    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend import settings
 from specdash.control.deployment import way_to
@@ -20,13 +21,11 @@ from specdash.core.errors import InputError, RefusedError, ServiceError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, PASSED_ON
 from specdash.core.parameters import ValueKind
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
-from specdash.core.target import local_port
-from specdash.system.processes import listener_owners, listening_pid
+from specdash.core.target import Target, local_port
+from specdash.system.processes import family, listener_owners, listening_pid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from specdash.core.target import Target
 
 _SERVER = "llama-server"
 _VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
@@ -45,25 +44,21 @@ class Adopted(Struct, frozen=True):
 
 def adopt_process(target: Target) -> Adopted:
     """Of a running llama-server. Raises `RefusedError` where it cannot be seen, or is none."""
+    port = local_port(target.url)
+    pid = target.pid or (listening_pid(port) if port is not None else None)
+    if pid is None:
+        gone = port is None or listener_owners(port) == set()
+        hidden = "its process cannot be seen; run this as the user who started it"
+        raise RefusedError(f"{target.url}: {way_to(target.url) if gone else hidden}")
     try:
-        process = psutil.Process(target.pid) if target.pid is not None else None
-        argv, variables = (process.cmdline(), process.environ()) if process is not None else ([], {})
-    except (psutil.Error, OSError):
-        process = None
-    if process is None:
-        port = local_port(target.url)
-        pid = listening_pid(port) if port is not None else None
-        why = "its process cannot be seen; run this as the user who started it"
-        if pid is not None:
-            why = f"process {pid}, which listens there, is not a llama-server; nothing was written"
-        elif port is None or listener_owners(port) == set():
-            why = way_to(target.url)
-        raise RefusedError(f"{target.url}: {why}")
-    values = adopted_values(argv, variables, target)
+        process = psutil.Process(pid)
+        variables = process.environ()
+        values = adopted_values(process.cmdline(), variables, replace(target, pid=pid))
+    except (psutil.Error, OSError) as error:
+        raise RefusedError(f"{target.url}: process {pid} cannot be seen: {error}") from None
     if values is None:
-        raise RefusedError(f"process {process.pid} of {target.url} is not a llama-server; nothing was written")
-    ending = _ending(process, variables)
-    return Adopted(Role.BACKEND, values, f"process {process.pid}, {target.url}", ending, frozenset({process.pid}))
+        raise RefusedError(f"process {pid}, which listens at {target.url}, is not a llama-server; nothing was written")
+    return Adopted(Role.BACKEND, values, f"process {pid}, {target.url}", _ending(process, variables), frozenset({pid}))
 
 
 def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
@@ -75,8 +70,8 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
     facts = systemd.show(env, [unit], ("LoadState", "MainPID", "EnvironmentFiles"))[0]
     if facts["LoadState"] == "not-found":
         raise ServiceError(f"{unit}: systemd's user manager knows no such unit")
-    pid = int(facts["MainPID"])
-    pids = frozenset([pid, *(child.pid for child in _children(pid))] if pid else ())
+    processes = family(int(facts["MainPID"])) if facts["MainPID"] != "0" else []
+    pids = frozenset(process.pid for process in processes)
     ending = f"systemctl --user disable --now {unit}"
     for path in re.findall(r"(\S.*?) \(ignore_errors=\w+\)", facts.get("EnvironmentFiles", "")):
         try:
@@ -88,9 +83,7 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
         if proxy or backend:
             role = Role.PROXY if len(proxy) > len(backend) else Role.BACKEND
             return Adopted(role, proxy if role is Role.PROXY else backend, f"{unit}, {path}", ending, pids)
-    from specdash.core.target import Target
-
-    for process in (psutil.Process(pid), *_children(pid)) if pid else ():
+    for process in processes:
         values = adopted_values(process.cmdline(), process.environ(), Target("", pid=process.pid))
         if values is not None:
             return Adopted(Role.BACKEND, values, f"{unit}, process {process.pid}", ending, pids)
@@ -137,13 +130,6 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
         key: str(cwd / value) if (key in paths and "/" in value) or (cwd / value).is_file() else value
         for key, value in values.items()
     }
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
 
 
 def _ending(process: psutil.Process, variables: Mapping[str, str]) -> str:

@@ -66,14 +66,10 @@ def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
 
 
 def write_env_files(texts: Mapping[Role, str], env_files: Mapping[Role, Path]) -> list[Path]:
-    """Write those that are not there yet, mode 0600; the paths that were written. Raises `NotWrittenError`."""
-    written = []
+    """Write them, mode 0600; the paths. Raises `NotWrittenError`."""
     for role, text in texts.items():
-        snapshot = read_env(env_files[role])
-        if not snapshot.exists:
-            replace_env(snapshot, text.encode())
-            written.append(env_files[role])
-    return written
+        replace_env(read_env(env_files[role]), text.encode())
+    return [env_files[role] for role in texts]
 
 
 def unit_changes(
@@ -94,12 +90,10 @@ def unit_changes(
 def install(env: Mapping[str, str], changes: Mapping[Path, tuple[str | None, str]], enabled: Sequence[str]) -> None:
     """Write the units, make systemd read them, and enable those named. Raises `ServiceError` or `NotWrittenError`; the
     units are then as they were before."""
-    written: dict[Path, str | None] = {}
+    written = {path: before for path, (before, text) in changes.items() if text != before}
     try:
-        for path, (before, text) in changes.items():
-            if text != before:
-                _write(path, text)
-                written[path] = before
+        for path in written:
+            _write(path, changes[path][1])
         if (logs := units.log_dir(env)) is not None:
             with files.writing(logs, NotWrittenError):
                 logs.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -85,8 +84,8 @@ _BACKEND_LIMITS = "LimitMEMLOCK=infinity\nLimitNOFILE=65536\n"
 _PATIENCE = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
 _STOP_SLACK_S = 16.0
 """On top of that: its second signal, its SIGKILL, and the reaping."""
-_PLACES = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
-_MACHINE = ("LLAMA_BIN", "LLAMA_ENGINE")
+# What the services find as the caller finds it: specdash's places, and the engine.
+_PASSED_ON = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LLAMA_BIN", "LLAMA_ENGINE")
 _JOURNAL, _KEPT_JOURNAL = Path("/run/systemd/journal/stdout"), Path("/var/log/journal")
 _ADDRESS = re.compile(r"[\d.]+\Z|[\da-fA-F:.%]*:")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+\Z")
@@ -107,11 +106,13 @@ def unit_texts(
 ) -> dict[str, str]:
     """File name to text of all units, from the env files and what they say. Raises `InputError` for what a unit cannot
     say."""
-    environment = "".join(
-        f"Environment={_quoted(f'{key}={value}')}\n"
-        # Without PYTHONSAFEPATH, a stray json.py in the home directory would be imported.
-        for key, value in {"PYTHONSAFEPATH": "1", **_passed_on(env, values.get(Role.BACKEND, {}))}.items()
-    )
+    backend = values.get(Role.BACKEND, {})
+    # Without PYTHONSAFEPATH, a stray json.py in the home directory would be imported.
+    passed = {"PYTHONSAFEPATH": "1", **{key: env[key] for key in _PASSED_ON if env.get(key) and key not in backend}}
+    if "LLAMA_BIN" not in {**passed, **backend} and (binary := shutil.which("llama-server", path=env.get("PATH"))):
+        # systemd's PATH is shorter: it might run another engine than the caller has seen at work, or none.
+        passed["LLAMA_BIN"] = os.path.abspath(binary)  # noqa: PTH100 - links stay
+    environment = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in passed.items())
     # CUDA's setuid helper makes its device nodes after a boot, and cannot under NoNewPrivileges: so it runs before.
     modprobe = shutil.which("nvidia-modprobe", path=env.get("PATH"))
     kill = shutil.which("kill", path=env.get("PATH")) or "/bin/kill"
@@ -121,8 +122,7 @@ def unit_texts(
         if role is not None:
             parts["command"] = f"{role} run --env-file {_word(str(env_files[role]))}"
             parts["reload"] = f"ExecReload={_word(kill)} -{signal} $MAINPID\n"
-            patience = _PATIENCE[role]
-            parts["stop_s"] = str(math.ceil(_number(patience, values.get(role, {})) + _STOP_SLACK_S))
+            parts["stop_s"] = f"{_number(_PATIENCE[role], values.get(role, {})) + _STOP_SLACK_S:.0f}"
         python, output = _quoted(sys.executable), _output(env, unit)
         return _HEAD + _SERVICE.format(
             title=title, python=python, environment=environment, output=output, **{**usual, **parts}
@@ -187,16 +187,6 @@ def listen_streams(values: Mapping[str, str]) -> list[str]:
 def _number(parameter: Parameter, values: Mapping[str, str]) -> float:
     text = values.get(parameter.key, "").strip()
     return float(str(parameter.parse(text, parameter.key) if text else parameter.default))
-
-
-def _passed_on(env: Mapping[str, str], backend: Mapping[str, str]) -> dict[str, str]:
-    """What the services find as the caller finds it: specdash's places, and the engine. Never a secret."""
-    found = {key: env[key] for key in _PLACES if env.get(key, "").startswith("/")}
-    found |= {key: env[key] for key in _MACHINE if env.get(key) and key not in backend}
-    if "LLAMA_BIN" not in {**found, **backend} and (binary := shutil.which("llama-server", path=env.get("PATH"))):
-        # systemd's PATH is shorter: it might run another engine than the caller has seen at work, or none.
-        found["LLAMA_BIN"] = os.path.abspath(binary)  # noqa: PTH100 - links stay
-    return found
 
 
 def _output(env: Mapping[str, str], unit: str) -> str:
