@@ -87,10 +87,8 @@ class TestListing:
         [
             ("/props", unauthorised(), InputError, "--api-key-env"),
             ("/props", loading(), UnreachableError, "is not ready: Loading model"),
-            ("/props", says([]), RefusedError, "is this llama-server"),
             ("/slots", says({}), RefusedError, "is this llama-server"),
             ("/slots", error(501, "disabled", "x"), RefusedError, "--no-slots"),
-            ("/props", error(400, "model is not loaded", "x"), RefusedError, "model is not loaded"),
         ],
     )
     def test_a_refusal_is_one_line_with_the_way_out(
@@ -135,6 +133,11 @@ class TestRefusedBeforehand:
             with pytest.raises(UsageError):
                 slots.plan(target, action, 0, name)
         assert not server.calls
+
+    def test_a_server_that_was_started_without_the_flag(self, server: FaultUpstream, target: Target) -> None:
+        server.routes["/slots/0"] = NO_ACTIONS
+        with pytest.raises(RefusedError, match="set LLAMA_SLOT_SAVE_PATH in its env file"):
+            slots.plan(target, SlotAction.ERASE, 0)
 
 
 class TestRestore:
