@@ -164,15 +164,6 @@ def test_a_dry_run_names_a_change_that_was_cut_short(rig: Rig) -> None:
     rig.assert_settled()
 
 
-@with_engine
-def test_an_expected_version_is_a_sha_256(rig: Rig) -> None:
-    for digest in ("", "g" * 64, "a" * 63):
-        done = rig.command("apply", "--yes", "--expect", f"backend={digest}", "LLAMA_DRAFT_MAX=8")
-        assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
-        assert f"--expect backend={digest}: must be a SHA-256, 64 hex digits" in done.stderr
-    rig.assert_settled(version=rig.good_backend)
-
-
 def with_a_first_completion(rig: Rig) -> bytes:
     """The env file after an apply, whose first completion is known: that after a start may still be under way."""
     assert rig.command("apply", "--yes", "--settle-time", "0", "LLAMA_DRAFT_MAX=8").returncode == ExitCode.OK

@@ -63,7 +63,7 @@ REFUSED: dict[str, str] = {
     "baseline": "record,list,forget",
     "baseline record --context many": "--context many",
     "baseline record --tokens 3": "--tokens 3",
-    "baseline record --url http://x --in-place": "--in-place",
+    "baseline record --in-place": "--in-place was removed",
     "baseline forget": "--all",
     "baseline forget m.gguf --all": "--all",
     "bench live --runs 0": "--runs 0: must be 1 to",

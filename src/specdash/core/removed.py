@@ -25,6 +25,7 @@ _MANAGER = (
 
 _ANONYMISE = "look through a bundle before it leaves: host names, paths and session ids are in it"
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
+_EXPECT = "the env file as the plan read it is what is changed: one that was edited meanwhile is refused (exit code 8)"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
     "`specdash up --model FILE` writes an env file with LLAMA_CTX_SIZE=auto, and `specdash preflight --env-file F` "
@@ -73,6 +74,11 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
         )
     },
     ("incident", "--all"): "`specdash incident --url URL` writes the bundle of one server",
+    ("apply", "--expect"): _EXPECT,
+    ("rollback", "--expect"): _EXPECT,
+    ("baseline", "--in-place"): "`--url URL` measures on the running server, by completions of two tokens",
+    ("bench", "--verify"): "`specdash verify --set KEY=VALUE` checks that a configuration gives the same text",
+    ("bench", "--spec-type"): "`--grid LLAMA_SPEC_TYPE=TYPE` sets it for all of the grid",
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",

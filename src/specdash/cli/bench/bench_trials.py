@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from specdash.bench.compare.ab import AbReport
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.bench.compare.matrix import Pairing
     from specdash.bench.compare.trials import BootMeasurement, Candidate
@@ -186,17 +184,17 @@ def carried_out(
     report: Callable[[TrialWork], BenchReport],
     *,
     compares: bool = True,
-) -> tuple[int, TrialWork | None]:
-    """Ask where that must be, boot it all, and tell what came of it, also where it was stopped or an error ended it.
+) -> int:
+    """Ask where that must be, boot it all, and report, also where it was stopped or an error ended it; the exit code.
 
-    The exit code, and what was done; None where it was not allowed. `compares`: a single configuration tells nothing.
+    `compares`: a single configuration alone is not enough.
     """
     from specdash.bench.report import StepProgress
 
     progress = StepProgress(len(schedule))
     if not allowed(args, len(schedule)):
         progress.say("nothing was changed")
-        return ExitCode.OK, None
+        return ExitCode.OK
     work = begun(args, bed, candidates, schedule)
     progress.say(
         f"{len(schedule) - len(work.booted)} boots of {len(candidates)} configurations on {bed.words}, "
@@ -222,7 +220,7 @@ def carried_out(
         raise work.results.trouble
     if failure is not None:
         raise failure
-    return _judged(work, compares=compares), work
+    return _judged(work, compares=compares)
 
 
 def _boot_all(work: TrialWork, progress: StepProgress) -> None:
@@ -309,7 +307,6 @@ def add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--least-gain", type=float, default=0.02, metavar="SHARE", help="minimum gain worth applying (default: 0.02)"
     )
-    parser.add_argument("--verify", action="store_true", help="then check that the fastest gives the same text")
     add_options(parser)
 
 
@@ -327,8 +324,7 @@ def ab(args: argparse.Namespace) -> int:
         notes = with_notes(bed.values, candidates)
         if args.rounds == 1:
             notes.append("one round tells nothing of how much boots differ: no verdict; --rounds 2 is the least")
-        code, work = carried_out(args, bed, candidates, schedule, notes, lambda work: _report(work, args, notes))
-    return _verified(args, work) if args.verify and work is not None and code == ExitCode.OK else code
+        return carried_out(args, bed, candidates, schedule, notes, lambda work: _report(work, args, notes))
 
 
 def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
@@ -342,44 +338,19 @@ def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
     return found
 
 
-def _compared(work: TrialWork, args: argparse.Namespace, notes: Sequence[str] = ()) -> AbReport:
-    from specdash.bench.compare.ab import AbReport
+def _report(work: TrialWork, args: argparse.Namespace, notes: Sequence[str]) -> BenchReport:
+    from specdash.bench.compare.ab import AbReport, report
     from specdash.bench.compare.trials import same_to_the_engine
 
     reference = work.candidates[0].name
     same = same_to_the_engine(work.bed.values, work.candidates).get(reference, ())
     parts = work.candidates, tuple(work.booted), work.facts, tuple(notes), args.least_gain, work.stopped
-    return AbReport(*parts, identical=frozenset(same) - {reference})
-
-
-def _report(work: TrialWork, args: argparse.Namespace, notes: Sequence[str]) -> BenchReport:
-    from specdash.bench.compare.ab import report
-
-    ab = _compared(work, args, notes)
+    ab = AbReport(*parts, identical=frozenset(same) - {reference})
     found = report(ab)
     if (more := ab.more_rounds) and not work.stopped:
         again = f"--rounds {args.rounds + more} --resume {work.results.directory}"
         found.lines.append(f"- to go on: the same command with {again}")
     return found
-
-
-def _verified(args: argparse.Namespace, work: TrialWork) -> int:
-    """Whether the fastest gives the text that the engine gives without speculation: `specdash verify`."""
-    from specdash.cli.bench import verify
-    from specdash.cli.main import CommandParser
-
-    ab = _compared(work, args)
-    if ab.winner is None:
-        print("specdash: --verify checks the fastest, and nothing was found to be faster", file=sys.stderr)
-        return ExitCode.OK
-    chosen = next(candidate for candidate in work.candidates if candidate.name == ab.winner)
-    words = [f"--set={key}={value}" if value else f"--set=-{key}" for key, value in chosen.configuration.items()]
-    words += ["--env-file", work.bed.file, *(["--engine", args.engine] if args.engine else [])]
-    parser = CommandParser(prog="specdash verify", allow_abbrev=False)
-    verify.configure(parser)
-    # Standard output is the report's, which may be one JSON object.
-    with contextlib.redirect_stdout(sys.stderr):
-        return verify.run(parser.parse_args([*words, *(["--force"] if args.force else [])]))
 
 
 # `bench sweep`: a grid of settings (docs/measuring.md).
@@ -394,7 +365,6 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values of a key; may be repeated"
     )
     parser.add_argument("--preset", choices=tuple(GRIDS), help="uap80: 16 to 22 / 3 to 6 / 0.70 to 0.78")
-    parser.add_argument("--spec-type", metavar="TYPE", help="for all of the grid (default: that in force)")
     parser.add_argument("--passes", type=int, default=1, metavar="N", help="boots of each candidate (default: 1)")
     parser.add_argument("--all", action="store_true", help="also candidates that are one to the engine")
     add_options(parser)
@@ -425,32 +395,15 @@ def sweep(args: argparse.Namespace) -> int:
             parts = work.candidates, tuple(work.booted), work.facts, left_out, tuple(same.values()), tuple(notes)
             return report(SweepReport(*parts, stopped=work.stopped))
 
-        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], made)[0]
-
-
-def _listed(args: argparse.Namespace) -> frozenset[str]:
-    """The spec types that the engine of the env file lists in its help."""
-    from specdash.backend.engines import listed_names
-    from specdash.backend.launch import read_env_file
-    from specdash.core.paths import backend_env_file
-
-    file = Path(args.env_file or backend_env_file(os.environ))
-    return listed_names(read_env_file(file) if file.is_file() else {})
+        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], made)
 
 
 def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[str, str], ...]]:
-    from specdash.bench.compare.trials import GRIDS, SPEC_TYPE, grid_candidates, parse_grid
-    from specdash.core.speculation import is_auto, parse_chain
+    from specdash.bench.compare.trials import GRIDS, grid_candidates, parse_grid
 
     grid = {**(GRIDS[args.preset] if args.preset is not None else {}), **parse_grid(args.grid)}
     if not grid:
         raise UsageError("nothing to sweep; write --grid KEY=V1,V2 or --preset uap80")
-    if args.spec_type is not None:
-        if SPEC_TYPE in grid:
-            raise UsageError(f"--spec-type and --grid {SPEC_TYPE} are the same: leave one out")
-        if not is_auto(args.spec_type):
-            parse_chain(args.spec_type, "--spec-type", lambda name: name in _listed(args))
-        grid = {SPEC_TYPE: (args.spec_type,), **grid}
     count = prod(len(values) for values in grid.values())
     if count > _MOST:
         raise UsageError(f"a grid of {count} candidates; {_MOST} are the most, and a few dozen are many")
@@ -495,7 +448,7 @@ def matrix(args: argparse.Namespace) -> int:
         def made(work: TrialWork) -> BenchReport:
             return report(MatrixReport(pairings, tuple(work.booted), work.facts, work.stopped))
 
-        return carried_out(args, bed, candidates, schedule, (), made, compares=False)[0]
+        return carried_out(args, bed, candidates, schedule, (), made, compares=False)
 
 
 def _pairings(args: argparse.Namespace, model: str | None) -> tuple[Pairing, ...]:
