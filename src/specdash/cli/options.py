@@ -268,17 +268,12 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
 def all_targets(settings: Mapping[str, Resolved]) -> list[Target]:
     """The servers that `--all` means. Raises `UsageError` where the settings name one, `UnreachableError` where there
     is none."""
-    check_all_alone(settings)
+    if settings["url"].value is not None:
+        raise UsageError(f"--all means every server, but {settings['url'].origin} names one; use only one of them")
     targets = find_targets(settings)
     if not targets:
         raise no_server()
     return targets
-
-
-def check_all_alone(settings: Mapping[str, Resolved]) -> None:
-    """Raise `UsageError` where beside `--all` the settings name one server."""
-    if settings["url"].value is not None:
-        raise UsageError(f"--all means every server, but {settings['url'].origin} names one; use only one of them")
 
 
 def no_server() -> UnreachableError:

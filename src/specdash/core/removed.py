@@ -76,6 +76,7 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("incident", "--all"): "`specdash incident --url URL` writes the bundle of one server",
     ("apply", "--expect"): _EXPECT,
     ("rollback", "--expect"): _EXPECT,
+    ("record", "--all"): "`specdash record --url URL` records one server; run one for each",
     ("baseline", "--in-place"): "`--url URL` measures on the running server, by completions of two tokens",
     ("bench", "--verify"): "`specdash verify --set KEY=VALUE` checks that a configuration gives the same text",
     ("bench", "--spec-type"): "`--grid LLAMA_SPEC_TYPE=TYPE` sets it for all of the grid",
