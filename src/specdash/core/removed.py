@@ -32,6 +32,7 @@ _MEMORY = (
     "says of any env file what it takes in memory and which context fits"
 )
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
+_OWN_SERVER = "`specdash backend run --env-file F` starts a server, and --url names it"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
 REMOVED_COMMANDS: Mapping[str, str] = {
@@ -80,6 +81,11 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("baseline", "--in-place"): "`--url URL` measures on the running server, by completions of two tokens",
     ("bench", "--verify"): "`specdash verify --set KEY=VALUE` checks that a configuration gives the same text",
     ("bench", "--spec-type"): "`--grid LLAMA_SPEC_TYPE=TYPE` sets it for all of the grid",
+    **{
+        (command, option): _OWN_SERVER
+        for command in ("repro-empty", "bench replay")
+        for option in ("--env-file", "--engine", "--force")
+    },
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
@@ -173,9 +179,9 @@ def removed_command(words: Sequence[str]) -> str | None:
         if word == "--":
             break
         option = word.partition("=")[0]
-        remedy = REMOVED_OPTIONS.get((name, option)) or REMOVED_OPTIONS.get((EVERY_COMMAND, option))
-        if remedy is not None:
-            return f"{option} was removed: {remedy}"
+        for called in (name, " ".join(words[:2]), EVERY_COMMAND):
+            if (called, option) in REMOVED_OPTIONS:
+                return f"{option} was removed: {REMOVED_OPTIONS[called, option]}"
     return None
 
 
