@@ -115,33 +115,6 @@ def test_where_there_is_none_it_is_said_how_to_name_one() -> None:
     assert 'name = "gpu1"' in err
 
 
-def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("specdash.cli.check.ONCE_S", 2.0)
-    with FaultServer(ROUTES) as good:
-        configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}", good=good.url)
-        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
-            tables.write(f'[[target]]\nname = "far"\nurl = "http://{FAR}"\n')
-        code, out, err = say("check", "--all", "--json")
-        document = json.loads(out)
-        table = say("check", "--all")[1]
-        snapshots = say("snapshot", "--all", "--json")
-        text = say("snapshot", "--all")[1]
-    assert code == document["exit_code"] == 2
-    assert [server["name"] for server in document["servers"]] == ["gone", "good", "far"]
-    assert [server["result"]["state"] for server in document["servers"]] == ["down", "live", "down"]
-    assert table.splitlines()[0].startswith("CRITICAL - ")
-    assert "gone: CRITICAL - " in table
-    shown = json.loads(snapshots[1])["servers"]
-    assert snapshots[0] == ExitCode.UNREACHABLE
-    assert [(server["name"], server["exit_code"]) for server in shown] == [("gone", 4), ("good", 0), ("far", 4)]
-    assert "== gone" in text
-    assert CANARY not in out + err + table + str(snapshots) + text
-    assert say("check", "--all", "--target", "good")[0] == 3
-    assert say("snapshot", "--all", "--target", "good")[0] == ExitCode.USAGE
-
-
 @pytest.mark.parametrize("words", [("--wait", "1"), ("--json", "--wait", "-1"), ("--json", "--once"), ()])
 def test_what_cannot_be_meant_is_refused(words: tuple[str, ...]) -> None:
     assert say("fleet", *words)[0] == ExitCode.USAGE

@@ -265,17 +265,6 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
     return targets[0]
 
 
-def all_targets(settings: Mapping[str, Resolved]) -> list[Target]:
-    """The servers that `--all` means. Raises `UsageError` where the settings name one, `UnreachableError` where there
-    is none."""
-    if settings["url"].value is not None:
-        raise UsageError(f"--all means every server, but {settings['url'].origin} names one; use only one of them")
-    targets = find_targets(settings)
-    if not targets:
-        raise no_server()
-    return targets
-
-
 def no_server() -> UnreachableError:
     """That no server is named and none was found."""
     return UnreachableError(
@@ -411,33 +400,6 @@ def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_
         return is_away or (awaited <= state.latest.keys() and state.has_caught_up)
 
     wait_until(limit_s, lambda: all(map(has_answered, states)))
-
-
-def look_at_all(
-    targets: Sequence[Target], rules: Sequence[Rule], window_s: float, watch_s: float = 0.0, interval_s: float = 1.0
-) -> list[Picture]:
-    """The pictures of many servers, watched at the same time for `watch_s` after their first answers: those of this
-    machine as `look` does, others as a fleet's."""
-    from contextlib import ExitStack
-
-    from specdash.collect.fleet import FleetHub
-    from specdash.core.target import local_port
-    from specdash.insight.state import TargetState
-
-    with ExitStack() as stack:
-        states: list[TargetState] = []
-        far: list[TargetState] = []
-        for target in targets:
-            if local_port(target.url) is not None:
-                states.append(stack.enter_context(collecting(target, rules, interval_s=interval_s)))
-            else:
-                states.append(TargetState(target, rules=rules))
-                far.append(states[-1])
-        stack.enter_context(FleetHub([(state.target, state.apply) for state in far], interval_s=interval_s))
-        await_answers([state for state in states if state not in far])
-        await_answers(far, light=True)
-        wait_until(watch_s)
-        return [state.picture(time.monotonic(), time.time(), window_s) for state in states]
 
 
 def wait_until(seconds: float, until: Callable[[], bool] = lambda: False, poll_s: float = 0.005) -> bool:

@@ -15,6 +15,7 @@ EVERY_COMMAND = ""
 """In the place of a command's name: the option is removed from all of them."""
 
 _ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
+_FLEET = "`specdash fleet --json` has every server with its state, verdict and worst alert; --url names one"
 _FLEET_HISTORY = (
     "charts over days are in Grafana (contrib/grafana); `specdash history query` has what was recorded on this machine"
 )
@@ -77,6 +78,8 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
     ("incident", "--all"): "`specdash incident --url URL` writes the bundle of one server",
     ("apply", "--expect"): _EXPECT,
     ("rollback", "--expect"): _EXPECT,
+    ("check", "--all"): _FLEET,
+    ("snapshot", "--all"): _FLEET,
     ("record", "--all"): "`specdash record --url URL` records one server; run one for each",
     ("baseline", "--in-place"): "`--url URL` measures on the running server, by completions of two tokens",
     ("bench", "--verify"): "`specdash verify --set KEY=VALUE` checks that a configuration gives the same text",
