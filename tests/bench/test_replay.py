@@ -275,7 +275,6 @@ def test_faults_are_one_clear_line(run: Run, fault: str, session: Path, tmp_path
         (("--turns", "0"), ExitCode.USAGE, "--turns 0"),
         (("--max-tokens", "0"), ExitCode.USAGE, "--max-tokens 0"),
         (("--timeout", "0"), ExitCode.USAGE, "--timeout 0"),
-        (("--engine", "auto"), ExitCode.USAGE, "--env-file"),
         (("--cold", "--warm"), ExitCode.USAGE, "not allowed with"),
         (("--system", "/nowhere"), ExitCode.BAD_INPUT, "--system /nowhere: No such file or directory\n"),
     ],
@@ -284,8 +283,7 @@ def test_what_cannot_be_meant_is_refused(
     run: Run, options: tuple[str, ...], code: ExitCode, words: str, session: Path, tmp_path: Path
 ) -> None:
     with ScriptedLlama() as server:
-        url = () if "--engine" in options else ("--url", server.url)
-        done = run(str(session), *url, "--out", str(tmp_path / "out"), *options)
+        done = run(str(session), "--url", server.url, "--out", str(tmp_path / "out"), *options)
     assert (done.returncode, words in done.stderr) == (code, True), done.stderr
 
 

@@ -409,5 +409,4 @@ def test_adopt_is_named_for_a_server_that_could_be_adopted_alone() -> None:
 
 
 def why_not(url: str) -> str:
-    (why,) = find_deployment(resolve({}, {}, None, "config.toml"), os.environ, url=url).about(Role.BACKEND)
-    return why
+    return find_deployment(resolve({}, {}, None, "config.toml"), os.environ, url=url).missing[Role.BACKEND]

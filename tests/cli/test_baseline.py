@@ -22,7 +22,6 @@ from specdash.core.target import Target
 from specdash.insight.picture import Basis, Picture
 from specdash.insight.state import TargetState
 from support.asking import ask
-from support.deployment import running_deployment
 from support.engines import engine_env, running_backend
 from support.outside import say
 from support.waiting import until
@@ -50,7 +49,7 @@ def test_recorded_ones_are_listed() -> None:
     assert "m.gguf" in out
 
 
-def test_a_second_server_that_does_not_fit_is_refused_and_in_place_is_offered(
+def test_a_second_server_that_does_not_fit_is_refused_and_the_running_one_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import psutil
@@ -61,7 +60,7 @@ def test_a_second_server_that_does_not_fit_is_refused_and_in_place_is_offered(
     check_memory(values)
     little = psutil.virtual_memory()._replace(available=1024)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: little)
-    with pytest.raises(RefusedError, match="--in-place"):
+    with pytest.raises(RefusedError, match="--url URL"):
         check_memory(values)
 
 
@@ -154,25 +153,3 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_engine(tmp_path: Path) -> 
     assert {read_baseline.context for read_baseline in read_baselines()} >= {32}
     with pytest.raises(OSError, match="refused"):
         ask(url + "/health")
-
-
-@pytest.mark.engine
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_in_place_switches_speculation_off_and_back_on_whatever_happens() -> None:
-    with running_deployment("daemon") as rig:
-        done = rig.command("baseline", "record", "--in-place", "--yes", *QUICK)
-        assert done.returncode == ExitCode.OK, done.stderr
-        assert "speculation is as it was before" in done.stderr
-        assert len(read_baselines(rig.env)) == 1
-        rig.assert_settled(version=rig.good_backend)
-        process = rig.start_command("baseline", "record", "--in-place", "--yes", "--requests", "100", "--tokens", "512")
-        until(lambda: rig.values()["LLAMA_SPEC_TYPE"] == "none", 60)
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-        assert process.returncode != ExitCode.OK, said
-        rig.assert_settled(version=rig.good_backend)
-        assert rig.values()["LLAMA_SPEC_TYPE"] == "draft-simple"
-        asked = rig.command("baseline", "record", "--in-place")
-        assert asked.returncode == ExitCode.USAGE
-        rig.assert_settled(version=rig.good_backend)

@@ -12,7 +12,6 @@ import pytest
 
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
-from specdash.core.paths import state_dir
 from support.fault_server import free_port
 from support.fault_upstream import FaultUpstream
 from support.outside import say
@@ -92,14 +91,6 @@ def test_json_is_the_report_and_the_folder(prompts: str, tmp_path: Path, capsys:
     told = json.loads(capsys.readouterr().out)
     assert told.pop("folder") == str(tmp_path / "out")
     assert told == report(tmp_path / "out")
-
-
-def test_without_out_results_go_to_the_state_folder(prompts: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with FaultUpstream(timed()) as server:
-        assert main(["bench", "live", "--url", server.url, "--prompts", prompts, "--runs", "1"]) == ExitCode.OK
-    folder = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("results: "))
-    assert folder.parent == state_dir() / "bench"
-    assert folder.name.endswith("-live")
 
 
 def test_nobody_there_is_exit_4_and_leaves_nothing(prompts: str, tmp_path: Path) -> None:
@@ -209,14 +200,3 @@ def test_ctrl_c_keeps_and_reports_what_was_measured(prompts: str, tmp_path: Path
     assert len((out / "samples.jsonl").read_bytes().splitlines()) == measured
     assert f"{measured} of 200 requests were made" in ended.stdout
     assert "Traceback" not in ended.stderr
-
-
-@pytest.mark.slow
-def test_a_kill_loses_nothing_that_was_measured(prompts: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with FaultUpstream(timed()) as server:
-        ended = _stopped_after(5, server.url, prompts, out, signal.SIGKILL)
-    assert ended.returncode == -signal.SIGKILL
-    rows = [json.loads(line) for line in (out / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(rows) >= 5
-    assert not list(out.glob("report*"))

@@ -76,29 +76,27 @@ def test_everything_that_is_off_has_a_switch_and_names_its_panels(server: FaultS
     assert all(entry["lights"] for entry in found["missing"])
 
 
-def test_a_missing_log_has_a_switch(server: FaultServer) -> None:
+def test_what_is_missing_is_named_with_the_way_to_it(server: FaultServer, tmp_path: Path) -> None:
     _, found = report("--url", server.url)
-    assert found["log"]["path"] is None
+    assert (found["log"]["path"], found["proxy"]) == (None, None)
     assert "--log-file" in switches(found)
+    assert "--proxy-url" in say("doctor", "--url", server.url)[1]
+    assert "is not there yet" in report("--url", server.url, "--log", str(tmp_path / "no.log"))[1]["log"]["failure"]
+    server.routes["/props"] = says(200, '{"role":"router"}')
+    assert "--model NAME" in switches(report("--url", server.url)[1])
 
 
-def test_an_unreadable_log_is_said(server: FaultServer, tmp_path: Path) -> None:
-    _, found = report("--url", server.url, "--log", str(tmp_path / "no.log"))
-    assert "is not there yet" in found["log"]["failure"]
+def test_a_sleeping_server_is_not_woken(server: FaultServer) -> None:
+    server.routes["/props"] = says(200, '{"is_sleeping":true}')
+    assert states(report("--url", server.url)[1])["/slots"] == "server asleep"
+    assert server.count("/slots") == 0
 
 
-def test_nothing_there_is_exit_code_4() -> None:
-    code, found = report("--url", f"127.0.0.1:{free_port()}")
-    assert code == 4
-    assert found["reachable"] is False
-    assert set(states(found).values()) == {"connection refused"}
-
-
-def test_something_else_there_is_exit_code_4(server: FaultServer) -> None:
+def test_no_llama_server_is_exit_code_4(server: FaultServer) -> None:
     server.routes = dict.fromkeys(server.routes, says(200, "<html>"))
-    code, found = report("--url", server.url)
-    assert code == 4
-    assert set(states(found).values()) == {"not understood"}
+    for url, state in ((f"127.0.0.1:{free_port()}", "connection refused"), (server.url, "not understood")):
+        code, found = report("--url", url)
+        assert (code, found["reachable"], set(states(found).values())) == (4, False, {state})
 
 
 def test_a_missing_key_is_said_and_a_given_one_sent_and_never_shown(
@@ -121,19 +119,6 @@ def test_a_key_file_for_everybody_is_warned_of(server: FaultServer, tmp_path: Pa
     key.chmod(0o644)
     _, found = report("--url", server.url, "--api-key-file", str(key))
     assert "chmod 600" in found["warnings"][0]
-
-
-def test_a_sleeping_server_is_not_woken(server: FaultServer) -> None:
-    server.routes["/props"] = says(200, '{"is_sleeping":true}')
-    _, found = report("--url", server.url)
-    assert states(found)["/slots"] == "server asleep"
-    assert server.count("/slots") == 0
-
-
-def test_a_router_needs_a_model(server: FaultServer) -> None:
-    server.routes["/props"] = says(200, '{"role":"router"}')
-    _, found = report("--url", server.url)
-    assert "--model NAME" in switches(found)
 
 
 def test_the_text_says_the_same(server: FaultServer) -> None:
@@ -166,12 +151,6 @@ def test_a_proxy_that_does_not_answer_is_said_and_the_exit_code_is_the_servers(
     assert code == 0
     assert found["proxy"]["state"] == "connection refused"
     assert "is not there yet" in found["proxy"]["events_failure"]
-
-
-def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None:
-    _, found = report("--url", server.url)
-    assert found["proxy"] is None
-    assert "--proxy-url" in say("doctor", "--url", server.url)[1]
 
 
 def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:

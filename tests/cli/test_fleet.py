@@ -10,11 +10,8 @@ import pytest
 from collect.test_fleet import ROUTES
 from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.cli.servers.fleet import Fleet
-from specdash.core import paths
 from specdash.core.errors import ExitCode
-from specdash.core.readings import Source
 from specdash.core.target import Target
-from specdash.history.store import Store
 from support.asking import complete
 from support.engines import running_backend
 from support.fault_server import FaultServer, drips, free_port, hangs, says
@@ -116,65 +113,6 @@ def test_where_there_is_none_it_is_said_how_to_name_one() -> None:
     code, out, err = say("fleet", "--once")
     assert (code, out) == (ExitCode.UNREACHABLE, "")
     assert 'name = "gpu1"' in err
-
-
-def test_check_and_snapshot_of_all_name_each_server_and_end_with_the_worst(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("specdash.cli.check.ONCE_S", 2.0)
-    with FaultServer(ROUTES) as good:
-        configured(monkeypatch, tmp_path, gone=f"http://127.0.0.1:{free_port()}", good=good.url)
-        with (tmp_path / "config" / "specdash" / "config.toml").open("a") as tables:
-            tables.write(f'[[target]]\nname = "far"\nurl = "http://{FAR}"\n')
-        code, out, err = say("check", "--all", "--json")
-        document = json.loads(out)
-        table = say("check", "--all")[1]
-        snapshots = say("snapshot", "--all", "--json")
-        text = say("snapshot", "--all")[1]
-    assert code == document["exit_code"] == 2
-    assert [server["name"] for server in document["servers"]] == ["gone", "good", "far"]
-    assert [server["result"]["state"] for server in document["servers"]] == ["down", "live", "down"]
-    assert table.splitlines()[0].startswith("CRITICAL - ")
-    assert "gone: CRITICAL - " in table
-    shown = json.loads(snapshots[1])["servers"]
-    assert snapshots[0] == ExitCode.UNREACHABLE
-    assert [(server["name"], server["exit_code"]) for server in shown] == [("gone", 4), ("good", 0), ("far", 4)]
-    assert "== gone" in text
-    assert CANARY not in out + err + table + str(snapshots) + text
-    assert say("check", "--all", "--target", "good")[0] == 3
-    assert say("snapshot", "--all", "--target", "good")[0] == ExitCode.USAGE
-
-
-@pytest.mark.slow
-def test_a_record_of_all_has_each_server_and_one_that_is_dead_costs_the_others_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("specdash.cli.record.record.LOOK_S", 0.5)
-    gone = f"http://127.0.0.1:{free_port()}"
-    found: list[Target] = []
-    with FaultServer(ROUTES) as good, FaultServer(ROUTES) as late:
-        configured(monkeypatch, tmp_path, gone=gone, good=good.url, far=f"http://{FAR}")
-        looks = iter(range(100))
-
-        def discover(_env: object) -> list[Target]:
-            """The late one is there at the third look."""
-            if next(looks) == 2:
-                found.append(Target(late.url))
-            return found
-
-        monkeypatch.setattr("specdash.collect.discover.discover", discover)
-        code, out, err = say("record", "--all", "--for", "6s")
-    assert (code, out) == (ExitCode.OK, "")
-    assert f"good: recording {good.url} in " in err
-    assert CANARY not in err
-    with Store(paths.history_file()) as store:
-        seen = {
-            url: [reading.value for _, reading in store.readings(url, 0, 4e9) if reading.source is Source.HEALTH]
-            for url in (gone, good.url, late.url, f"http://{FAR}")
-        }
-    assert all(seen.values())
-    assert {url for url, values in seen.items() if any(values)} == {good.url, late.url}
-    assert say("record", "--all", "--target", "good")[0] == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("words", [("--wait", "1"), ("--json", "--wait", "-1"), ("--json", "--once"), ()])

@@ -121,9 +121,9 @@ def test_without_a_server_it_waits_until_there_is_one(
     looks = [[], [], [Target("http://127.0.0.1:9")]]
     monkeypatch.setattr(record, "find_targets", lambda _: looks.pop(0))
     monkeypatch.setattr(record, "LOOK_S", 0.01)
-    assert record._targets({}, Flag(), None) == [Target("http://127.0.0.1:9")]
+    assert record._target({}, Flag(), None) == Target("http://127.0.0.1:9")
     assert capsys.readouterr().err.count("no llama-server found yet") == 1
     stopped = Flag()
     stopped.set()
     looks.append([])
-    assert record._targets({}, stopped, None) == []
+    assert record._target({}, stopped, None) is None

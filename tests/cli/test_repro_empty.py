@@ -13,7 +13,7 @@ import pytest
 
 from specdash.cli.main import main
 from specdash.core.errors import ExitCode
-from support.engines import engine_env, running_backend, write_env
+from support.engines import engine_env, running_backend
 from support.fault_upstream import FaultUpstream
 from support.tiny_models import build
 from support.upstream_script import Delta, Drop, Script, answers, error, error_event, loading
@@ -211,25 +211,3 @@ def test_a_real_server_uses_its_cache_and_answers_every_call(
     assert cached == sorted(set(cached))
     counted = [call["prompt_tokens"] for call in found["calls"]]
     assert counted == [call["cache_off"]["prompt_tokens"] for call in found["calls"]]
-
-
-@pytest.mark.engine
-def test_a_server_of_an_env_file_is_started_for_it_with_its_speculation_and_gone_afterwards(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    models = build(tmp_path)
-    env = {
-        **engine_env("xllamacpp"),
-        "LLAMA_MODEL": str(models["mamba"]),
-        "LLAMA_DRAFT_MODEL": str(models["draft-good"]),
-        "LLAMA_SPEC_TYPE": "draft-simple",
-        "LLAMA_CTX_SIZE": "4096",
-        "LLAMA_PARALLEL": "1",
-    }
-    file = write_env(tmp_path / "backend.env", env)
-    words = ("--turns", "3", "--tool-chars", "300", "--max-tokens", "8")
-    assert main(["repro-empty", "--env-file", str(file), *words]) == ExitCode.FAILED
-    captured = capsys.readouterr()
-    url = captured.err.split(" on ")[1].split()[0]
-    assert "DID NOT REPRODUCE" in captured.out
-    assert main(["repro-empty", "--url", url, *words]) == ExitCode.UNREACHABLE

@@ -6,8 +6,7 @@ import contextlib
 import hashlib
 import shutil
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +21,7 @@ from specdash.core.errors import ExitCode
 from support import tiny_models
 from support.asking import ask
 from support.certificates import make_certificate
+from support.clients import Clients
 from support.deployment import ON_A_SCRIPTED_ENGINE, UNDER_THE_DAEMON, Rig, misbehaving, sweep
 from support.fault_server import FaultServer, says
 from support.waiting import until
@@ -40,36 +40,6 @@ HEALTHY = {"/health": says(200, '{"status":"ok"}')}
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return tiny_models.build(tmp_path_factory.mktemp("models"))
-
-
-class Clients:
-    """Threads that ask through the proxy without pause; `errors` must stay empty."""
-
-    def __init__(self, rig: Rig, count: int = 3) -> None:
-        self.errors: list[str] = []
-        self.answers = 0
-        self._rig = rig
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
-
-    def _ask(self) -> None:
-        while not self._ended.is_set():
-            try:
-                assert self._rig.ask()
-                self.answers += 1
-            except Exception as error:  # noqa: BLE001 - any of them is what must not be
-                self.errors.append(repr(error))
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        until(lambda: self.answers > 0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(60)
 
 
 @contextlib.contextmanager
@@ -121,20 +91,6 @@ def test_a_good_change_is_in_force_verified_and_recorded(rig: Rig) -> None:
     assert done == list(STEPS)
 
 
-@ON_A_SCRIPTED_ENGINE
-def test_a_refused_change_touches_nothing(rig: Rig) -> None:
-    old, engine = rig.file().read_bytes(), rig.engine()
-    apply = rig.prepare("LLAMA_DRAFT_MAX=4", "LLAMA_DRAFT_MIN=9")
-    assert apply.plan.refused
-    record = apply.run()
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT)
-    assert apply.error is not None
-    assert apply.error.exit_code is ExitCode.REFUSED
-    rig.assert_settled(version=old)
-    assert rig.engine() == engine
-    assert rig.records()[-1].outcome is ApplyOutcome.REFUSED
-
-
 FAILING = {
     "exits": (ApplyStep.HEALTH, "failed to load the model of the test"),
     "deaf": (ApplyStep.HEALTH, "not healthy within 2 s (no answer yet)"),
@@ -143,11 +99,7 @@ FAILING = {
     "dies-on-probe": (ApplyStep.PROBE, "a first completion broke off"),
     "no-tokens": (ApplyStep.PROBE, "HTTP 500: speculative batch index 7"),
 }
-TOLD = {
-    "exits": "failed to load the model of the test",
-    "no-drafts": "the vocab does not match",
-    "dies-on-probe": "GGML_ASSERT(the test said so)",
-}
+LOGGED = {"no-drafts": "the vocab does not match", "dies-on-probe": "GGML_ASSERT(the test said so)"}
 
 
 @sweep("way", list(FAILING), "exits", "dies-on-probe")
@@ -160,41 +112,8 @@ def test_a_server_that_fails_is_rolled_back_and_no_client_notices(rig: Rig, way:
         record = rig.apply(*words, health_timeout_s=2 if step is ApplyStep.HEALTH else 30)
     assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, step), record.reason
     assert reason in record.reason
-    assert TOLD.get(way, "") in "\n".join(record.log_lines)
+    assert LOGGED.get(way, "") in "\n".join(record.log_lines)
     assert clients.errors == []
-    rig.assert_settled(version=old)
-
-
-def test_a_crash_loop_is_seen_at_once_and_not_waited_out(rig: Rig) -> None:
-    began = time.monotonic()
-    record = rig.apply(BROKEN_TEMPLATE, health_timeout_s=300)
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.ROLLED_BACK, ApplyStep.HEALTH)
-    assert time.monotonic() - began < 60
-    assert any("--no-jinja" in line for line in record.log_lines), record.log_lines
-    rig.assert_settled()
-
-
-@UNDER_THE_DAEMON
-def test_a_server_that_the_runners_own_probe_ends_is_rolled_back_with_its_words(rig: Rig) -> None:
-    old = rig.file().read_bytes()
-    record = rig.apply(*misbehaving(rig.home, "dies-on-probe"), health_timeout_s=30)
-    assert record.outcome is ApplyOutcome.ROLLED_BACK, record.reason
-    assert "GGML_ASSERT(the test said so)" in "\n".join((record.reason, *record.log_lines))
-    rig.assert_settled(version=old)
-
-
-@UNDER_THE_DAEMON
-def test_a_draft_that_would_abort_the_engine_at_the_first_rejection_is_refused_by_the_runner(
-    rig: Rig, models: dict[str, Path]
-) -> None:
-    """A recurrent draft for an attention model; preflight would know, had the file not been exchanged after it."""
-    draft = rig.home / "exchanged.gguf"
-    shutil.copy(models["draft"], draft)
-    old = rig.file().read_bytes()
-    words = (f"LLAMA_MODEL={models['target']}", f"LLAMA_DRAFT_MODEL={draft}")
-    record = rig.during("lock:before", lambda: shutil.copy(models["mamba"], draft), *words)
-    assert (record.outcome, record.failed_step) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT), record.reason
-    assert "aborts the server at the first rejected token" in record.reason
     rig.assert_settled(version=old)
 
 
@@ -235,12 +154,16 @@ def test_a_backend_moves_together_with_its_proxy_or_not_at_all(rig: Rig) -> None
 @pytest.mark.parametrize("word", ["LLAMA_API_KEY=another-key", "-PROXY_UPSTREAM_API_KEY", "PROXY_PORT=%d"])
 def test_what_would_cut_the_clients_off_is_refused_and_nobody_notices(rig: Rig, word: str) -> None:
     word = word % free_port("127.0.0.1") if "%" in word else word
+    engine = rig.engine()
     with Clients(rig) as clients:
         apply = rig.prepare(word)
         assert apply.plan.refused
         record = apply.run()
-    assert record.outcome is ApplyOutcome.REFUSED
+    assert (record.outcome, record.failed_step) == (ApplyOutcome.REFUSED, ApplyStep.PREFLIGHT)
+    assert apply.error is not None
+    assert apply.error.exit_code is ExitCode.REFUSED
     assert clients.errors == []
+    assert rig.engine() == engine
     rig.assert_settled(version=rig.good_backend)
 
 
@@ -291,18 +214,6 @@ def test_edits_by_hand_that_are_not_in_force_yet_are_told_of(rig: Rig) -> None:
     record = rig.apply("LLAMA_DRAFT_MAX=9")
     assert record.outcome is ApplyOutcome.APPLIED
     assert any("those edits come into force too" in warning for warning in record.warnings)
-
-
-@ON_A_SCRIPTED_ENGINE
-def test_a_port_that_is_stolen_after_preflight_is_named(rig: Rig) -> None:
-    old, port = rig.file().read_bytes(), free_port("127.0.0.1")
-    with contextlib.ExitStack() as stack:
-        steal = lambda: stack.enter_context(FaultServer(HEALTHY, port))  # noqa: E731
-        record = rig.during("write:before", steal, *moved(port))
-    assert record.outcome is ApplyOutcome.ROLLED_BACK
-    assert record.failed_step in (ApplyStep.RESTART, ApplyStep.HEALTH)
-    assert f"port {port} is in use" in record.reason + "\n".join(record.log_lines)
-    rig.assert_settled(version=old)
 
 
 @ON_A_SCRIPTED_ENGINE
@@ -394,29 +305,12 @@ def test_requests_that_do_not_end_in_time_stop_the_apply_or_are_cut_off_by_force
 @UNDER_THE_DAEMON
 def test_requests_sent_straight_to_the_backend_are_waited_for_and_then_told_of(rig: Rig) -> None:
     with long_request(f"{rig.backend_url}/completion", ENDLESS, DIRECT) as ended:
-        until(lambda: any(slot["is_processing"] for slot in fetch_slots(rig)))
+        until(lambda: any(slot["is_processing"] for slot in ask(f"{rig.backend_url}/slots", key=SECRET)))
         record = rig.apply("LLAMA_DRAFT_MAX=9")
     assert record.outcome is ApplyOutcome.APPLIED, record.reason
     if ended != ["answered"]:
         assert any("did not come through a held proxy" in warning for warning in record.warnings)
     rig.assert_settled()
-
-
-def fetch_slots(rig: Rig) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ask(f"{rig.backend_url}/slots", key=SECRET)
-    return found
-
-
-@ON_A_SCRIPTED_ENGINE
-def test_a_file_that_was_edited_since_the_plan_is_a_conflict(rig: Rig) -> None:
-    apply = rig.prepare("LLAMA_DRAFT_MAX=9")
-    theirs = rig.file().read_bytes() + b"# an editor was here\n"
-    rig.file().write_bytes(theirs)
-    record = apply.run()
-    assert record.outcome is ApplyOutcome.REFUSED
-    assert apply.error is not None
-    assert apply.error.exit_code is ExitCode.CONFLICT
-    assert rig.file().read_bytes() == theirs
 
 
 @ON_A_SCRIPTED_ENGINE

@@ -37,18 +37,13 @@ def test_records_are_appended_privately_and_read_back(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-@given(st.binary(max_size=30).filter(lambda tail: b"\n" not in tail and b"\r" not in tail))
-def test_a_line_that_was_cut_short_swallows_no_other(tail: bytes) -> None:
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "applies.jsonl"
-        append_record(path, record(1))
-        with path.open("ab") as file:
-            file.write(tail)
-        append_record(path, record(2))
-        assert [read_record.number for read_record in read_records(path)] == [1, 2]
+def test_a_line_that_was_cut_short_swallows_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "applies.jsonl"
+    append_record(path, record(1))
+    with path.open("ab") as file:
+        file.write(b'{"number": 2, "at": \xff')
+    append_record(path, record(2))
+    assert [read_record.number for read_record in read_records(path)] == [1, 2]
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
@@ -126,13 +121,6 @@ class History:
     def undo(self) -> None:
         top = self.stack[-1]
         self.go(self.backups.read(Role.BACKEND, top.backups["backend"]), ApplyKind.ROLLBACK)
-
-
-def test_a_failed_apply_is_nothing_to_go_back_from(tmp_path: Path) -> None:
-    history = History(tmp_path)
-    history.go(b"A=1\n", ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
-    history.go(b"A=2\n", ApplyKind.APPLY, ApplyOutcome.REFUSED)
-    assert history.stack == []
 
 
 @given(st.lists(st.sampled_from(["apply", "fail", "undo"]), max_size=12))

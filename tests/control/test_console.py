@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specdash.backend.env_store import Backups, read_env
 from specdash.backend.journal import append_record
@@ -66,31 +65,13 @@ def test_what_cannot_be_found_or_read_is_a_problem_in_words_and_no_error(tmp_pat
     assert "backend.env" in console(tmp_path).look().problems[0]
 
 
-def test_a_running_apply_is_busy_until_its_end_and_can_be_cancelled() -> None:
-    cancelled = threading.Event()
+def test_an_apply_in_its_thread_leaves_its_record_or_its_error() -> None:
+    rolled_back = ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
 
-    def work(report: Any) -> ApplyRecord:
-        assert cancelled.wait(10)
-        return ApplyRecord(1, 0.0, 1.0, ApplyKind.APPLY, ApplyOutcome.ROLLED_BACK)
-
-    def cancel() -> bool:
-        cancelled.set()
-        return True
-
-    running = RunningApply(work, cancel).start()
-    assert running.busy
-    assert not running.join(0.05)
-    running.cancel()
-    assert running.join(10)
-    assert running.record is not None
-    assert running.record.outcome is ApplyOutcome.ROLLED_BACK
-
-
-def test_an_error_of_an_apply_is_kept_for_who_looks() -> None:
-    def work(report: Any) -> ApplyRecord:
+    def fails() -> ApplyRecord:
         raise ServiceError("no such unit")
 
-    running = RunningApply(work, lambda: False).start()
-    assert running.join(10)
-    assert str(running.error) == "no such unit"
-    assert running.record is None
+    for work, record, error in ((lambda: rolled_back, rolled_back, "None"), (fails, None, "no such unit")):
+        running = RunningApply(work, lambda: False, [])
+        running.join(10)
+        assert (running.record, str(running.error)) == (record, error)

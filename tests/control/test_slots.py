@@ -63,35 +63,32 @@ def asked(server: FaultUpstream, path: str) -> list[Any]:
 class TestListing:
     def test_each_slot_with_what_it_holds(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/slots"] = says([slot(0, busy=True), slot(1, tokens=None)])
-        found = slots.list_slots(target)
-        assert [(slot_holding.id, slot_holding.busy, slot_holding.tokens) for slot_holding in found.slots] == [
-            (0, True, 59),
-            (1, False, None),
-        ]
+        _, found = slots.look(target)
+        assert found is not None
+        held = [(one.id, one.is_processing, one.n_prompt_tokens) for one in found.slots]
+        assert held == [(0, True, 59), (1, False, None)]
 
     def test_a_router_names_those_of_its_models_that_have_slots(self, server: FaultUpstream, target: Target) -> None:
         server.routes["/props"] = props(role="router")
         with pytest.raises(RefusedError, match="none of its models is in memory: a request to one loads it"):
-            slots.list_slots(target)
+            slots.look(target)
         states = {"a": "loaded", "b": "unloaded", "c": "sleeping"}
         server.routes["/models"] = says(
             {"data": [{"id": name, "status": {"value": state}} for name, state in states.items()]}
         )
         with pytest.raises(RefusedError, match="in memory by --model: a, c"):
-            slots.list_slots(target)
+            slots.look(target)
         server.routes["/props"] = error(400, "model is not loaded", "x")
         with pytest.raises(RefusedError, match="model is not loaded; name one of its models in memory"):
-            slots.list_slots(Target(server.url, model="b"))
+            slots.look(Target(server.url, model="b"))
 
     @pytest.mark.parametrize(
         ("path", "answer", "kind", "words"),
         [
             ("/props", unauthorised(), InputError, "--api-key-env"),
             ("/props", loading(), UnreachableError, "is not ready: Loading model"),
-            ("/props", says([]), RefusedError, "is this llama-server"),
             ("/slots", says({}), RefusedError, "is this llama-server"),
             ("/slots", error(501, "disabled", "x"), RefusedError, "--no-slots"),
-            ("/props", error(400, "model is not loaded", "x"), RefusedError, "model is not loaded"),
         ],
     )
     def test_a_refusal_is_one_line_with_the_way_out(
@@ -99,12 +96,12 @@ class TestListing:
     ) -> None:
         server.routes[path] = answer
         with pytest.raises(kind, match=words):
-            slots.list_slots(target)
+            slots.look(target)
 
     def test_the_key_is_sent_and_never_told(self, server: FaultUpstream) -> None:
         server.routes["/slots"] = error(500, "what is sesame", "x")
         with pytest.raises(RefusedError) as refusal:
-            slots.list_slots(Target(server.url, api_key="sesame"))
+            slots.look(Target(server.url, api_key="sesame"))
         assert "sesame" not in str(refusal.value)
         assert server.calls[-1].headers["authorization"] == "Bearer sesame"
 
@@ -136,6 +133,11 @@ class TestRefusedBeforehand:
             with pytest.raises(UsageError):
                 slots.plan(target, action, 0, name)
         assert not server.calls
+
+    def test_a_server_that_was_started_without_the_flag(self, server: FaultUpstream, target: Target) -> None:
+        server.routes["/slots/0"] = NO_ACTIONS
+        with pytest.raises(RefusedError, match="set LLAMA_SLOT_SAVE_PATH in its env file"):
+            slots.plan(target, SlotAction.ERASE, 0)
 
 
 class TestRestore:

@@ -59,17 +59,13 @@ def test_a_slot_comes_back_as_it_was_and_its_prompt_is_cached(running: RunningBa
     assert saved.bytes == file.stat().st_size
     assert [path.name for path in file.parent.iterdir()] == ["talk.bin"]
     assert change(target, ERASE, 0).tokens == saved.tokens
-    assert slots.list_slots(target).slots[0].tokens == 0
+    _, seen = slots.look(target)
+    assert seen is not None
+    assert seen.slots[0].n_prompt_tokens == 0
     assert change(target, RESTORE, 1, "talk.bin").tokens == saved.tokens
     warm = complete(running.url, 1)
     assert (cold["cache_n"], warm["prompt_n"]) == (0, 1)
     assert warm["cache_n"] == cold["prompt_n"] - 1
-
-
-@pytest.mark.parametrize("running", ENGINES, indirect=True)
-def test_the_engine_itself_takes_a_slot_number_modulo_their_count(running: RunningBackend) -> None:
-    complete(running.url, 1)
-    assert ask(f"{running.url}/slots/7?action=erase", {})["n_erased"] > 0
 
 
 @pytest.mark.engine
@@ -104,7 +100,7 @@ def test_a_sleeping_server_is_listed_and_goes_on_sleeping(tmp_path: Path) -> Non
         while not running.get("/props")["is_sleeping"]:
             assert running.process.poll() is None
         for _ in range(3):
-            assert slots.list_slots(Target(running.url)).asleep
+            assert slots.look(Target(running.url))[1] is None
         assert running.get("/props")["is_sleeping"] is True
 
 
@@ -121,31 +117,21 @@ def test_a_busy_slot_is_refused_and_the_answer_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.llama_server
-class TestCommand:
-    def test_without_a_terminal_a_change_wants_yes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with backend("llama-server", tmp_path, write_llama(tmp_path / "m.gguf")) as running:
-            complete(running.url, 0)
-            at = ("--url", running.url)
-            assert main(["slots", "erase", "0", *at]) == ExitCode.USAGE
-            assert "--yes" in capsys.readouterr().err
-            assert main(["slots", "save", "0", "a.bin", "--dry-run", *at]) == ExitCode.OK
-            assert capsys.readouterr().out.startswith("Save slot 0")
-            assert list((tmp_path / "saved").iterdir()) == []
-            assert main(["slots", "save", "0", "a.bin", "--yes", "--json", *at]) == ExitCode.OK
-            assert json.loads(capsys.readouterr().out)["tokens"] > 0
-            assert [file.name for file in (tmp_path / "saved").iterdir()] == ["a.bin"]
-            assert main(["slots", "--json", *at]) == ExitCode.OK
-            assert [slot["id"] for slot in json.loads(capsys.readouterr().out)["slots"]] == [0, 1]
-            assert main(["slots", *at, "restore", "1", "a.bin", "-y"]) == ExitCode.OK
-            assert "restored from" in capsys.readouterr().out
-            assert main(["slots", "erase", "5", "-y", *at]) == ExitCode.USAGE
-            assert "2 slots, 0 to 1" in capsys.readouterr().err
-
-    def test_a_server_without_the_flag_is_refused_with_its_name(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        env = {**engine_env("llama-server"), "LLAMA_MODEL": str(write_llama(tmp_path / "m.gguf"))}
-        with running_backend({**env, "LLAMA_CTX_SIZE": "2048"}, tmp_path / "run") as running:
-            assert main(["slots", "erase", "0", "-y", "--url", running.url]) == ExitCode.REFUSED
-            assert "LLAMA_SLOT_SAVE_PATH" in capsys.readouterr().err
-            assert main(["slots", "--url", running.url]) == ExitCode.OK
+def test_without_a_terminal_a_change_wants_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with backend("llama-server", tmp_path, write_llama(tmp_path / "m.gguf")) as running:
+        complete(running.url, 0)
+        at = ("--url", running.url)
+        assert main(["slots", "erase", "0", *at]) == ExitCode.USAGE
+        assert "--yes" in capsys.readouterr().err
+        assert main(["slots", "save", "0", "a.bin", "--dry-run", *at]) == ExitCode.OK
+        assert capsys.readouterr().out.startswith("Save slot 0")
+        assert list((tmp_path / "saved").iterdir()) == []
+        assert main(["slots", "save", "0", "a.bin", "--yes", "--json", *at]) == ExitCode.OK
+        assert json.loads(capsys.readouterr().out)["tokens"] > 0
+        assert [file.name for file in (tmp_path / "saved").iterdir()] == ["a.bin"]
+        assert main(["slots", "--json", *at]) == ExitCode.OK
+        assert [slot["id"] for slot in json.loads(capsys.readouterr().out)["slots"]] == [0, 1]
+        assert main(["slots", *at, "restore", "1", "a.bin", "-y"]) == ExitCode.OK
+        assert "restored from" in capsys.readouterr().out
+        assert main(["slots", "erase", "5", "-y", *at]) == ExitCode.USAGE
+        assert "2 slots, 0 to 1" in capsys.readouterr().err

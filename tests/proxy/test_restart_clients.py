@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from specdash.backend.launch import free_port
-from specdash.control.keeper import Keeper, KeptCommand
+from specdash.control.keeper import Keeper
 from specdash.system.sockets import open_listening
 from support.waiting import until
 
@@ -48,16 +48,20 @@ def test_no_client_loses_a_request_whether_it_keeps_its_connection_or_not(tmp_pa
 
     sockets = tuple(open_listening("127.0.0.1", port))
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
-    command = KeptCommand("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
     with Keeper() as keeper:
-        keeper.start(command)
+
+        def start() -> None:
+            keeper.stop("proxy")
+            keeper.start("proxy", argv, env, tmp_path / "out", stop_s=40.0, sockets=sockets)
+
+        start()
         threads = [threading.Thread(target=ask, kwargs={"keeps": n % 2 == 0}) for n in range(CLIENTS)]
         for thread in threads:
             thread.start()
         try:
             for number in range(RESTARTS):
                 wait_for_answers(5 * CLIENTS * (number + 1))
-                keeper.start(command)
+                start()
             wait_for_answers(5 * CLIENTS * (RESTARTS + 1))
         finally:
             ended.set()

@@ -29,8 +29,8 @@ from specdash.backend.journal import ApplyLock, journal_file, read_records
 from specdash.backend.launch import free_port
 from specdash.collect.discover import admin_token
 from specdash.collect.run_records import live_proxies
-from specdash.control.change import Apply, runner_of
-from specdash.control.connection import RunnerConnection, runners
+from specdash.control.change import Apply
+from specdash.control.connection import RunnerConnection, runner_of, runners
 from specdash.control.deployment import Deployment, Service
 from specdash.control.plan import ApplyOptions, plan_apply
 from specdash.control.services import systemd, units
@@ -188,9 +188,9 @@ class Rig(Struct):
 
     def cancel(self) -> bool:
         """Ask the runner to cancel what is under way."""
-        path = runner_of(self.file(), self.env)
-        assert path is not None
-        with RunnerConnection(path) as connection:
+        runner = runner_of(self.file(), self.env)
+        assert runner is not None
+        with contextlib.closing(RunnerConnection(runner[0])) as connection:
             return bool(connection.ask("cancel")["cancelled"])
 
     def cancelled_at(self, step: ApplyStep, *words: str) -> ApplyRecord:

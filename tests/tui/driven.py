@@ -95,7 +95,7 @@ async def ended(pilot: Pilot[None]) -> None:
     screen = pilot.app.screen
     assert isinstance(screen, ApplyScreen)
     assert screen.running is not None
-    assert screen.running.join(10)
+    screen.running.join(10)
     await until(pilot, lambda: screen._told)
     await answered(pilot.app)
     await pilot.pause()

@@ -40,7 +40,7 @@ PROXY_ENV = {"PROXY_PORT": "4000", "PROXY_LOOP_BREAKER": "on"}
 
 def service(role: Role, values: dict[str, str], last_good: dict[str, str] | None) -> ServiceView:
     """A running service."""
-    status = ServiceStatus(f"specdash-{role}.service", ServiceState.RUNNING, pid=7)
+    status = ServiceStatus(ServiceState.RUNNING, pid=7)
     return ServiceView(role, "systemd", status, values, last_good)
 
 
@@ -67,9 +67,9 @@ class FakeConsole:
             ),
         )
 
-    def outlook(self, plan: Any) -> dict[str, Any] | None:
+    def outlook(self, plan: Any) -> str:
         """Two clients behind the proxy, one beside it."""
-        return {"proxies": 1, "behind_proxy": 2, "direct": 1, "last_downtime_s": 0.5, "last_stall_s": 3.4}
+        return "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off"
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> Any:
         """Refuses a draft of more than 100 tokens."""
@@ -99,7 +99,8 @@ class FakeConsole:
     def start(self, plan: Any) -> RunningApply:
         """Steps, then the outcome."""
         self.started.append(plan)
-        return RunningApply(lambda report: self._apply(plan, report), self._cancel).start()
+        reports: list[ApplyProgress] = []
+        return RunningApply(lambda: self._apply(plan, reports.append), self._cancel, reports)
 
     def _cancel(self) -> bool:
         self.cancelled = True

@@ -292,7 +292,7 @@ async def test_the_last_look_names_who_waits_and_who_is_cut_off() -> None:
     async with app.run_test(size=(120, 36)) as pilot:
         await press(pilot, "e", "A", "R")
         await until(pilot, lambda: isinstance(app.screen, ApplyScreen))
-        said = "2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off"
+        said = "2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off"
         await until(pilot, lambda: said in page(app))
 
 

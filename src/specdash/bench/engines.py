@@ -1,10 +1,10 @@
-"""An engine without speculation to measure on: one of its own beside the service, or the service itself for a while."""
+"""An engine to measure on, beside the service."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +14,11 @@ from specdash.bench.load.samples import EngineAddress
 from specdash.core.errors import RefusedError, SpecdashError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from specdash.backend.child import Child
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.settings import BackendSettings
-    from specdash.bench.compare.beds import Guard
-    from specdash.control.deployment import Deployment
-    from specdash.control.plan import ApplyOptions, ApplyPlan
-    from specdash.core.changes import ApplyProgress, ApplyRecord
 
 SPEC_TYPE = "LLAMA_SPEC_TYPE"
 OFF = "none"
@@ -89,8 +85,8 @@ def check_memory(values: Mapping[str, str], env: Mapping[str, str] = os.environ)
     problem = memory_problem(wanted, env)
     if problem is not None:
         raise RefusedError(
-            f"no second server fits beside the one that runs: {problem}; use --in-place, which switches "
-            "speculation of the service off for that long, or --force"
+            f"no second server fits beside the one that runs: {problem}; use --url URL, which measures on the running "
+            "server by completions of two tokens, or --force"
         )
 
 
@@ -174,72 +170,3 @@ def last_said(log: str | None) -> str:
         return f"; {last_words(log)}" if log is not None else ""
     except OSError:
         return ""
-
-
-class InPlace:
-    """Switches speculation of the backend's service off, by an apply, and back on, by a rollback of that apply."""
-
-    def __init__(
-        self,
-        deployment: Deployment,
-        options: ApplyOptions,
-        on_progress: Callable[[ApplyProgress], None],
-        env: Mapping[str, str] = os.environ,
-        *,
-        guard: Guard = lambda _: nullcontext(),
-    ) -> None:
-        """`guard` is around the apply that switches it off: signals that cancel it."""
-        self._deployment = deployment
-        # What is measured without speculation goes back at once: it need not have stood first.
-        self._options = replace(options, settle_s=0)
-        self._on_progress = on_progress
-        self._env = env
-        self._guard = guard
-        self.applied: ApplyRecord | None = None
-
-    def plan(self) -> ApplyPlan:
-        """What would be done. Raises `ServiceError` without a service, `InputError` for an env file that cannot be
-        read."""
-        from specdash.control.plan import plan_apply
-        from specdash.core.changes import Role
-
-        return plan_apply(self._deployment, {Role.BACKEND: {SPEC_TYPE: OFF}}, env=self._env)
-
-    def switch_off(self, plan: ApplyPlan) -> EngineAddress:
-        """Apply the plan, unless it changes nothing. Raises `SpecdashError` when it fails: all is as before then."""
-        from specdash.control.change import Apply
-        from specdash.core.changes import ApplyOutcome
-
-        if not plan.empty:
-            apply = Apply(plan, self._options, self._on_progress, self._env)
-            with self._guard(apply):
-                record = apply.run()
-                self.applied = record if record.outcome is ApplyOutcome.APPLIED else None
-            if self.applied is None:
-                raise apply.error or SpecdashError(f"speculation could not be switched off: {record.reason}")
-            if apply.cancelled:
-                raise KeyboardInterrupt
-        return self._place()
-
-    def switch_back(self) -> ApplyRecord | None:
-        """Undo what was applied; None when there is nothing to undo. The record says how that ended."""
-        from specdash.control.change import Apply
-        from specdash.control.plan import plan_rollback
-
-        if self.applied is None:
-            return None
-        plan = plan_rollback(self._deployment, self.applied.number, env=self._env)
-        record = Apply(plan, self._options, self._on_progress, self._env).run()
-        self.applied = None
-        return record
-
-    def _place(self) -> EngineAddress:
-        from specdash.backend.env_store import read_env
-        from specdash.backend.settings import settings_from_env
-        from specdash.backend.start_check import server_key
-        from specdash.control.plan import service_of
-        from specdash.core.changes import Role
-
-        service = service_of(self._deployment, Role.BACKEND)
-        settings = settings_from_env(read_env(service.env_file).values)
-        return EngineAddress(settings.url, server_key(settings))

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 from specdash.cli.options import add_actions, add_settings, print_json, resolved_settings, say, within
 from specdash.cli.signals import stopped_by_signals
-from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
+from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, UsageError
 from specdash.core.structs import json_of
 from specdash.system.text import UNKNOWN, about, counted, number, percent, table, timestamp
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from specdash.backend.baseline import BaselineEffort, BaselineStep
     from specdash.bench.load.samples import EngineAddress
@@ -36,14 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_record(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    parser.add_argument(
         "--url",
         metavar="URL",
         help="measure on this server; if it speculates, with completions of two tokens, which cannot draft",
-    )
-    where.add_argument(
-        "--in-place", action="store_true", help="switch the service's speculation off while measuring, then back on"
     )
     parser.add_argument(
         "--env-file", metavar="F", help="backend env file to start a server from (default: the service's)"
@@ -59,9 +54,8 @@ def _configure_record(parser: argparse.ArgumentParser) -> None:
         "--limit", type=float, metavar="SECONDS", help="stop starting measurements after this time (default: 300)"
     )
     parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
-    parser.add_argument("--yes", "-y", action="store_true", help="do not ask before --in-place")
     parser.add_argument("--json", action="store_true", help="print the baselines as one JSON array")
-    add_settings(parser, ("api_key_env", "api_key_file", *APPLY_SETTINGS, *SERVICE_SETTINGS))
+    add_settings(parser, ("api_key_env", "api_key_file", *SERVICE_SETTINGS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,8 +75,8 @@ def _record(args: argparse.Namespace) -> int:
         key = resolve_api_key(settings["api_key_env"].value, settings["api_key_file"].value, os.environ)
         url = normalise_url(args.url)
         return _measure(EngineAddress(url, key), effort, args, target_for_url(url, os.environ).engine)
-    with stopped_by_signals() as run:
-        return _in_place(args, effort, run.over) if args.in_place else _beside(args, effort)
+    with stopped_by_signals():
+        return _beside(args, effort)
 
 
 def _beside(args: argparse.Namespace, effort: BaselineEffort) -> int:
@@ -107,40 +101,6 @@ def _service_file(args: argparse.Namespace) -> str | None:
 
     service = find_deployment(resolved_settings(args)).backend
     return str(service.env_file) if service is not None and service.env_file.is_file() else None
-
-
-def _in_place(args: argparse.Namespace, effort: BaselineEffort, over: Callable[[], None]) -> int:
-    from specdash.bench.engines import InPlace
-    from specdash.cli.changes.apply_run import StepPrinter, confirm, deployment_of, plan_lines
-    from specdash.cli.signals import cancelled_by_signals
-    from specdash.core.changes import ApplyOutcome
-
-    if args.env_file is not None or args.engine is not None:
-        raise UsageError("--in-place measures on the service as it is; leave --env-file and --engine out")
-    deployment, options = deployment_of(args)
-    printer = StepPrinter()
-    in_place = InPlace(deployment, options, printer, guard=cancelled_by_signals)
-    plan = in_place.plan()
-    if not plan.empty:
-        print("\n".join(plan_lines(plan, os.environ)), file=sys.stderr, flush=True)
-        asked = "Switch speculation off, measure, and switch it back on?"
-        if not plan.refused and not confirm(asked, args.yes, "--in-place"):
-            printer.say("nothing was changed")
-            return ExitCode.OK
-    code: int = ExitCode.FAILED
-    try:
-        try:
-            code = _measure(in_place.switch_off(plan), effort, args)
-        finally:
-            over()
-    finally:
-        record = in_place.switch_back()
-        if record is not None and record.outcome is not ApplyOutcome.APPLIED:
-            say(f"speculation is still OFF: {record.reason}; `specdash rollback` switches it back on")
-            code = ExitCode.ROLLBACK_FAILED
-        elif record is not None:
-            say("speculation is as it was before")
-    return code
 
 
 def _measure(place: EngineAddress, effort: BaselineEffort, args: argparse.Namespace, engine: str | None = None) -> int:

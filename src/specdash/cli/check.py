@@ -18,9 +18,8 @@ from specdash.core.records import AlertSeverity
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from specdash.core.config import Resolved
     from specdash.core.target import Target
     from specdash.insight.picture import Picture
     from specdash.insight.rules.catalogue import Rule
@@ -48,7 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="watch for this long (90, 60s, 2m), as the dashboard would; alerts that have ended count too",
     )
-    parser.add_argument("--all", action="store_true", help="every server found here or in config.toml, by name")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/scripting.md)")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print evidence, runbooks, and which rules could not be checked"
@@ -69,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
         watch_s = _seconds(args.watch) if args.watch is not None else None
         fail_on = AlertSeverity(args.fail_on)
         began = time.monotonic()
-        if args.all:
-            return _check_all(args, settings, rules, watch_s)
         if watch_s is None:
             picture = _look(one_target(settings), _at_once(rules), ONCE_S, ONCE_INTERVAL_S)
         else:
@@ -87,27 +83,6 @@ def run(args: argparse.Namespace) -> int:
     except Exception as error:  # noqa: BLE001 - a fault of specdash must not look like one of the server's
         traceback.print_exc()
         return on_error(error, as_json=args.json)
-
-
-def _check_all(
-    args: argparse.Namespace, settings: Mapping[str, Resolved], rules: Sequence[Rule], watch_s: float | None
-) -> int:
-    from specdash.cli.options import all_targets, look_at_all
-    from specdash.export import check_report
-    from specdash.insight.state import JUDGED_WINDOW_S
-
-    began, targets, is_short = time.monotonic(), all_targets(settings), watch_s is None
-    judged = _at_once(rules) if is_short else rules
-    interval_s = ONCE_INTERVAL_S if is_short else 1.0
-    pictures = look_at_all(targets, judged, JUDGED_WINDOW_S, ONCE_S if watch_s is None else watch_s, interval_s)
-    took, fail_on = time.monotonic() - began, AlertSeverity(args.fail_on)
-    results = {
-        target.label: check_report.verdict(picture, rules, fail_on, took, ended=not is_short)
-        for target, picture in zip(targets, pictures, strict=True)
-    }
-    text = check_report.report_of_all(results, rules, verbose=args.verbose)
-    print_answer(check_report.all_as_json(results, rules), text, as_json=args.json)
-    return int(check_report.worst_status(results.values()))
 
 
 def on_error(error: Exception, *, as_json: bool = False) -> int:

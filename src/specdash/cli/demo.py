@@ -171,7 +171,6 @@ def start_backend(
     raises `SpecdashError`."""
     from specdash.backend.launch import free_port
     from specdash.collect.discover import recorded_target
-    from specdash.control.keeper import kept_command
     from specdash.core.changes import Role
     from specdash.core.target import Target
 
@@ -185,7 +184,7 @@ def start_backend(
     print(f"specdash demo: starting llama.cpp on {url}", file=sys.stderr)
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
     output = directory / "backend.out"
-    kept = keeper.start(kept_command(Role.BACKEND, env_file, {}, env, [], output))
+    kept = keeper.start_service(Role.BACKEND, env_file, env, output)
     deadline = time.monotonic() + START_DEADLINE_S
     while status_of(url, "/health", 1.0) != 200:
         if not kept.is_alive() or time.monotonic() > deadline:
@@ -197,7 +196,7 @@ def start_backend(
             raise SpecdashError(f"the demo's backend did not start: {last_line(output)}")
         time.sleep(_POLL_S)
     target = recorded_target(url, env) or Target(url)
-    return replace(target, log=str(log), pid=kept.pid, origin="demo")
+    return replace(target, log=str(log), pid=kept.child.pid if kept.child is not None else None, origin="demo")
 
 
 def last_line(path: Path) -> str:
@@ -209,7 +208,6 @@ def start_proxy(keeper: Keeper, directory: Path, target: Target) -> Target:
     """Start the proxy in front of `target`, and return the target with it; as it was where no proxy is installed."""
     from importlib.util import find_spec
 
-    from specdash.control.keeper import kept_command
     from specdash.core.changes import Role
     from specdash.system.sockets import open_listening
 
@@ -218,12 +216,10 @@ def start_proxy(keeper: Keeper, directory: Path, target: Target) -> Target:
     env_file, events = directory / PROXY_ENV, directory / "proxy-events.jsonl"
     sockets = open_listening("127.0.0.1", 0)
     port = int(sockets[0].getsockname()[1])
-    env_file.write_text(demo.proxy_env_text(port=port, upstream=target.url, events=events), encoding="utf-8")
+    text = demo.proxy_env_text(port=port, upstream=target.url, events=events)
+    env_file.write_text(f"{text}PROXY_DRAIN_TIMEOUT={DRAIN_S}\n", encoding="utf-8")
     env = {**os.environ, "XDG_STATE_HOME": str(directory)}
-    command = kept_command(
-        Role.PROXY, env_file, {"PROXY_DRAIN_TIMEOUT": str(DRAIN_S)}, env, sockets, directory / "proxy.out"
-    )
-    keeper.start(command)
+    keeper.start_service(Role.PROXY, env_file, env, directory / "proxy.out", sockets)
     return replace(target, proxy_url=f"http://127.0.0.1:{port}", proxy_log=str(events), proxy_origin="demo")
 
 
@@ -246,18 +242,16 @@ def demo_deployment(directory: Path, target: Target) -> Deployment:
 
 def start_baseline(keeper: Keeper, directory: Path) -> None:
     """Begin to measure decode without speculation, on an engine of its own and in the demo's own records."""
-    from specdash.control.keeper import KeptCommand
-
     file = str(directory / BACKEND_ENV)
     argv = (sys.executable, "-m", "specdash", "baseline", "record", "--env-file", file, "--force", *_BASELINE)
     output = directory / "baseline.out"
-    keeper.start(KeptCommand(BASELINE, argv, demo_environment(directory), output, again=False))
+    keeper.start(BASELINE, argv, demo_environment(directory), output, again=False)
 
 
 def traffic_after_baseline(keeper: Keeper, target: Target, record: Path | None, limit_s: float = BASELINE_S) -> None:
     """Start the workload as soon as the baseline is measured, or after so long with what there is of it: they would
     slow each other down."""
-    if (baseline := keeper.kept(BASELINE)) is not None:
+    if (baseline := keeper.kept.get(BASELINE)) is not None:
         baseline.join(limit_s)
         keeper.stop(BASELINE)
     with suppress(SpecdashError):  # the demo has ended
@@ -273,18 +267,16 @@ def start_traffic(
     with_agents: bool = True,
 ) -> None:
     """Start the workload, of these phases or of all; with `record`, every request's timings go to that file."""
-    from specdash.control.keeper import KeptCommand
-
     argv = [sys.executable, "-m", "specdash.backend.workload", "--url", target.url]
     for phase in phases:
         argv += ["--phase", phase]
     if record is not None:
         argv += ["--record", str(record.absolute())]
     nowhere = Path(os.devnull)
-    keeper.start(KeptCommand(TRAFFIC, tuple(argv), os.environ.copy(), nowhere))
+    keeper.start(TRAFFIC, argv, os.environ.copy(), nowhere)
     if target.proxy_url is not None and with_agents:
         agents = (sys.executable, "-m", "specdash.backend.workload", "--agents", "--url", target.proxy_url)
-        keeper.start(KeptCommand(AGENTS, agents, os.environ.copy(), nowhere))
+        keeper.start(AGENTS, agents, os.environ.copy(), nowhere)
 
 
 def _headless(keeper: Keeper, directory: Path, target: Target, record: Path | None, seconds: float) -> Picture:

@@ -265,22 +265,6 @@ def one_target(settings: Mapping[str, Resolved]) -> Target:
     return targets[0]
 
 
-def all_targets(settings: Mapping[str, Resolved]) -> list[Target]:
-    """The servers that `--all` means. Raises `UsageError` where the settings name one, `UnreachableError` where there
-    is none."""
-    check_all_alone(settings)
-    targets = find_targets(settings)
-    if not targets:
-        raise no_server()
-    return targets
-
-
-def check_all_alone(settings: Mapping[str, Resolved]) -> None:
-    """Raise `UsageError` where beside `--all` the settings name one server."""
-    if settings["url"].value is not None:
-        raise UsageError(f"--all means every server, but {settings['url'].origin} names one; use only one of them")
-
-
 def no_server() -> UnreachableError:
     """That no server is named and none was found."""
     return UnreachableError(
@@ -418,79 +402,9 @@ def await_answers(states: Sequence[TargetState], limit_s: float = FIRST_ANSWERS_
     wait_until(limit_s, lambda: all(map(has_answered, states)))
 
 
-def look_at_all(
-    targets: Sequence[Target], rules: Sequence[Rule], window_s: float, watch_s: float = 0.0, interval_s: float = 1.0
-) -> list[Picture]:
-    """The pictures of many servers, watched at the same time for `watch_s` after their first answers: those of this
-    machine as `look` does, others as a fleet's."""
-    from contextlib import ExitStack
-
-    from specdash.collect.fleet import FleetHub
-    from specdash.core.target import local_port
-    from specdash.insight.state import TargetState
-
-    with ExitStack() as stack:
-        states: list[TargetState] = []
-        far: list[TargetState] = []
-        for target in targets:
-            if local_port(target.url) is not None:
-                states.append(stack.enter_context(collecting(target, rules, interval_s=interval_s)))
-            else:
-                states.append(TargetState(target, rules=rules))
-                far.append(states[-1])
-        stack.enter_context(FleetHub([(state.target, state.apply) for state in far], interval_s=interval_s))
-        await_answers([state for state in states if state not in far])
-        await_answers(far, light=True)
-        wait_until(watch_s)
-        return [state.picture(time.monotonic(), time.time(), window_s) for state in states]
-
-
 def wait_until(seconds: float, until: Callable[[], bool] = lambda: False, poll_s: float = 0.005) -> bool:
     """Wait so long, or until that holds: whether it does."""
     ends = time.monotonic() + seconds
     while not (holds := until()) and (left := ends - time.monotonic()) > 0:
         time.sleep(min(poll_s, left))
     return holds
-
-
-# A server of a backend env that a command starts for itself, beside what runs.
-
-
-def add_own_server(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--env-file", metavar="F", help="start a separate server from this backend env file")
-    parser.add_argument("--engine", choices=("auto", "llama-server", "xllamacpp"), help="overrides LLAMA_ENGINE")
-    parser.add_argument("--force", action="store_true", help="start it even if memory seems too small")
-
-
-def check_own_server(args: argparse.Namespace) -> None:
-    """Raise `UsageError` for options that do not go together."""
-    if args.env_file is None and (args.engine is not None or args.force):
-        raise UsageError("--engine and --force need --env-file, which starts a server")
-    if args.env_file is not None and args.url is not None:
-        raise UsageError("--url and --env-file cannot be used together")
-
-
-@contextmanager
-def chosen_server(
-    args: argparse.Namespace, name: str, say: Callable[[str], None]
-) -> Iterator[tuple[str, str | None, str | None]]:
-    """Address, key and model of the server that is named or found, or of one of `--env-file` on a free port, which is
-    gone afterwards. `name` is the command. Raises `SpecdashError`."""
-    check_own_server(args)
-    if args.env_file is None:
-        target = one_target(resolved_settings(args))
-        yield target.url, target.api_key, target.model
-        return
-    from specdash.backend.launch import read_env_file
-    from specdash.bench.engines import own_engine, plan_beside
-    from specdash.bench.verify_run import OwnedEngine
-    from specdash.cli.demo import private_directory
-
-    with private_directory(f"specdash-{name}-") as directory:
-        values = read_env_file(args.env_file)
-        plan = plan_beside(values, args.env_file, directory / "engine.log", name, engine=args.engine)
-        if not args.force:
-            OwnedEngine(plan, values, "the candidate").check_memory()
-        say(f"starting {plan.engine.words} on {plan.settings.url}")
-        with own_engine(plan) as place:
-            yield place.url, place.key, None

@@ -6,19 +6,19 @@ import gc
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, cast
+from typing import IO, TYPE_CHECKING
 
 from specdash.core.errors import ExitCode, InputError
 from specdash.core.log_places import PLACES, program_and_name
 
 if TYPE_CHECKING:
     import argparse
-    from io import BufferedReader
 
     from specdash.insight.log.log_summary import LogSummary
 
 _PIECE_BYTES = 1024 * 1024
-_ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")
+"""How files of gzip, bzip2, xz and zstd begin."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,9 +55,6 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _read(name: str) -> LogSummary:
-    import lzma
-    import zlib
-
     if program_and_name(name) is not None:
         from tempfile import TemporaryFile
 
@@ -69,29 +66,13 @@ def _read(name: str) -> LogSummary:
             return _summarise(file)
     try:
         if name == "-":
-            return _summarise(_unpacked(cast("BufferedReader", sys.stdin.buffer), name))
+            return _summarise(sys.stdin.buffer)
         if Path(name).is_dir():
             raise InputError(f"log file {name!r} is a directory; name the file in it")
         with Path(name).open("rb") as file:
-            return _summarise(_unpacked(file, name))
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
-        raise InputError(f"log file {name!r} is compressed, and cut off or damaged; unpack what is whole") from None
-
-
-def _unpacked(file: BufferedReader, name: str) -> BinaryIO:
-    """The log in a file, which logrotate may have compressed."""
-    import bz2
-    import gzip
-    import lzma
-
-    head = file.peek(6)
-    if head.startswith(_ZSTANDARD):
-        raise InputError(f"log file {name!r} is compressed by zstd; `zstd -dc FILE | specdash parse-log -` reads it")
-    ways = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open))
-    opened = next((unpack(file) for begins, unpack in ways if head.startswith(begins)), file)
-    return cast("BinaryIO", opened)
+            return _summarise(file)
+    except OSError as error:
+        raise InputError(f"log file {name!r} cannot be read: {error.strerror}; check the path") from error
 
 
 def _summarise(file: IO[bytes]) -> LogSummary:
@@ -100,6 +81,10 @@ def _summarise(file: IO[bytes]) -> LogSummary:
 
     parser, summary = LogParser(tail_lines=0), LogSummary()
     while data := file.read(_PIECE_BYTES):
+        if not summary.lines and data.startswith(_COMPRESSED):
+            raise InputError(
+                "the log is compressed: `zcat FILE | specdash parse-log -` reads it, as do bzcat and zstdcat"
+            )
         summary.add(parser.feed(data))
     summary.add(parser.close())
     summary.close()

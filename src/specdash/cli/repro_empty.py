@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from specdash.cli.options import add_own_server, add_settings, chosen_server, say, within
+from specdash.cli.options import add_settings, one_target, resolved_settings, say, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode
 from specdash.core.structs import json_of
@@ -30,7 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.epilog = _EPILOG
     add_settings(parser, _SETTINGS)
-    add_own_server(parser)
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"calls on each side ({TURNS})")
     parser.add_argument(
         "--tool-chars", type=int, default=TOOL_CHARS, metavar="N", help=f"length of a tool's result ({TOOL_CHARS})"
@@ -46,8 +45,9 @@ def run(args: argparse.Namespace) -> int:
     within("--turns", args.turns, None, 2, 100)
     within("--tool-chars", args.tool_chars, None, 1, 10_000_000)
     within("--max-tokens", args.max_tokens, None, 1, 100_000)
-    with stopped_by_signals(), chosen_server(args, "repro-empty", say) as (url, key, model):
-        return _measure(args, url, key, model)
+    target = one_target(resolved_settings(args))
+    with stopped_by_signals():
+        return _measure(args, target.url, target.api_key, target.model)
 
 
 def _measure(args: argparse.Namespace, url: str, key: str | None, model: str | None) -> int:

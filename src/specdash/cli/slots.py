@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdash.cli.options import add_settings, one_target, print_answer, resolved_settings, say
 from specdash.core.errors import ExitCode, UsageError
@@ -13,7 +13,7 @@ from specdash.system.text import UNKNOWN, plain, table
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.control.slots import SlotList
+    from specdash.core.readings import Slots
 
 _ACTIONS = {
     "list": "list what each slot holds (the default)",
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
     target = one_target(resolved_settings(args))
     if args.action in (None, "list"):
-        found = slots.list_slots(target)
-        print_answer({"schema": 1, **json_of(found)}, to_text(found), as_json=args.json)
+        _, seen = slots.look(target)
+        print_answer(*_listed(target.url, seen), as_json=args.json)
         return ExitCode.OK
     plan = slots.plan(target, slots.SlotAction(args.action), _number(args.slot), args.file, unchecked=args.unchecked)
     for warning in plan.warnings:
@@ -81,13 +81,16 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def to_text(found: SlotList) -> list[str]:
-    if found.asleep:
-        return [f"server  {found.url}", "asleep, and not woken: its slots hold nothing"]
+def _listed(url: str, seen: Slots | None) -> tuple[dict[str, Any], list[str]]:
+    """The slots as JSON and as text; None of a server that sleeps."""
     rows = [("SLOT", "STATE", "HOLDS", "OF", "SPECULATIVE")]
-    for slot in found.slots:
-        speculative = {None: UNKNOWN, True: "yes", False: "no"}[slot.speculative]
+    found = []
+    for slot in seen.slots if seen is not None else ():
+        found.append(json_of(slot, "id busy=is_processing tokens=n_prompt_tokens context=n_ctx speculative"))
+        state, speculative = "busy" if slot.is_processing else "idle", {True: "yes", False: "no", None: UNKNOWN}
         rows.append(
-            (str(slot.id), "busy" if slot.busy else "idle", plain(slot.tokens), plain(slot.context), speculative)
+            (str(slot.id), state, plain(slot.n_prompt_tokens), plain(slot.n_ctx), speculative[slot.speculative])
         )
-    return [f"server  {found.url}", *table(rows, indent="  ")]
+    asleep = ["asleep, and not woken: its slots hold nothing"]
+    text = [f"server  {url}", *(table(rows, indent="  ") if seen is not None else asleep)]
+    return {"schema": 1, "url": url, "asleep": seen is None, "slots": found}, text

@@ -9,8 +9,9 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from specdash.backend.env_store import read_env
 from specdash.cli.changes.services import add_model_options, bootstrap_texts, env_files_of
-from specdash.control.keeper import Keeper, kept_command
+from specdash.control.keeper import Keeper
 from specdash.control.services import setup, units
 from specdash.control.services.clients import client_view
 from specdash.core.changes import Role
@@ -39,14 +40,14 @@ def run(args: argparse.Namespace) -> int:
     for path in setup.write_env_files(bootstrap_texts(args, env_files), env_files):
         print(f"wrote {path}", flush=True)
     roles = _roles(args, env_files)
-    values = {role: setup.values_of(env_files[role]) for role in roles}
-    sockets = _listening(values[Role.PROXY]) if Role.PROXY in roles else []
+    sockets = _listening(read_env(env_files[Role.PROXY]).values) if Role.PROXY in roles else []
     with Keeper() as keeper, _Signals(keeper) as signals:
         for role in roles:
-            keeper.start(kept_command(role, env_files[role], values[role], os.environ, sockets))
+            shared = sockets if role is Role.PROXY else ()
+            keeper.start_service(role, env_files[role], os.environ, sockets=shared)
         ended, clients = None, None
         while ended is None and not signals.asked.wait(_LOOK_S):
-            ended = next((kept for kept in keeper.all if not kept.is_alive()), None)
+            ended = next((kept for kept in keeper.kept.values() if not kept.is_alive()), None)
             if clients is None and (seen := client_view({role: env_files[role] for role in roles})) and seen.ready:
                 clients = seen
                 print(clients.line, flush=True)

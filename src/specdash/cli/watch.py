@@ -242,10 +242,10 @@ def _console(settings: Mapping[str, Resolved], deployment: Callable[[], Deployme
 
     return Console(
         deployment,
+        env,
         drain_timeout_s=settings["drain_timeout"].value,
         health_timeout_s=settings["health_timeout"].value,
         settle_s=settings["settle_time"].value,
-        env=env,
     )
 
 

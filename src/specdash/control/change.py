@@ -12,28 +12,22 @@ import os
 import signal
 import threading
 import time
-from hashlib import sha256
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from specdash.backend.env_store import read_env
 from specdash.backend.journal import Journal
 from specdash.backend.steps import CancelledApplyError, Steps
 from specdash.backend.transaction import Transaction
 from specdash.backend.trial import read_trial
-from specdash.collect.run_records import live_backends
-from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runners
+from specdash.control.connection import CONNECT_S, RemoteError, RunnerConnection, runner_of
 from specdash.control.plan import ApplyPlan, edit_of, findings, service_of
 from specdash.core.changes import ApplyOutcome, ApplyProgress, ApplyRecord, ApplyStep, Role, differences
 from specdash.core.env_edit import with_changes
-from specdash.core.envfile import decode, parse
-from specdash.core.errors import (
-    ConflictError,
-    RefusedError,
-    ServiceError,
-    Severity,
-    SpecdashError,
-    errors,
-)
+from specdash.core.envfile import encode, parse
+from specdash.core.errors import ConflictError, RefusedError, ServiceError, Severity, SpecdashError, errors
 from specdash.core.records import read
 from specdash.system.files import file_digest
 from specdash.system.processes import is_alive, own_start
@@ -41,38 +35,17 @@ from specdash.system.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
-    from specdash.backend.transaction import Outcome
     from specdash.control.deployment import Deployment
     from specdash.control.plan import ApplyOptions
-    from specdash.core.errors import Finding
 
 _CANCEL_AGAIN_S = 0.1
 _UNDOING_S = 120.0
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> str | None:
-    """The control socket of the runner that reads this env file; None where none does.
-
-    Raises `ServiceError` for a backend that runs without one.
-    """
-    wanted = os.path.realpath(env_file)
-    for path, status in runners(env):
-        if status["env_file"] is not None and os.path.realpath(status["env_file"]) == wanted:
-            return path
-    for record in live_backends(env):
-        if record.env_file is not None and os.path.realpath(record.env_file) == wanted:
-            raise ServiceError(
-                f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another "
-                "version of specdash; restart it once, with `specdash services restart backend` or by hand"
-            )
-    return None
 
 
 class Apply:
-    """One change. `error` is what stood in the way, for its exit code; None when it went well."""
+    """One change. `error` is what stood in the way, for its exit code; None when it went well. `changed` is whether
+    anything was touched, undone or not; `slower` that it went well, but a first completion became much slower."""
 
     def __init__(
         self,
@@ -85,10 +58,7 @@ class Apply:
     ) -> None:
         self.plan = plan
         self.error: SpecdashError | None = None
-        self.changed = False
-        """Whether anything was touched, undone or not."""
-        self.slower = False
-        """Whether it went well, but a first completion became much slower."""
+        self.changed = self.slower = False
         self.cancelled = False
         """Whether the end was asked for, in time or not."""
         self.undoing = False
@@ -123,34 +93,36 @@ class Apply:
             step=ApplyStep.LOCK,
             edits=self.plan.edits,
             profile=self.plan.profile,
-            drain_timeout_s=self._options.drain_timeout_s,
-            health_timeout_s=self._options.health_timeout_s,
-            settle_s=self._options.settle_s,
             trial=self._trial is not None,
-            force=self._options.force,
+            **asdict(self._options),
             warnings=tuple(finding.line for finding in self.plan.findings if finding.severity is Severity.WARNING),
         )
-        refusals = errors(self.plan.findings)
-        if refusals:
-            steps = Steps(lambda _: None)
-            steps.current = ApplyStep.PREFLIGHT
-            reason = "; ".join(finding.line for finding in refusals)
-            return self._take(Transaction(wanted, None, steps, self._env).refused(RefusedError(reason)))
         backend = self.plan.deployment.backend
-        path = runner_of(backend.env_file, self._env) if backend is not None else None
-        if path is None:
+        refusals = errors(self.plan.findings)
+        runner = runner_of(backend.env_file, self._env) if backend is not None and not refusals else None
+        if runner is None:
             steps = Steps(self._report)
             self._cancel = steps.cancel
-            record = self._take(Transaction(wanted, None, steps, self._env).run())
-            if backend is not None and record.outcome is ApplyOutcome.APPLIED:
-                _read_again(backend.env_file, self._env)
-            return record
-        own = contextlib.nullcontext(self._trial.connection) if self._trial is not None else RunnerConnection(path)
-        with own as connection:
+            transaction = Transaction(wanted, None, steps, self._env)
+            if refusals:
+                steps.current = ApplyStep.PREFLIGHT
+                outcome = transaction.refused(RefusedError("; ".join(finding.line for finding in refusals)))
+            else:
+                outcome = transaction.run()
+            self.error, self.changed = outcome.error, outcome.changed
+            if backend is not None and outcome.record.outcome is ApplyOutcome.APPLIED:
+                runner = runner_of(backend.env_file, self._env)
+                # It came up while its env file was written.
+                if runner is not None and runner[1]["env_digest"] != file_digest(str(backend.env_file)):
+                    os.kill(runner[1]["runner_pid"], signal.SIGUSR1)
+            return outcome.record
+        path = runner[0]
+        trial = self._trial
+        with nullcontext(trial.connection) if trial is not None else closing(RunnerConnection(path)) as connection:
             self._cancel = lambda: _cancel(path)
             if self.cancelled:
                 raise CancelledApplyError("it was interrupted; nothing was changed")
-            words = {"boot": self._trial.boot, "planned": self._trial.planned} if self._trial is not None else {}
+            words = {"boot": trial.boot, "planned": trial.planned} if trial is not None else {}
             # The journal's own form, with its bytes: the socket is this user's alone.
             answer = connection.ask("apply", self._report, timeout=None, change=json.loads(wanted.to_json()), **words)
         problem = answer["problem"]
@@ -158,10 +130,6 @@ class Apply:
         self.changed = bool(answer["changed"])
         self.slower = bool(answer.get("slower"))
         return read(ApplyRecord, answer["record"])
-
-    def _take(self, outcome: Outcome) -> ApplyRecord:
-        self.error, self.changed = outcome.error, outcome.changed
-        return outcome.record
 
     def _report(self, progress: ApplyProgress) -> None:
         self.undoing = self.undoing or progress.step is ApplyStep.ROLLBACK
@@ -171,50 +139,33 @@ class Apply:
             self._on_progress(progress)
 
 
-def _read_again(env_file: Path, env: Mapping[str, str]) -> None:
-    """Ask a runner that came up while its env file was written."""
-    for _, status in runners(env):
-        ours = status["env_file"] is not None and os.path.realpath(status["env_file"]) == os.path.realpath(env_file)
-        if ours and status["env_digest"] != file_digest(str(env_file)):
-            os.kill(status["runner_pid"], signal.SIGUSR1)
-
-
 def _cancel(path: str) -> None:
     """Ask until the runner has begun what it is to cancel: the request for the change may still be on its way."""
     deadline = time.monotonic() + CONNECT_S
-    with contextlib.suppress(SpecdashError), RunnerConnection(path) as connection:
+    with contextlib.suppress(SpecdashError), closing(RunnerConnection(path)) as connection:
         while not connection.ask("cancel")["cancelled"] and time.monotonic() < deadline:
             time.sleep(_CANCEL_AGAIN_S)
 
 
-def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
-    """What clients would feel of the change now, as its runner sees it; None where the engine is not touched."""
-    backend = next((edit for edit in plan.edits if edit.role is Role.BACKEND), None)
-    if backend is None:
-        return None
-    with contextlib.suppress(SpecdashError):
-        path = runner_of(backend.env_file, env)
-        if path is not None:
-            with RunnerConnection(path) as connection:
-                return connection.ask("outlook")
-    return None
+def outlook(plan: ApplyPlan, env: Mapping[str, str] = os.environ) -> str:
+    """What clients would feel of the change now, as its runner sees it; empty where the engine is not touched."""
+    for edit in plan.edits:
+        with contextlib.suppress(SpecdashError):
+            if edit.role is Role.BACKEND and (runner := runner_of(edit.env_file, env)) is not None:
+                with closing(RunnerConnection(runner[0])) as connection:
+                    return outlook_words(connection.ask("outlook"))
+    return ""
 
 
-def outlook_words(found: Mapping[str, Any] | None) -> str:
-    """`2 clients behind the proxy wait, 3.4 s last time; 1 that asks the backend directly is cut off`; empty where
-    nothing is known."""
-    if found is None:
-        return ""
+def outlook_words(found: Mapping[str, Any]) -> str:
+    """`2 clients behind the proxy will wait, 3.4 s last time; 1 direct client of the backend will be cut off`."""
     parts = []
     if found["proxies"]:
-        count = found["behind_proxy"]
         last = found["last_stall_s"] if found["last_stall_s"] is not None else found["last_downtime_s"]
-        who = f"{counted(count, 'client')} behind the proxy {'waits' if count == 1 else 'wait'}"
-        who = who if count else "clients that ask the proxy meanwhile wait"
-        parts.append(who + (f", {last:.1f} s last time" if last is not None else ""))
-    if direct := found["direct"]:
-        one = direct == 1
-        parts.append(f"{direct} that {'asks' if one else 'ask'} the backend directly {'is' if one else 'are'} cut off")
+        parts.append(f"{counted(found['behind_proxy'], 'client')} behind the proxy will wait")
+        parts[0] += f", {last:.1f} s last time" if last is not None else ""
+    if found["direct"]:
+        parts.append(f"{counted(found['direct'], 'direct client')} of the backend will be cut off")
     return "; ".join(parts)
 
 
@@ -235,32 +186,27 @@ class Trial:
         """`what` is the command. Raises `ServiceError` where no backend runs, `ConflictError` where its env file was
         edited since its start, or another change or trial is under way."""
         service = service_of(deployment, Role.BACKEND)
-        path = runner_of(service.env_file, env)
-        if path is None:
+        runner = runner_of(service.env_file, env)
+        if runner is None:
             raise ServiceError(
                 f"no backend runs with {service.env_file}, so it could not be put back as it is; start it, or leave "
                 "--service out"
             )
-        self.path = path
         self.boot: int | None = None
         self.planned: int | None = None
-        self.original = read_env(service.env_file).data
-        self._versions = {sha256(self.original).hexdigest()}
+        self.original = read_env(service.env_file)
+        self._versions = {self.original.digest}
         self._deployment = deployment
         self._what = what
         self._env = env
         self._count = 0
-        self.connection = RunnerConnection(path)
+        self.connection = RunnerConnection(runner[0])
+        """Hanging up puts the original back, unless the env file was edited meanwhile."""
         try:
             self._backup = self.connection.ask("trial", what=what)["backup"]
         except SpecdashError:
             self.connection.close()
             raise
-
-    @property
-    def values(self) -> dict[str, str]:
-        """Key to value of the original. Holds secrets."""
-        return parse(decode(self.original)).values
 
     def plan(self, configuration: Mapping[str, str]) -> ApplyPlan:
         """The change that puts `configuration` over the original; an empty value unsets a key.
@@ -276,12 +222,16 @@ class Trial:
                 f"{service.env_file} was edited while settings were tried; that version was left as "
                 f"it is, and the one from before is backup {self._backup} of `specdash env history`"
             )
-        data = self._marked(with_changes(parse(decode(self.original)), wanted).encode())
-        self._versions.add(sha256(data).hexdigest())
-        changed = differences(Role.BACKEND, snapshot.file.values, parse(decode(data)).values)
-        edit = edit_of(service, snapshot, data, changed)
-        found: tuple[Finding, ...] = findings((edit,), self._deployment, self._env)
-        return ApplyPlan(self._deployment, (edit,), found)
+        self._count += 1
+        mark = (
+            f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
+            "before, which go back when it ends.\n"
+        )
+        text = mark + with_changes(self.original.file, wanted)
+        changed = differences(Role.BACKEND, snapshot.file.values, parse(text).values)
+        edits = (edit_of(service, snapshot, encode(text), changed),)
+        self._versions.add(edits[0].new_digest)
+        return ApplyPlan(self._deployment, edits, findings(edits, self._deployment, self._env))
 
     def end(self) -> ApplyRecord | None:
         """Put the original back; the record of that, None where it was in force.
@@ -293,17 +243,3 @@ class Trial:
         finally:
             self.connection.close()
         return None if answer["record"] is None else read(ApplyRecord, answer["record"])
-
-    def close(self) -> None:
-        """Hang up: the runner puts the original back, unless the env file was edited meanwhile."""
-        self.connection.close()
-
-    def _marked(self, data: bytes) -> bytes:
-        """With a first line that says so, and that makes every trial a version of its own."""
-        self._count += 1
-        mark, rest = (data[:3], data[3:]) if data.startswith(_BYTE_ORDER_MARK) else (b"", data)
-        line = (
-            f"# On trial ({self._what}, {self._count}, {time.time():.3f}): backup {self._backup} has the settings from "
-            "before, which go back when it ends.\n"
-        )
-        return mark + line.encode() + rest

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import socket
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from specdash.collect.run_records import live_backends, started_last
 from specdash.core.changes import ApplyProgress
 from specdash.core.errors import ConflictError, ExitCode, ServiceError, SpecdashError
 from specdash.core.paths import run_records_dir, runtime_dir
@@ -81,16 +83,27 @@ class RunnerConnection:
         self._lines.close()
         self._socket.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def runners(env: Mapping[str, str] = os.environ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Control socket and status of every runner of this user that answers."""
     for directory in (runtime_dir(env), run_records_dir(env)):
         for path in sorted(directory.glob("backend-*.sock")) if directory is not None else ():
-            with contextlib.suppress(SpecdashError), RunnerConnection(str(path)) as connection:
+            with contextlib.suppress(SpecdashError), closing(RunnerConnection(str(path))) as connection:
                 yield str(path), connection.ask("status")
+
+
+def runner_of(env_file: str | Path, env: Mapping[str, str] = os.environ) -> tuple[str, dict[str, Any]] | None:
+    """Control socket and status of the runner that reads this env file; None where none does.
+
+    Raises `ServiceError` for a backend that runs without one.
+    """
+    wanted = os.path.realpath(env_file)
+    for path, status in runners(env):
+        if status["env_file"] is not None and os.path.realpath(status["env_file"]) == wanted:
+            return path, status
+    if (record := started_last(live_backends(env), env_file)) is not None:
+        raise ServiceError(
+            f"the backend at {record.url} (pid {record.pid}) has no control socket: it was started by another version "
+            "of specdash; restart it once, with `specdash services restart backend` or by hand"
+        )
+    return None

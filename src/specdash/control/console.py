@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from specdash.core.changes import Role
 from specdash.core.errors import SpecdashError
 from specdash.core.structs import Masked
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from specdash.control.plan import ApplyPlan
     from specdash.control.profiles import Profile
     from specdash.control.slots import SlotChange, SlotPlan
-    from specdash.core.changes import ApplyProgress, ApplyRecord, WantedValues
+    from specdash.core.changes import ApplyProgress, ApplyRecord, Role, WantedValues
     from specdash.core.target import Target
 
 
@@ -50,85 +49,58 @@ class ServicesView(Struct, frozen=True):
         return next((service for service in self.services if service.role is role), None)
 
 
-class RunningApply:
-    """An apply in its own thread. Reports and result may be read from any thread at any time."""
+class RunningApply(threading.Thread):
+    """An apply in its own thread, from the beginning. Reports and result may be read from any thread at any time."""
 
     def __init__(
-        self, work: Callable[[Callable[[ApplyProgress], None]], ApplyRecord], cancel: Callable[[], bool]
+        self, work: Callable[[], ApplyRecord], cancel: Callable[[], bool], reports: list[ApplyProgress]
     ) -> None:
-        self.reports: list[ApplyProgress] = []
+        super().__init__(name="specdash-apply", daemon=False)
+        self.cancel = cancel
+        """Roll back and end; returns at once: False when it goes on to its end all the same."""
+        self.reports = reports
         self.record: ApplyRecord | None = None
         self.error: SpecdashError | None = None
         self._work = work
-        self._cancel = cancel
-        self._thread = threading.Thread(target=self._run, name="specdash-apply", daemon=False)
+        self.start()
 
-    @property
-    def busy(self) -> bool:
-        """Whether it has not ended yet."""
-        return self._thread.is_alive()
-
-    def start(self) -> RunningApply:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def cancel(self) -> bool:
-        """Roll back and end; returns at once: False when it goes on to its end all the same."""
-        return self._cancel()
-
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait for the end; False when it has not come in time."""
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """The thread."""
         try:
-            self.record = self._work(self.reports.append)
+            self.record = self._work()
         except SpecdashError as error:
             self.error = error
 
 
 class Console:
-    """What the tune screen may do. `find` looks the services up; it is asked anew each time."""
+    """What the tune screen may do. `find` looks the services up, each time; `patience` is that of `ApplyOptions`."""
 
-    def __init__(
-        self,
-        find: Callable[[], Deployment],
-        *,
-        drain_timeout_s: float,
-        health_timeout_s: float,
-        settle_s: float = 15.0,
-        env: Mapping[str, str] = os.environ,
-    ) -> None:
+    def __init__(self, find: Callable[[], Deployment], env: Mapping[str, str] = os.environ, **patience: Any) -> None:
         self._find = find
-        self._patience = drain_timeout_s, health_timeout_s, settle_s
+        self._patience = patience
         self._env = env
         self._running: RunningApply | None = None
 
     def look(self) -> ServicesView:
         """The services as they are now. Raises nothing: what cannot be read is among the problems."""
         from specdash.backend.env_store import read_env
+        from specdash.control.plan import before_last_apply
 
         try:
             deployment = self._find()
         except SpecdashError as error:
             return ServicesView(problems=(str(error),))
         found: list[ServiceView] = []
-        problems = list(deployment.problems)
-        for role in Role:
-            service = deployment.service(role)
-            if service is None:
-                continue
+        problems = [f"{role}: {why}" for role, why in deployment.missing.items()]
+        for service in filter(None, (deployment.backend, deployment.proxy)):
             try:
-                values, status = read_env(service.env_file).values, service.status()
+                values = read_env(service.env_file).values
             except SpecdashError as error:
                 problems.append(str(error))
                 continue
-            if refusal := service.refusal():
-                problems.append(refusal)
-            last_good = self._last_good(role)
-            found.append(ServiceView(role, service.manager(), status, values, last_good))
+            problems += filter(None, [service.refusal()])
+            last_good = before_last_apply(service.role, self._env)
+            found.append(ServiceView(service.role, service.manager(), service.status(), values, last_good))
         return ServicesView(tuple(found), tuple(problems))
 
     def plan(self, wanted: WantedValues, profile: str | None = None) -> ApplyPlan:
@@ -143,7 +115,7 @@ class Console:
 
         return plan_rollback(self._find(), env=self._env)
 
-    def outlook(self, plan: ApplyPlan) -> dict[str, Any] | None:
+    def outlook(self, plan: ApplyPlan) -> str:
         """What clients would feel of the plan now; see `control.change.outlook`."""
         from specdash.control.change import outlook
 
@@ -156,48 +128,29 @@ class Console:
 
         if self.busy:
             raise SpecdashError("an apply is running; wait for its end")
-        options = ApplyOptions(*self._patience)
-
-        apply = Apply(plan, options, lambda progress: running.reports.append(progress), self._env)
-        self._running = running = RunningApply(lambda _: apply.run(), apply.cancel)
-        return running.start()
+        reports: list[ApplyProgress] = []
+        apply = Apply(plan, ApplyOptions(**self._patience), reports.append, self._env)
+        self._running = RunningApply(apply.run, apply.cancel, reports)
+        return self._running
 
     def profiles(self) -> tuple[Profile, ...]:
-        """The named sets, shipped and the user's own."""
+        """The named sets, shipped and the user's own, that can be applied."""
         from specdash.control.profiles import all_profiles
 
-        return tuple(all_profiles(self._env))
+        return tuple(profile for profile in all_profiles(self._env) if not profile.broken)
 
     @property
     def busy(self) -> bool:
         """Whether an apply of this dashboard runs."""
-        return self._running is not None and self._running.busy
+        return self._running is not None and self._running.is_alive()
 
     def close(self, timeout: float) -> bool:
         """Cancel a running apply and wait for its rollback; False when it has not ended in time: the runner goes on
         with it."""
-        if self._running is None or not self._running.busy:
-            return True
-        self._running.cancel()
-        return self._running.join(timeout)
-
-    def _last_good(self, role: Role) -> dict[str, str] | None:
-        from specdash.backend.env_store import Backups
-        from specdash.backend.journal import read_records
-        from specdash.control.plan import undone_stack
-        from specdash.core.envfile import read_values
-        from specdash.core.paths import applies_file, backups_dir
-
-        backups = Backups(backups_dir(self._env))
-        try:
-            in_force = undone_stack(read_records(applies_file(self._env)), backups)
-            last = next((record for record in reversed(in_force) if str(role) in record.backups), None)
-            if last is None:
-                return None
-            number = last.backups[str(role)]
-            return read_values(backups.read(role, number), f"backup {number} of the {role}'s env")
-        except SpecdashError:
-            return None
+        if self._running is not None and self.busy:
+            self._running.cancel()
+            self._running.join(timeout)
+        return not self.busy
 
 
 class SlotConsole(Masked, Struct, frozen=True):
@@ -217,18 +170,16 @@ class SlotConsole(Masked, Struct, frozen=True):
     def measure_baseline(self) -> str:
         """Measure decode without speculation in idle slots for some seconds, and keep it; what came of it, in words."""
         from specdash.backend.baseline import measure_unasked
-        from specdash.system.text import counted, number
+        from specdash.system.text import number
 
         target = self.target()
         report = measure_unasked(target.url, target.api_key, target.engine, env=self.env)
-        if not report.measured:
-            return f"decode without speculation was not measured: {'; '.join(report.left_out)}"
-        parts = [
+        measured = ", ".join(
             f"{number(baseline.decode_rate, 1)} tok/s (context {baseline.context}, {baseline.concurrency} at once)"
             for baseline in report.measured
-        ]
-        more = f"; {counted(len(report.left_out), 'case')} left out" if report.left_out else ""
-        return f"decode without speculation: {', '.join(parts)}{more}"
+        )
+        left_out = "".join(f"; left out: {why}" for why in report.left_out)
+        return f"decode without speculation: {measured or 'not measured'}{left_out}"
 
     def carry_out(self, plan: SlotPlan) -> SlotChange:
         """See `control.slots.carry_out`."""

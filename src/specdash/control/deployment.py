@@ -7,14 +7,16 @@ import os
 import shlex
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 from msgspec import Struct, field
 
 from specdash.collect.run_records import live_backends, live_proxies, refusal, started_last
+from specdash.control.connection import runner_of, runners
 from specdash.core import paths
 from specdash.core.changes import Role
+from specdash.core.errors import ServiceError
 from specdash.core.structs import Masked
 from specdash.core.target import local_port
 from specdash.system.processes import listener_owners
@@ -32,7 +34,6 @@ BY_SYSTEMD, BY_UP, BY_HAND = "systemd", "specdash up", "by hand"
 class ServiceState(StrEnum):
     """Where a service is in its life."""
 
-    MISSING = "missing"
     STOPPED = "stopped"
     STARTING = "starting"
     RUNNING = "running"
@@ -46,7 +47,6 @@ class ServiceStatus(Struct, frozen=True):
     """A service at one moment. `pid` is its main process, `restarts` how often it was started again by itself; `detail`
     says why it is not running."""
 
-    name: str
     state: ServiceState
     pid: int | None = None
     restarts: int | None = None
@@ -78,21 +78,18 @@ class Service(Masked, Struct, frozen=True):
 
     def status(self) -> ServiceStatus:
         """The service now, by its run record."""
-        record = self.record()
-        if record is None and self.role is Role.BACKEND:
-            for found in _runners(self.env):
-                if os.path.realpath(found["env_file"]) == os.path.realpath(self.env_file):
-                    detail = "its engine does not run just now"
-                    return ServiceStatus(self.name, ServiceState.STARTING, found["runner_pid"], detail=detail)
-        if record is None:
-            return ServiceStatus(self.name, ServiceState.STOPPED, detail="it does not run")
-        return ServiceStatus(self.name, ServiceState.RUNNING, main_pid(record), since=record.pid_started)
+        if (record := self.record()) is not None:
+            return ServiceStatus(ServiceState.RUNNING, main_pid(record), since=record.pid_started)
+        if self.role is Role.BACKEND and (found := runner_of(self.env_file, self.env)) is not None:
+            detail = "its engine does not run just now"
+            return ServiceStatus(ServiceState.STARTING, found[1]["runner_pid"], detail=detail)
+        return ServiceStatus(ServiceState.STOPPED, detail="it does not run")
 
     def record(self) -> RunRecord | ProxyRecord | None:
         """The run record of the process that reads the env file, the last started one; None where none runs."""
-        found: list[Any] = list(_running(self.role, self.env))
-        record: RunRecord | ProxyRecord | None = started_last(found, self.env_file)
-        return record
+        if self.role is Role.BACKEND:
+            return started_last(live_backends(self.env), self.env_file)
+        return started_last(live_proxies(self.env), self.env_file)
 
     def refusal(self) -> str:
         """Why its env file, as it was edited, is not what runs; empty where it is."""
@@ -110,16 +107,7 @@ class Deployment(Struct, frozen=True):
 
     backend: Service | None = None
     proxy: Service | None = None
-    missing: tuple[tuple[Role, str], ...] = ()
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why services are not there."""
-        return tuple(f"{role}: {why}" for role, why in self.missing)
-
-    def about(self, role: Role) -> tuple[str, ...]:
-        """Why the service of a role is not there."""
-        return tuple(why for missing, why in self.missing if missing is role)
+    missing: Mapping[Role, str] = field(default_factory=dict)
 
     def service(self, role: Role) -> Service | None:
         """The service of a role."""
@@ -132,17 +120,16 @@ def find_deployment(
     """The services that the settings name, else those that run, else those of the installed units or of specdash's own
     env files. `url` is the server whose backend alone is meant."""
     found: dict[Role, Service] = {}
-    missing: list[tuple[Role, str]] = []
+    missing: dict[Role, str] = {}
     for role in Role:
         named = settings[f"{role}_env_file"].value
-        file = Path(named).expanduser().absolute() if named is not None else None
-        if file is None:
-            file, why = _file_of(role, env, url)
-            if file is None:
-                missing.append((role, why))
-                continue
-        found[role] = Service(role, file, env)
-    return Deployment(found.get(Role.BACKEND), found.get(Role.PROXY), tuple(missing))
+        try:
+            file = Path(named).expanduser().absolute() if named is not None else _file_of(role, env, url)
+        except ServiceError as error:
+            missing[role] = str(error)
+        else:
+            found[role] = Service(role, file, env)
+    return Deployment(found.get(Role.BACKEND), found.get(Role.PROXY), missing)
 
 
 def default_env_file(role: Role, env: Mapping[str, str]) -> Path:
@@ -173,56 +160,38 @@ def manager_of(pid: int) -> str:
         process = psutil.Process(pid)
         if process.environ().get("SYSTEMD_EXEC_PID") == str(pid):
             return BY_SYSTEMD
-        return BY_UP if up_of(process) is not None else BY_HAND
+        parent = process.parent()
+        words = parent.cmdline() if parent is not None else []
     except psutil.Error:
         return BY_HAND
+    return BY_UP if any(Path(word).name == "specdash" for word in words[:5]) and "up" in words[:6] else BY_HAND
 
 
-def up_of(process: psutil.Process) -> int | None:
-    """The `specdash up` that a process is a child of."""
-    parent = process.parent()
-    words = parent.cmdline() if parent is not None else []
-    ours = any(Path(word).name == "specdash" for word in words[:5])
-    return parent.pid if parent is not None and ours and "up" in words[:6] else None
+def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> Path:
+    """The env file that is meant where none is named. Raises `ServiceError` saying why there is none."""
+    from specdash.collect.discover import place
 
-
-def _running(role: Role, env: Mapping[str, str]) -> list[RunRecord] | list[ProxyRecord]:
-    return live_backends(env) if role is Role.BACKEND else live_proxies(env)
-
-
-def _runners(env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The status of each runner that reads an env file, of one whose engine does not run just now, too."""
-    from specdash.control.connection import runners
-
-    return [status for _, status in runners(env) if status["env_file"] is not None]
-
-
-def _file_of(role: Role, env: Mapping[str, str], url: str | None) -> tuple[Path | None, str]:
-    """The env file that is meant where none is named, or why there is none."""
-    running = [(record.env_file, record.url) for record in _running(role, env) if record.env_file is not None]
+    records = live_backends(env) if role is Role.BACKEND else live_proxies(env)
+    running = [(record.env_file, record.url) for record in records if record.env_file is not None]
     if not running and role is Role.BACKEND:
-        running = [(status["env_file"], status["url"]) for status in _runners(env)]
+        # An engine may just be between two starts.
+        running = [(status["env_file"], status["url"]) for _, status in runners(env) if status["env_file"] is not None]
     if url is not None and role is Role.BACKEND:
-        from specdash.collect.discover import place
-
         running = [(file, its) for file, its in running if place(its) == place(url)]
         if not running:
-            return None, f"specdash does not run {url}; {way_to(url)}"
+            raise ServiceError(f"specdash does not run {url}; {way_to(url)}")
     files = list(dict.fromkeys(os.path.realpath(file) for file, _ in running))
-    if len(files) > 1:
-        default = os.path.realpath(default_env_file(role, env))
-        if default not in files:
-            return None, f"several run ({', '.join(files)}); name one with --{role}-env-file"
-        files = [default]
+    default = default_env_file(role, env)
+    if len(files) > 1 and os.path.realpath(default) not in files:
+        raise ServiceError(f"several run ({', '.join(files)}); name one with --{role}-env-file")
     if files:
-        return Path(files[0]), ""
+        return Path(files[0] if len(files) == 1 else os.path.realpath(default))
     installed = _installed(role, env)
-    file = installed or default_env_file(role, env)
-    if installed is not None or file.exists():
-        return file, ""
-    why = f"none runs, and there is no {file}; `specdash up --model MODEL.gguf` writes it and runs both"
+    if installed is not None or default.exists():
+        return installed or default
+    why = f"none runs, and there is no {default}; `specdash up --model MODEL.gguf` writes it and runs both"
     adopt = ", `specdash services adopt` writes it from a llama-server that runs" if role is Role.BACKEND else ""
-    return None, why + adopt
+    raise ServiceError(why + adopt)
 
 
 def way_to(url: str) -> str:
@@ -237,10 +206,7 @@ def way_to(url: str) -> str:
 
 def _installed(role: Role, env: Mapping[str, str]) -> Path | None:
     """The env file of the installed unit. systemd is asked only where there is one."""
-    from specdash.control.services import units
+    from specdash.control.services import systemd, units
 
-    if not (units.unit_directory(env) / units.UNIT_OF[role]).is_file():
-        return None
-    from specdash.control.services.systemd import env_file_of
-
-    return env_file_of(units.UNIT_OF[role], env)
+    there = (units.unit_directory(env) / units.UNIT_OF[role]).is_file()
+    return systemd.env_file_of(units.UNIT_OF[role], env) if there else None

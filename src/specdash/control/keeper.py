@@ -6,24 +6,22 @@ Each has a thread that starts, watches and stops it: the kernel ends a child wit
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
-from typing import IO, TYPE_CHECKING, Self
-
-from msgspec import Struct
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Self
 
 from specdash.backend.child import Child, describe_exit
-from specdash.control.services import units
-from specdash.core.changes import Role
 from specdash.core.errors import ExitCode, SpecdashError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from specdash.core.changes import Role
 
 HOPELESS = frozenset({ExitCode.USAGE, ExitCode.BAD_INPUT, ExitCode.NO_ENGINE, ExitCode.PORT_IN_USE})
 """Exit codes of a first start that the next one would end with, too."""
@@ -31,68 +29,49 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 30.0
 _GOOD_RUN_S = 60.0
 """After so long, an end counts as the first."""
 _FOREVER_S = 1e9
-_SLACK_S = 8.0
-"""On top of a service's own patience: its second signal, its SIGKILL, and the reaping."""
-
-
-class KeptCommand(Struct, frozen=True):
-    """What to run. `env` is its whole environment; `output` is a file that its output is appended to, None passes it
-    through; `sockets` are listening sockets of ours that it finds as sd_listen_fds(3) has it."""
-
-    name: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
-    output: Path | None = None
-    again: bool = True
-    stop_s: float = 5.0
-    """How long it has to end by itself after SIGTERM."""
-    sockets: tuple[socket.socket, ...] = ()
-
-
-def kept_command(
-    role: Role,
-    env_file: Path,
-    values: Mapping[str, str],
-    env: Mapping[str, str],
-    sockets: list[socket.socket],
-    output: Path | None = None,
-) -> KeptCommand:
-    """`specdash backend run` or `proxy run`. The proxy gets its listening sockets, which outlive it."""
-    return KeptCommand(
-        str(role),
-        (sys.executable, "-P", "-m", "specdash", str(role), "run", "--env-file", str(env_file)),
-        env,
-        output,
-        stop_s=units.stop_patience(role, values) + _SLACK_S,
-        sockets=tuple(sockets) if role is Role.PROXY else (),
-    )
+_SERVICE_STOPS_S = 400.0
+"""A service ends its engine or its requests within its own timeout, 300 s at most; this is for one that hangs."""
 
 
 class KeptProcess(threading.Thread):
-    """One command, kept running until it is stopped. `code` is the exit code that it was given up with, or ended with
-    where it is not started again."""
+    """One command, kept running until it is stopped. `env` is its whole environment; its output is appended to the file
+    `output`, None passes it through; `sockets` are listening sockets that it finds as sd_listen_fds(3) has it.
 
-    def __init__(self, command: KeptCommand) -> None:
-        super().__init__(name=f"keep {command.name}", daemon=True)
-        self.command = command
-        self.pid: int | None = None
+    `code` is the exit code that it was given up with, or ended with where it is not started again.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        output: Path | None = None,
+        *,
+        again: bool = True,
+        stop_s: float = 5.0,
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
+        """`stop_s` is how long it has to end by itself after SIGTERM."""
+        super().__init__(name=f"keep {name}", daemon=True)
+        self.child: Child | None = None
+        """The process, while it runs."""
         self.code: int | None = None
+        self.sockets = sockets
+        self._what, self._argv, self._env, self._output = name, argv, env, output
+        self._again, self._stop_s = again, stop_s
         self._stopping = threading.Event()
         self._wake = os.eventfd(0)
-        self._child: Child | None = None
         self.start()
 
-    def stop(self, *, wait: bool = True) -> None:
-        """End it: SIGTERM, its patience, SIGKILL."""
+    def stop(self) -> None:
+        """Ask for the end: SIGTERM, its patience, SIGKILL."""
         self._stopping.set()
         os.eventfd_write(self._wake, 1)
-        if wait:
-            self.join()
 
     def kill(self) -> None:
         """End it at once, with everything it started."""
         self._stopping.set()
-        if (child := self._child) is not None:
+        if (child := self.child) is not None:
             child.kill_group()
 
     def run(self) -> None:
@@ -101,83 +80,78 @@ class KeptProcess(threading.Thread):
         while not self._stopping.is_set():
             began = time.monotonic()
             self.code = code = self._run_once()
-            if self._stopping.is_set() or not self.command.again or (first and code in HOPELESS):
+            if self._stopping.is_set() or not self._again or (first and code in HOPELESS):
                 return
             first = False
             pause = _PAUSE_S if time.monotonic() - began > _GOOD_RUN_S else pause
-            if self.command.output is None:
-                words = (
-                    f"specdash: the {self.command.name} ended ({describe_exit(code)}); it starts again in {pause:g} s"
-                )
-                print(words, file=sys.stderr, flush=True)
+            if self._output is None:
+                words = f"the {self._what} ended ({describe_exit(code)}); it starts again in {pause:g} s"
+                print(f"specdash: {words}", file=sys.stderr, flush=True)
             self._stopping.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _run_once(self) -> int:
-        command = self.command
-        with contextlib.ExitStack() as stack:
-            output: IO[bytes] | None = None
-            if command.output is not None:
-                descriptor = os.open(command.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                output = stack.enter_context(os.fdopen(descriptor, "wb", buffering=0))
-            descriptors = [item.fileno() for item in command.sockets]
-            try:
-                child = Child.start(command.argv, command.env, output=output, sockets=descriptors)
-            except SpecdashError as error:
-                print(f"specdash: {error}", file=sys.stderr, flush=True)
-                return ExitCode.FAILED
-        self._child, self.pid = child, child.pid
+        try:
+            with self._output.open("ab", buffering=0) if self._output is not None else nullcontext() as output:
+                sockets = [item.fileno() for item in self.sockets]
+                self.child = child = Child.start(self._argv, self._env, output=output, sockets=sockets)
+        except (SpecdashError, OSError) as error:
+            print(f"specdash: {error}", file=sys.stderr, flush=True)
+            return ExitCode.FAILED
         try:
             child.exited(_FOREVER_S, self._wake)
-            return child.stop(command.stop_s) if self._stopping.is_set() else child.finish()
+            return child.stop(self._stop_s) if self._stopping.is_set() else child.finish()
         finally:
-            self._child = self.pid = None
+            self.child = None
 
 
 class Keeper:
     """Commands by name, all ended when it is left."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, KeptProcess] = {}
-        self.all: list[KeptProcess] = []
+        self.kept: dict[str, KeptProcess] = {}
         self._closed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """End all of them at the same time, and close the sockets that they shared."""
+        self._closed = True
+        kept = list(self.kept.values())
+        for process in kept:
+            process.stop()
+        for process in kept:
+            process.join()
+            for item in process.sockets:
+                item.close()
 
-    def start(self, command: KeptCommand) -> KeptProcess:
-        """Run it, in the place of one of that name. Raises `SpecdashError` after the end."""
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], *more: Any, **others: Any) -> KeptProcess:
+        """Run a command as `KeptProcess` does. Raises `SpecdashError` after the end."""
         if self._closed:
-            raise SpecdashError(f"{command.name} is not started: everything ends")
-        self.stop(command.name)
-        self._kept[command.name] = kept = KeptProcess(command)
-        self.all.append(kept)
+            raise SpecdashError(f"{name} is not started: everything ends")
+        self.kept[name] = kept = KeptProcess(name, argv, env, *more, **others)
         return kept
+
+    def start_service(
+        self,
+        role: Role,
+        env_file: Path,
+        env: Mapping[str, str],
+        output: Path | None = None,
+        sockets: Sequence[socket.socket] = (),
+    ) -> KeptProcess:
+        """Run `specdash backend run` or `proxy run`. The proxy's listening sockets outlive it."""
+        argv = (sys.executable, "-P", "-m", "specdash", str(role), "run", "--env-file", str(env_file))
+        return self.start(str(role), argv, env, output, stop_s=_SERVICE_STOPS_S, sockets=sockets)
 
     def stop(self, name: str) -> None:
         """End it and wait; nothing where it does not run."""
-        if (kept := self._kept.pop(name, None)) is not None:
+        if (kept := self.kept.get(name)) is not None:
             kept.stop()
-
-    def kept(self, name: str) -> KeptProcess | None:
-        """The command of that name."""
-        return self._kept.get(name)
+            kept.join()
 
     def kill(self) -> None:
         """End all of them at once."""
-        for kept in self.all:
+        for kept in self.kept.values():
             kept.kill()
-
-    def close(self) -> None:
-        """End all of them at the same time, and close the sockets that they shared."""
-        self._closed = True
-        ended, self._kept = list(self._kept.values()), {}
-        for kept in ended:
-            kept.stop(wait=False)
-        for kept in ended:
-            kept.join()
-            for item in kept.command.sockets:
-                item.close()

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import re
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,17 +27,15 @@ from specdash.core.removed import REMOVED_SETTINGS
 from specdash.system import files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from specdash.core.parameters import Parameter
 
 BUILT_IN = "built in"
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 _ENDING, _OLD_ENDING, _CONVERTED = ".env", ".toml", ".converted"
 _SOURCE = "Source: "
 """What the comment begins with that says where the values come from."""
-_LARGEST = 1 << 20
 _KNOWN_KEYS: dict[Role, Mapping[str, Parameter]] = {Role.BACKEND: {**PASSED_ON, **BACKEND_KEYS}, Role.PROXY: PROXY_KEYS}
 
 
@@ -55,6 +52,8 @@ class Profile(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     origin: str = BUILT_IN
     replaces: bool = False
+    broken: str = ""
+    """Why the user's file cannot be read as a profile: the reason names file and key."""
 
     @property
     def own(self) -> bool:
@@ -62,38 +61,35 @@ class Profile(Struct, frozen=True):
         return self.origin != BUILT_IN
 
 
-class BrokenProfile(Struct, frozen=True):
-    """A user's file that cannot be read as a profile, and why: the reason names file and key."""
-
-    name: str
-    path: Path
-    reason: str
-
-
 def all_profiles(env: Mapping[str, str] = os.environ) -> tuple[Profile, ...]:
-    """Every profile that can be applied, the built-in ones first. A user's profile stands in for a built-in one of its
-    name; where that file is broken, neither is here: see `broken_profiles`."""
-    return _read_all(env)[0]
-
-
-def broken_profiles(env: Mapping[str, str] = os.environ) -> tuple[BrokenProfile, ...]:
-    """The user's files that cannot be read as profiles."""
-    return _read_all(env)[1]
+    """Every profile, the built-in ones first. A user's profile stands in for a built-in one of its name, also where it
+    is broken: then neither can be applied."""
+    folder = resources.files("specdash.control") / "profiles_data"
+    found = {}
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.name.endswith(_ENDING):
+            name = file.name.removesuffix(_ENDING)
+            found[name] = parse_profile(file.read_bytes(), file.name, name)
+    found |= _convert_old(env)
+    for path in sorted(user_profiles_dir(env).glob(f"*{_ENDING}")):
+        name = path.name.removesuffix(_ENDING)
+        try:
+            profile = parse_profile(path.read_bytes(), str(path), name, str(path))
+            found[name] = replace(profile, replaces=name in found)
+        except (InputError, OSError) as error:
+            found[name] = _broken(path, str(error))
+    return tuple(found.values())
 
 
 def find_profile(name: str, env: Mapping[str, str] = os.environ) -> Profile:
     """The profile of that name. Raises `InputError` when there is none, or when its file is broken."""
-    profiles, broken = _read_all(env)
-    for profile in profiles:
-        if profile.name == name:
-            return profile
-    for wrong in broken:
-        if wrong.name == name:
-            raise InputError(wrong.reason)
-    known = [profile.name for profile in profiles]
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-    raise InputError(f"no profile {name!r}; {hint}")
+    profiles = {profile.name: profile for profile in all_profiles(env)}
+    if name not in profiles:
+        hint = _close(name, profiles) or f"known: {', '.join(profiles)}"
+        raise InputError(f"no profile {name!r}; {hint}")
+    if profiles[name].broken:
+        raise InputError(profiles[name].broken)
+    return profiles[name]
 
 
 def parse_profile(data: bytes, where: str, name: str, origin: str = BUILT_IN) -> Profile:
@@ -103,15 +99,25 @@ def parse_profile(data: bytes, where: str, name: str, origin: str = BUILT_IN) ->
     comments = [text for line in lines if (text := line.lstrip("#;").strip())]
     source = next((comment for comment in comments[1:] if comment.startswith(_SOURCE)), "")
     notes = tuple(comment for comment in comments[1:] if comment != source)
-    values: dict[Role, dict[str, str]] = {}
+    values: dict[Role, dict[str, str]] = {role: {} for role in Role}
     for key, text in file.values.items():
         if key in REMOVED_SETTINGS:
             continue
-        values.setdefault(_role_of(key, where), {})[key] = text
-        _check_value(key, text, where)
-    if not values:
+        role = role_of(key)
+        if role is None or key not in _KNOWN_KEYS[role]:
+            hint = _close(key, (known for keys in _KNOWN_KEYS.values() for known in keys))
+            what = f"{key}: neither the backend nor the proxy has such a key"
+            raise InputError(f"{where}: {what}{hint and f'; {hint}'}")
+        if is_secret(key) or without_secrets(text) != text:
+            raise InputError(f"{where}: {key}: profiles hold no secrets; leave it in the env file")
+        values[role][key] = text
+        try:
+            _ = text and _KNOWN_KEYS[role][key].parse(text, key)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    by_role = {role: keys for role, keys in values.items() if keys}
+    if not by_role:
         raise InputError(f"{where}: sets nothing; add lines of KEY=value")
-    by_role = {role: values[role] for role in Role if role in values}
     return Profile(name, comments[0] if comments else "", source.removeprefix(_SOURCE), by_role, notes, origin)
 
 
@@ -127,127 +133,58 @@ def means_the_same(role: Role, key: str, name: str | None, other: str | None) ->
     return False
 
 
-def _role_of(key: str, where: str) -> Role:
-    role = role_of(key)
-    if role is not None and key in _KNOWN_KEYS[role]:
-        return role
-    close = difflib.get_close_matches(key, [known for keys in _KNOWN_KEYS.values() for known in keys], n=1)
-    hint = f"; did you mean {close[0]}?" if close else ""
-    raise InputError(f"{where}: {key}: neither the backend nor the proxy has such a key{hint}")
+def _close(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
-def _check_value(key: str, text: str, where: str) -> None:
-    """Raise `InputError` for a secret and for a value out of range."""
-    if is_secret(key) or without_secrets(text) != text:
-        raise InputError(f"{where}: {key}: profiles hold no secrets; leave it in the env file")
-    if text:
-        try:
-            _KNOWN_KEYS[_role_of(key, where)][key].parse(text, key)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
-
-
-def _read_all(env: Mapping[str, str]) -> tuple[tuple[Profile, ...], tuple[BrokenProfile, ...]]:
-    folder = resources.files("specdash.control") / "profiles_data"
-    shipped = sorted((file for file in folder.iterdir() if file.name.endswith(_ENDING)), key=lambda file: file.name)
-    found = {
-        profile.name: profile
-        for file in shipped
-        for profile in [parse_profile(file.read_bytes(), file.name, file.name.removesuffix(_ENDING))]
-    }
-    own: list[Profile] = []
-    broken = _convert_old(env)
-    for path in _user_files(env, _ENDING):
-        name = path.name.removesuffix(_ENDING)
-        try:
-            own.append(replace(_from_user(path, name), replaces=name in found))
-        except InputError as error:
-            broken.append(BrokenProfile(name, path, str(error)))
-    for wrong in broken:
-        found.pop(wrong.name, None)
-    found |= {profile.name: profile for profile in own if profile.replaces}
-    return (*found.values(), *(profile for profile in own if not profile.replaces)), tuple(broken)
-
-
-def _user_files(env: Mapping[str, str], ending: str) -> list[Path]:
-    try:
-        return sorted(path for path in user_profiles_dir(env).iterdir() if path.name.endswith(ending))
-    except OSError:
-        return []
-
-
-def _from_user(path: Path, name: str) -> Profile:
-    if not NAME.match(name):
-        raise InputError(f"{path}: a profile's file is called by small letters, digits, '.', '_' and '-', 64 at most")
-    return parse_profile(_bytes(path), str(path), name, str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        data = files.read_bounded(path, _LARGEST)
-        data.decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: is not UTF-8 text") from None
-    return data
+def _broken(path: Path, reason: str) -> Profile:
+    return Profile(path.stem, "", "", {}, origin=str(path), broken=reason)
 
 
 # Profiles of specdash 0.1 were TOML files.
 
 
-def _convert_old(env: Mapping[str, str]) -> list[BrokenProfile]:
+def _convert_old(env: Mapping[str, str]) -> dict[str, Profile]:
     """Write each old profile as an env file beside it and rename the old one; those that cannot be converted."""
-    broken = []
-    for path in _user_files(env, _OLD_ENDING):
+    broken = {}
+    for path in sorted(user_profiles_dir(env).glob(f"*{_OLD_ENDING}")):
         new, kept = path.with_suffix(_ENDING), path.with_name(path.name + _CONVERTED)
         if new.exists():
             continue
         try:
-            text = _env_text(_bytes(path).decode("utf-8"), path)
+            text = _env_text(path)
             parse_profile(text.encode(), str(path), path.stem)
             files.create(new, text.encode())
             path.rename(kept)
         except InputError as error:
-            broken.append(BrokenProfile(path.stem, path, str(error)))
-        except FileExistsError:
-            continue
+            broken[path.stem] = _broken(path, str(error))
         except OSError as error:
-            broken.append(BrokenProfile(path.stem, path, files.not_written(new, error)))
+            broken[path.stem] = _broken(path, files.not_written(new, error))
         else:
             sys.stderr.write(f"specdash: profile {path} is now {new}; the old file was kept as {kept.name}\n")
     return broken
 
 
-def _env_text(text: str, path: Path) -> str:
+def _env_text(path: Path) -> str:
     import tomllib
 
     try:
         # Fractions are kept as they are written: 0.80 stays 0.80.
-        data = tomllib.loads(text, parse_float=str)
-    except tomllib.TOMLDecodeError as error:
+        data = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=str)
+    except ValueError as error:
         raise InputError(f"{path}: is not valid TOML: {error}") from None
-    comments = [str(data.get("summary") or f"converted from {path.name}")]
-    if data.get("source"):
-        comments.append(_SOURCE + str(data["source"]))
-    notes = data.get("notes", [])
-    comments += [str(note) for note in notes] if isinstance(notes, list) else []
+    source, notes = data.get("source"), data.get("notes")
+    comments = [data.get("summary") or f"converted from {path.name}", *([f"{_SOURCE}{source}"] if source else [])]
+    comments += notes if isinstance(notes, list) else []
     # A backslash at the end of a comment would hide the next line from systemd before 254.
-    lines = [f"# {' '.join(comment.split())}".rstrip("\\") for comment in comments]
+    lines = [f"# {' '.join(str(comment).split())}".rstrip("\\") for comment in comments]
     for role in Role:
         table = data.get(role, {})
         if not isinstance(table, dict):
             raise InputError(f"{path}: {role} must be a table: write [{role}] above its keys")
-        lines += [f"{key}={_env_value(value, key, path)}" for key, value in table.items()]
+        for key, value in table.items():
+            if not isinstance(value, str | int) or "\n" in str(value):
+                raise InputError(f"{path}: {key}: must be a text, a number, true or false, on one line")
+            lines.append(f"{key}={('on' if value else 'off') if isinstance(value, bool) else quote(str(value))}")
     return "\n".join(lines) + "\n"
-
-
-def _env_value(value: Any, key: str, path: Path) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if not isinstance(value, str | int):
-        raise InputError(f"{path}: {key}: must be a text, a number, true or false")
-    text = str(value)
-    if "\n" in text or "\r" in text or "\x00" in text:
-        raise InputError(f"{path}: {key}: must be a single line")
-    return quote(text)

@@ -8,6 +8,8 @@ of another model, which cannot be seen from here: a restore says so.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shlex
 import time
 from enum import StrEnum
@@ -30,10 +32,16 @@ if TYPE_CHECKING:
 
 ANSWER_S, CHANGE_S = 5.0, 600.0
 """How long the server may take to answer, and for a change: a long context is gigabytes."""
-_FORBIDDEN = '/\\:*?"<>|'
+_NAME = re.compile(r"""(?!\s)(?!.*\.\.)[^/\\:*?"<>|\x00-\x1f\x7f]{1,200}(?<![\s.])""")
+"""A file name that llama-server takes; it looks itself, too."""
 FIRST_WITH_CHECKPOINTS = 11549
 """The oldest build seen whose slot files carry context checkpoints; b11434 has none."""
+_REPLACES = "a file of that name in the server's --slot-save-path is replaced"
 _MAY_END = "if the file is cut off or of another model, llama-server may end, or empty the slot"
+_WITHOUT_FLAG = (
+    "answers HTTP 501: it was started without --slot-save-path DIRECTORY; set LLAMA_SLOT_SAVE_PATH in its env file "
+    "(`specdash apply LLAMA_SLOT_SAVE_PATH=DIRECTORY`), or give it that flag"
+)
 _NO_SUCH_ACTION = "none"
 """An action that no build has: refused as such where actions are switched on, with 501 where they are not."""
 
@@ -44,26 +52,6 @@ class SlotAction(StrEnum):
     SAVE = "save"
     RESTORE = "restore"
     ERASE = "erase"
-
-
-class SlotHolding(Struct, frozen=True):
-    """One slot. `tokens` is what it holds, None where the server does not say (a slot that has not served yet)."""
-
-    id: int
-    busy: bool
-    tokens: int | None = None
-    context: int | None = None
-    """Tokens that fit."""
-    speculative: bool | None = None
-
-
-class SlotList(Struct, frozen=True):
-    """What `list_slots` found."""
-
-    url: str
-    asleep: bool = False
-    """The server sleeps, and was not woken; its slots hold nothing."""
-    slots: tuple[SlotHolding, ...] = ()
 
 
 class SlotPlan(Struct, frozen=True):
@@ -97,45 +85,37 @@ class SlotChange(Struct, frozen=True):
         return f"slot {self.slot} {word} {self.filename}: {self.tokens} tokens{amount}, {self.took_s:.2f} s"
 
 
-def list_slots(target: Target) -> SlotList:
-    """What each slot holds. Neither wakes a sleeping server nor loads a model.
+def look(target: Target) -> tuple[Props, Slots | None]:
+    """What /props and /slots say; no slots of a server that sleeps, which looking would wake. A router loads no model.
 
     Raises `UnreachableError`, `InputError` for a refused key, `RefusedError` when /slots is switched off.
     """
-    _, slots = _look(target)
-    if slots is None:
-        return SlotList(target.url, asleep=True)
-    rows = (SlotHolding(s.id, s.is_processing, s.n_prompt_tokens, s.n_ctx, s.speculative) for s in slots.slots)
-    return SlotList(target.url, slots=tuple(rows))
-
-
-def _look(target: Target) -> tuple[Props, Slots | None]:
-    """What /props and /slots say; no slots of a server that sleeps, which looking would wake."""
-    client = BlockingClient(target.url, target.api_key, target.model, ANSWER_S)
+    client = _client(target)
     try:
         props = client.props()
-        is_router = props.role == "router"
-        slots = None if props.is_sleeping or is_router else client.slots()
+        slots = None if props.is_sleeping or props.role == "router" else client.slots()
     except (InputError, UnreachableError, RefusedError):
         raise
     except SpecdashError as error:
         why = str(error).replace(target.api_key or "\0", "***")
         raise RefusedError(why if target.model is None else f"{why}; {_in_memory(target)}") from None
-    if is_router:
+    if props.role == "router":
         raise RefusedError(f"{target.url} is a router, which has no slots; {_in_memory(target)}")
     return props, slots
 
 
+def _client(target: Target, timeout_s: float = ANSWER_S) -> BlockingClient:
+    return BlockingClient(target.url, target.api_key, target.model, timeout_s)
+
+
 def _in_memory(target: Target) -> str:
     """Which models of a router have slots."""
-    try:
+    names = ""
+    with contextlib.suppress(OSError):
         listed = router_models(BlockingClient(target.url, target.api_key, timeout=ANSWER_S).get("/models").json)
-    except OSError:
-        listed = router_models(None)
-    names = ", ".join(model.id for model in listed.models if model.status in RESIDENT)
-    if not names:
-        return "none of its models is in memory: a request to one loads it"
-    return f"name one of its models in memory by --model: {names}"
+        names = ", ".join(model.id for model in listed.models if model.status in RESIDENT)
+    none = "none of its models is in memory: a request to one loads it"
+    return f"name one of its models in memory by --model: {names}" if names else none
 
 
 def plan(
@@ -147,8 +127,11 @@ def plan(
     Raises `UsageError` for a slot or file name that cannot be meant, `RefusedError` for what would fail or do harm,
     `UnreachableError`.
     """
-    filename = None if action is SlotAction.ERASE else _checked_name(filename)
-    props, seen = _look(target)
+    if action is SlotAction.ERASE:
+        filename = None
+    elif filename is None or _NAME.fullmatch(filename) is None:
+        raise UsageError(f"{filename!r}: name a file only, without a path; the server keeps it in --slot-save-path")
+    props, seen = look(target)
     if seen is None and action is not SlotAction.RESTORE:
         raise RefusedError(f"{target.url} sleeps, and its slots hold nothing; there is nothing to {action}")
     count = props.total_slots or (len(seen.slots) if seen is not None else 0)
@@ -162,35 +145,17 @@ def plan(
     if action is SlotAction.SAVE and held == 0:
         raise RefusedError(f"slot {slot} holds nothing that could be saved")
     if seen is not None and _post(target, 0, _NO_SUCH_ACTION, None, ANSWER_S).status == 501:
-        raise _without_flag(target)
-    warnings: list[str] = []
+        raise RefusedError(f"{target.url} {_WITHOUT_FLAG}")
+    if action is SlotAction.RESTORE and not unchecked:
+        _check_memory(target, props, slot, shlex.quote(filename or ""))
     of, holds = f"slot {slot} of {target.url}", f" ({held} tokens)" if held is not None else ""
-    if action is SlotAction.RESTORE:
-        if not unchecked:
-            _check_memory(target, props, slot, shlex.quote(filename or ""))
-        warnings.append(_MAY_END)
-        question = f"Restore {of} from {filename}, in place of what it holds{holds}?"
-    elif action is SlotAction.SAVE:
-        warnings.append("a file of that name in the server's --slot-save-path is replaced")
-        question = f"Save {of}{holds} to {filename}?"
-    else:
-        question = f"Erase {of}{holds}?"
-    if seen is None:
-        warnings.append("the server sleeps and will be woken")
+    question, warning = {
+        SlotAction.SAVE: (f"Save {of}{holds} to {filename}?", _REPLACES),
+        SlotAction.RESTORE: (f"Restore {of} from {filename}, in place of what it holds{holds}?", _MAY_END),
+        SlotAction.ERASE: (f"Erase {of}{holds}?", None),
+    }[action]
+    warnings = filter(None, (warning, "the server sleeps and will be woken" if seen is None else None))
     return SlotPlan(target, action, slot, filename, question, tuple(warnings))
-
-
-def _checked_name(filename: str | None) -> str:
-    """A name that can be that of a saved slot: no path. Raises `UsageError`."""
-    if not filename:
-        raise UsageError("a file name is missing; name the file without a directory")
-    if "/" in filename or "\\" in filename:
-        raise UsageError(f"{filename!r} is a path; name a file only: the server keeps it in its --slot-save-path")
-    strange = any(not letter.isprintable() or letter in _FORBIDDEN for letter in filename)
-    long = len(filename.encode("utf-8", "replace")) > 200
-    if strange or long or ".." in filename or filename != filename.strip() or filename.endswith("."):
-        raise UsageError(f"{filename!r} is no file name that llama-server takes")
-    return filename
 
 
 def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
@@ -199,13 +164,12 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
     from specdash.llama.gguf import GgufError, read_facts
     from specdash.llama.model_shape import shape_of
 
-    build = props.build_number
     # A build that does not know its number counts as current, and a file that is not here as an ordinary model.
-    if not build or build >= FIRST_WITH_CHECKPOINTS:
+    build, path = props.build_number or FIRST_WITH_CHECKPOINTS, props.model_path or ""
+    if build >= FIRST_WITH_CHECKPOINTS or not path.startswith("/"):
         return
-    path = props.model_path or ""
     try:
-        shape = shape_of(read_facts(path)) if path.startswith("/") else None
+        shape = shape_of(read_facts(path))
     except GgufError:
         return
     if shape is not None and shape.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID):
@@ -224,9 +188,8 @@ def carry_out(plan: SlotPlan) -> SlotChange:
     target, action, slot, saves = plan.target, plan.action, plan.slot, plan.action is SlotAction.SAVE
     answer = _post(target, slot, action, plan.filename, CHANGE_S)
     if answer.status == 501:
-        raise _without_flag(target)
-    if answer.status in (401, 403):
-        raise InputError(f"{target.url} refuses this API key; name another with --api-key-env or --api-key-file")
+        raise RefusedError(f"{target.url} {_WITHOUT_FLAG}")
+    _client(target).check_key(answer)
     if answer.status != 200:
         text = error_message(answer.body).replace(target.api_key or "\0", "***")
         why = f"{target.url}/slots/{slot}?action={action}: HTTP {answer.status}{': ' if text else ''}{text}"
@@ -243,18 +206,12 @@ def carry_out(plan: SlotPlan) -> SlotChange:
 
 def _post(target: Target, slot: int, action: str, filename: str | None, timeout_s: float) -> HttpReply:
     """The answer to an action on a slot. Raises `UnreachableError`."""
-    client = BlockingClient(target.url, target.api_key, target.model, timeout_s)
     try:
-        return client.post(f"/slots/{slot}?action={action}", {"filename": filename} if filename is not None else {})
+        return _client(target, timeout_s).post(
+            f"/slots/{slot}?action={action}", {"filename": filename} if filename is not None else {}
+        )
     except TimeoutError:
         raise UnreachableError(f"{target.url}/slots/{slot}: no answer within {timeout_s:.0f} s") from None
     except OSError as error:
         why = f"it broke the connection off without an answer ({words(error)}); it may have crashed: see its log"
         raise UnreachableError(f"{target.url}/slots/{slot}: {why}") from None
-
-
-def _without_flag(target: Target) -> RefusedError:
-    return RefusedError(
-        f"{target.url} answers HTTP 501: it was started without --slot-save-path DIRECTORY; set LLAMA_SLOT_SAVE_PATH "
-        "in its env file (`specdash apply LLAMA_SLOT_SAVE_PATH=DIRECTORY`), or give it that flag"
-    )

@@ -15,6 +15,7 @@ EVERY_COMMAND = ""
 """In the place of a command's name: the option is removed from all of them."""
 
 _ENV_CHANGE = "`specdash apply KEY=VALUE` or `--unset KEY` changes and verifies; or edit the file"
+_FLEET = "`specdash fleet --json` has every server with its state, verdict and worst alert; --url names one"
 _FLEET_HISTORY = (
     "charts over days are in Grafana (contrib/grafana); `specdash history query` has what was recorded on this machine"
 )
@@ -25,12 +26,14 @@ _MANAGER = (
 
 _ANONYMISE = "look through a bundle before it leaves: host names, paths and session ids are in it"
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
+_EXPECT = "the env file as the plan read it is what is changed: one that was edited meanwhile is refused (exit code 8)"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
     "`specdash up --model FILE` writes an env file with the context that fits, and `specdash preflight --env-file F` "
     "says of any env file what it takes in memory and which context fits"
 )
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
+_OWN_SERVER = "`specdash backend run --env-file F` starts a server, and --url names it"
 _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no client is at work"
 
 REMOVED_COMMANDS: Mapping[str, str] = {
@@ -74,6 +77,19 @@ REMOVED_OPTIONS: Mapping[tuple[str, str], str] = {
         )
     },
     ("incident", "--all"): "`specdash incident --url URL` writes the bundle of one server",
+    ("apply", "--expect"): _EXPECT,
+    ("rollback", "--expect"): _EXPECT,
+    ("check", "--all"): _FLEET,
+    ("snapshot", "--all"): _FLEET,
+    ("record", "--all"): "`specdash record --url URL` records one server; run one for each",
+    ("baseline", "--in-place"): "`--url URL` measures on the running server, by completions of two tokens",
+    ("bench", "--verify"): "`specdash verify --set KEY=VALUE` checks that a configuration gives the same text",
+    ("bench", "--spec-type"): "`--grid LLAMA_SPEC_TYPE=TYPE` sets it for all of the grid",
+    **{
+        (command, option): _OWN_SERVER
+        for command in ("repro-empty", "bench replay")
+        for option in ("--env-file", "--engine", "--force")
+    },
     ("tune", "--while-serving"): _TUNE_QUIET,
     ("tune", "--workload"): "`--transcript FILE` or `--prompts FILE` measures your own requests",
     ("tune", "--objective"): "tokens per second are what is tuned for; `--ttft` bounds the time to the first token",
@@ -167,9 +183,9 @@ def removed_command(words: Sequence[str]) -> str | None:
         if word == "--":
             break
         option = word.partition("=")[0]
-        remedy = REMOVED_OPTIONS.get((name, option)) or REMOVED_OPTIONS.get((EVERY_COMMAND, option))
-        if remedy is not None:
-            return f"{option} was removed: {remedy}"
+        for called in (name, " ".join(words[:2]), EVERY_COMMAND):
+            if (called, option) in REMOVED_OPTIONS:
+                return f"{option} was removed: {REMOVED_OPTIONS[called, option]}"
     return None
 
 

@@ -179,46 +179,6 @@ def as_json(result: CheckVerdict, rules: Sequence[Rule]) -> dict[str, Any]:
     }
 
 
-# Many servers at once.
-
-ALL_SCHEMA: Final = "specdash.check-all/1"
-_GRAVITY = (CheckStatus.OK, CheckStatus.WARNING, CheckStatus.UNKNOWN, CheckStatus.CRITICAL)
-
-
-def worst_status(results: Iterable[CheckVerdict]) -> CheckStatus:
-    """The gravest: critical before unknown before warning."""
-    return max((result.status for result in results), key=_GRAVITY.index)
-
-
-def _line_of_all(results: Mapping[str, CheckVerdict]) -> str:
-    status = worst_status(results.values())
-    worst = [name for name, result in results.items() if result.status is status]
-    if status is CheckStatus.OK:
-        return f"{len(results)} servers, none with an alert"
-    return one_line(f"{len(worst)} of {len(results)} servers: {', '.join(worst)}")
-
-
-def report_of_all(results: Mapping[str, CheckVerdict], rules: Sequence[Rule], *, verbose: bool) -> str:
-    """The worst in a line, then the report of each server below its name, the worst first."""
-    lines = [f"{worst_status(results.values()).name} - {_line_of_all(results)}"]
-    for name, result in sorted(results.items(), key=lambda pair: -_GRAVITY.index(pair[1].status)):
-        first, *rest = report(result, rules, verbose=verbose).splitlines()
-        lines += [f"{one_line(name)}: {first}", *(f"    {line}" for line in rest)]
-    return "\n".join(lines)
-
-
-def all_as_json(results: Mapping[str, CheckVerdict], rules: Sequence[Rule]) -> dict[str, Any]:
-    """The results as a JSON-ready object."""
-    status = worst_status(results.values())
-    return {
-        "schema": ALL_SCHEMA,
-        "status": status.name,
-        "exit_code": int(status),
-        "line": _line_of_all(results),
-        "servers": [{"name": name, "result": as_json(result, rules)} for name, result in results.items()],
-    }
-
-
 def _runbook(spec: RuleSpec | None, alert: Alert | None = None) -> dict[str, Any] | None:
     if spec is None:
         return None

@@ -90,7 +90,7 @@ class ServiceBed:
     def values(self) -> dict[str, str]:
         """The settings over which configurations are laid: the service's own. Holds secrets."""
         if self._trial is not None:
-            return self._trial.values
+            return self._trial.original.file.values
         return read_env(service_of(self._deployment, Role.BACKEND).env_file).values
 
     @property
@@ -122,7 +122,7 @@ class ServiceBed:
         try:
             plan = self._trial.plan(configuration)
         except ConflictError:
-            self._trial.close()
+            self._trial.connection.close()
             self._trial = None
             raise
         if plan.refused:

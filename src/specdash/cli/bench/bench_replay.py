@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from specdash.cli.options import add_own_server, add_settings, check_own_server, chosen_server, within
+from specdash.cli.options import add_settings, one_target, resolved_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.errors import ExitCode, InputError
 from specdash.core.structs import json_of
@@ -30,7 +30,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("session", metavar="SESSION.jsonl", help="of Claude Code, or OpenAI messages")
     add_settings(parser, _SETTINGS)
-    add_own_server(parser)
     sides = parser.add_mutually_exclusive_group()
     for side, words in (("cold", "with the cache off only"), ("warm", "with the cache on only")):
         sides.add_argument(f"--{side}", dest="side", action="store_const", const=side, help=words)
@@ -52,18 +51,14 @@ def run(args: argparse.Namespace) -> int:
     from specdash.bench.load.samples import EngineAddress
     from specdash.bench.report import StepProgress
 
-    _check(args)
-    progress = StepProgress(0, quiet=args.json)
-    transcript = _read(args, progress)
-    with stopped_by_signals(), chosen_server(args, "replay", progress.say) as (url, key, model):
-        return _measure(args, EngineAddress(url, key, model), transcript, progress)
-
-
-def _check(args: argparse.Namespace) -> None:
-    check_own_server(args)
     within("--turns", args.turns, None, 1, 1_000_000)
     within("--max-tokens", args.max_tokens, None, 1, 100_000)
     within("--timeout", args.timeout, None, 0.1, 86400.0)
+    progress = StepProgress(0, quiet=args.json)
+    transcript = _read(args, progress)
+    target = one_target(resolved_settings(args))
+    with stopped_by_signals():
+        return _measure(args, EngineAddress(target.url, target.api_key, target.model), transcript, progress)
 
 
 def _read(args: argparse.Namespace, progress: StepProgress) -> Transcript:

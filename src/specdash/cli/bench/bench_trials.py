@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -10,8 +9,6 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from specdash.cli.options import add_settings, within
 from specdash.cli.signals import stopped_by_signals
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from specdash.bench.compare.ab import AbReport
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.bench.compare.matrix import Pairing
     from specdash.bench.compare.trials import BootMeasurement, Candidate
@@ -61,20 +57,6 @@ def add_options(parser: argparse.ArgumentParser, *, runs: int | None = 1) -> Non
     parser.add_argument("--resume", metavar="DIR", help="go on with what was stopped: same configurations and machine")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
-
-
-class TrialWork(Struct):
-    """What is to be done, and what there is of it."""
-
-    bed: ServiceBed | OwnBed
-    candidates: tuple[Candidate, ...]
-    prompts: tuple[WorkloadPrompt, ...]
-    options: MeasureOptions
-    schedule: list[tuple[int, str]]
-    results: Results
-    facts: dict[str, Any]
-    booted: list[BootMeasurement]
-    stopped: bool = False
 
 
 def prompts_of(args: argparse.Namespace) -> tuple[WorkloadPrompt, ...]:
@@ -134,122 +116,129 @@ def bed_of(args: argparse.Namespace, what: str) -> Iterator[ServiceBed | OwnBed]
             yield OwnBed(file, logs, engine=args.engine, force=args.force)
 
 
-def begun(
-    args: argparse.Namespace,
-    bed: ServiceBed | OwnBed,
-    candidates: tuple[Candidate, ...],
-    schedule: list[tuple[int, str]],
-) -> TrialWork:
-    """Everything ready, in a new folder or in the one to go on with. Raises `RefusedError` where that was measured
-    under other conditions."""
-    from specdash.bench.compare.machine import check_same, fingerprint
-    from specdash.bench.compare.trials import BootFile
-    from specdash.bench.report import Results
+class TrialRun:
+    """What is to be booted and measured, and what there is of it: `booted`, also where it was `stopped`."""
 
-    name = f"bench {args.action}"
-    prompts, options = prompts_of(args), options_of(args)
-    facts = {
-        "fingerprint": fingerprint(bed.values, prompts, options, engine=args.engine),
-        "bed": bed.words,
-        "seed": args.seed,
-        "options": json_of(options),
-        "prompts": [prompt.id for prompt in prompts],
-        "schedule": schedule,
-    }
-    head = {
-        "what": name,
-        **facts,
-        "candidates": [{"name": candidate.name, "sets": candidate.words} for candidate in candidates],
-    }
-    if args.resume is None:
-        results = Results.new(name.replace(" ", "-"), args.out)
-        BootFile(results.directory).begin({**head, "started_at": time.time()})
-        return TrialWork(bed, candidates, prompts, options, schedule, results, facts, [])
-    if args.out is not None:
-        raise UsageError("--resume goes on in its folder: leave --out out")
-    folder = Path(args.resume).expanduser()
-    before, booted = BootFile(folder).read()
-    if before.get("what") != name or before.get("candidates") != head["candidates"]:
-        raise InputError(f"--resume {args.resume}: is of other configurations; give the same ones, or start over")
-    check_same(before.get("fingerprint", {}), facts["fingerprint"], str(folder))
-    # A configuration that failed gets another chance.
-    kept = [measurement for measurement in booted if not measurement.failure]
-    return TrialWork(bed, candidates, prompts, options, schedule, Results(folder), facts, kept)
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        bed: ServiceBed | OwnBed,
+        candidates: tuple[Candidate, ...],
+        schedule: list[tuple[int, str]],
+    ) -> None:
+        self.args, self.bed, self.candidates, self.schedule = args, bed, candidates, schedule
+        self.prompts, self.options = prompts_of(args), options_of(args)
+        self.booted: list[BootMeasurement] = []
+        self.stopped = False
+        self.facts: dict[str, Any] = {}
+        self.results: Results
 
+    def run(self, notes: Sequence[str], report: Callable[[TrialRun], BenchReport], *, compares: bool = True) -> int:
+        """Ask where that must be, boot it all, and report, also where it was stopped or an error ended it; the exit
+        code. `compares`: a single configuration alone is not enough."""
+        from specdash.bench.report import StepProgress
 
-def carried_out(
-    args: argparse.Namespace,
-    bed: ServiceBed | OwnBed,
-    candidates: tuple[Candidate, ...],
-    schedule: list[tuple[int, str]],
-    notes: Sequence[str],
-    report: Callable[[TrialWork], BenchReport],
-    *,
-    compares: bool = True,
-) -> tuple[int, TrialWork | None]:
-    """Ask where that must be, boot it all, and tell what came of it, also where it was stopped or an error ended it.
+        progress = StepProgress(len(self.schedule))
+        if not allowed(self.args, len(self.schedule)):
+            progress.say("nothing was changed")
+            return ExitCode.OK
+        self._begin()
+        progress.say(
+            f"{len(self.schedule) - len(self.booted)} boots of {len(self.candidates)} configurations on "
+            f"{self.bed.words}, {len(self.prompts)} prompts each ({self.options.max_tokens} tokens); results: "
+            f"{self.results.directory}"
+        )
+        for note in notes:
+            progress.say(note)
+        failure: SpecdashError | None = None
+        try:
+            self._boot_all(progress)
+        except SpecdashError as error:
+            failure, self.stopped = error, True
+        if self.booted:
+            found = report(self)
+            found.save(self.results)
+            found.show(self.results, as_json=self.args.json)
+            if not self.args.json:
+                print(f"\nresults: {self.results.directory}")
+        if self.stopped and failure is None:
+            progress.say(f"stopped; go on with --resume {self.results.directory}")
+        if (trouble := self.results.trouble or failure) is not None:
+            raise trouble
+        return self._judged(compares=compares)
 
-    The exit code, and what was done; None where it was not allowed. `compares`: a single configuration tells nothing.
-    """
-    from specdash.bench.report import StepProgress
+    def _begin(self) -> None:
+        """A new folder, or the one to go on with. Raises `RefusedError` where that was measured under other
+        conditions."""
+        from specdash.bench.compare.machine import check_same, fingerprint
+        from specdash.bench.compare.trials import BootFile
+        from specdash.bench.report import Results
 
-    progress = StepProgress(len(schedule))
-    if not allowed(args, len(schedule)):
-        progress.say("nothing was changed")
-        return ExitCode.OK, None
-    work = begun(args, bed, candidates, schedule)
-    progress.say(
-        f"{len(schedule) - len(work.booted)} boots of {len(candidates)} configurations on {bed.words}, "
-        f"{len(work.prompts)} prompts each ({work.options.max_tokens} tokens); results: {work.results.directory}"
-    )
-    for note in notes:
-        progress.say(note)
-    failure: SpecdashError | None = None
-    try:
-        _boot_all(work, progress)
-    except SpecdashError as error:
-        failure = error
-        work.stopped = True
-    if work.booted:
-        found = report(work)
-        found.save(work.results)
-        found.show(work.results, as_json=args.json)
-        if not args.json:
-            print(f"\nresults: {work.results.directory}")
-    if work.stopped and failure is None:
-        progress.say(f"stopped; go on with --resume {work.results.directory}")
-    if work.results.trouble is not None:
-        raise work.results.trouble
-    if failure is not None:
-        raise failure
-    return _judged(work, compares=compares), work
+        args, name = self.args, f"bench {self.args.action}"
+        self.facts = {
+            "fingerprint": fingerprint(self.bed.values, self.prompts, self.options, engine=args.engine),
+            "bed": self.bed.words,
+            "seed": args.seed,
+            "options": json_of(self.options),
+            "prompts": [prompt.id for prompt in self.prompts],
+            "schedule": self.schedule,
+        }
+        candidates = [{"name": candidate.name, "sets": candidate.words} for candidate in self.candidates]
+        if args.resume is None:
+            self.results = Results.new(name.replace(" ", "-"), args.out)
+            head = {"what": name, **self.facts, "candidates": candidates, "started_at": time.time()}
+            BootFile(self.results.directory).begin(head)
+            return
+        if args.out is not None:
+            raise UsageError("--resume goes on in its folder: leave --out out")
+        self.results = Results(Path(args.resume).expanduser())
+        before, booted = BootFile(self.results.directory).read()
+        if before.get("what") != name or before.get("candidates") != candidates:
+            raise InputError(f"--resume {args.resume}: is of other configurations; give the same ones, or start over")
+        check_same(before.get("fingerprint", {}), self.facts["fingerprint"], str(self.results.directory))
+        # A configuration that failed gets another chance.
+        self.booted = [measurement for measurement in booted if not measurement.failure]
 
+    def _boot_all(self, progress: StepProgress) -> None:
+        from specdash.bench.compare.machine import MachineWatch
+        from specdash.bench.compare.trials import BootFile, Trials
 
-def _boot_all(work: TrialWork, progress: StepProgress) -> None:
-    from specdash.bench.compare.machine import MachineWatch
-    from specdash.bench.compare.trials import BootFile, Trials
+        skipped = len(self.booted)
+        progress.total = len(self.schedule) - skipped
+        trials = Trials(
+            self.bed,
+            self.candidates,
+            self.prompts,
+            self.options,
+            self.schedule,
+            BootFile(self.results.directory),
+            lambda done, words: progress.show(max(0.0, done - skipped), words),
+            self.booted,
+        )
+        machine = MachineWatch()
+        try:
+            with machine:
+                trials.run()
+        except KeyboardInterrupt:
+            self.stopped = True
+        finally:
+            progress.end()
+            self.facts["machine"] = machine.as_json()
 
-    skipped = len(work.booted)
-    progress.total = len(work.schedule) - skipped
-    trials = Trials(
-        work.bed,
-        work.candidates,
-        work.prompts,
-        work.options,
-        work.schedule,
-        BootFile(work.results.directory),
-        lambda done, words: progress.show(max(0.0, done - skipped), words),
-        work.booted,
-    )
-    machine = MachineWatch()
-    try:
-        with machine:
-            trials.run()
-    except KeyboardInterrupt:
-        work.stopped = True
-    finally:
-        progress.end()
-        work.facts["machine"] = machine.as_json()
+    def _judged(self, *, compares: bool) -> int:
+        """The exit code of what was measured."""
+        if self.stopped:
+            return ExitCode.INTERRUPTED
+        failures = [measurement.failure for measurement in self.booted if measurement.failure]
+        measured = {measurement.name for measurement in self.booted if not measurement.failure}
+        if not measured:
+            raise SpecdashError(f"nothing was measured: {failures[-1] if failures else 'nothing was booted'}")
+        if compares and len(self.candidates) > 1 and len(measured) == 1:
+            why = failures[0] if failures else "the others were not booted"
+            raise SpecdashError(
+                f"only {measured.pop()} could be measured, so there is nothing to compare it with: {why}"
+            )
+        return ExitCode.OK
 
 
 def allowed(args: argparse.Namespace, count: int) -> bool:
@@ -261,20 +250,6 @@ def allowed(args: argparse.Namespace, count: int) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"--service restarts it {count + 1} times: add --yes where there is no terminal to ask on")
     return confirm(f"Restart the service {count + 1} times?", False, "--service")
-
-
-def _judged(work: TrialWork, *, compares: bool) -> int:
-    """The exit code of what was measured."""
-    if work.stopped:
-        return ExitCode.INTERRUPTED
-    failures = [measurement.failure for measurement in work.booted if measurement.failure]
-    measured = {measurement.name for measurement in work.booted if not measurement.failure}
-    if not measured:
-        raise SpecdashError(f"nothing was measured: {failures[-1] if failures else 'nothing was booted'}")
-    if compares and len(work.candidates) > 1 and len(measured) == 1:
-        why = failures[0] if failures else "the others were not booted"
-        raise SpecdashError(f"only {measured.pop()} could be measured, so there is nothing to compare it with: {why}")
-    return ExitCode.OK
 
 
 def with_notes(values: Mapping[str, str], candidates: Sequence[Candidate]) -> list[str]:
@@ -309,7 +284,6 @@ def add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--least-gain", type=float, default=0.02, metavar="SHARE", help="minimum gain worth applying (default: 0.02)"
     )
-    parser.add_argument("--verify", action="store_true", help="then check that the fastest gives the same text")
     add_options(parser)
 
 
@@ -327,8 +301,7 @@ def ab(args: argparse.Namespace) -> int:
         notes = with_notes(bed.values, candidates)
         if args.rounds == 1:
             notes.append("one round tells nothing of how much boots differ: no verdict; --rounds 2 is the least")
-        code, work = carried_out(args, bed, candidates, schedule, notes, lambda work: _report(work, args, notes))
-    return _verified(args, work) if args.verify and work is not None and code == ExitCode.OK else code
+        return TrialRun(args, bed, candidates, schedule).run(notes, lambda work: _report(work, args, notes))
 
 
 def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
@@ -342,44 +315,19 @@ def _candidates(args: argparse.Namespace) -> tuple[Candidate, ...]:
     return found
 
 
-def _compared(work: TrialWork, args: argparse.Namespace, notes: Sequence[str] = ()) -> AbReport:
-    from specdash.bench.compare.ab import AbReport
+def _report(work: TrialRun, args: argparse.Namespace, notes: Sequence[str]) -> BenchReport:
+    from specdash.bench.compare.ab import AbReport, report
     from specdash.bench.compare.trials import same_to_the_engine
 
     reference = work.candidates[0].name
     same = same_to_the_engine(work.bed.values, work.candidates).get(reference, ())
     parts = work.candidates, tuple(work.booted), work.facts, tuple(notes), args.least_gain, work.stopped
-    return AbReport(*parts, identical=frozenset(same) - {reference})
-
-
-def _report(work: TrialWork, args: argparse.Namespace, notes: Sequence[str]) -> BenchReport:
-    from specdash.bench.compare.ab import report
-
-    ab = _compared(work, args, notes)
+    ab = AbReport(*parts, identical=frozenset(same) - {reference})
     found = report(ab)
     if (more := ab.more_rounds) and not work.stopped:
         again = f"--rounds {args.rounds + more} --resume {work.results.directory}"
         found.lines.append(f"- to go on: the same command with {again}")
     return found
-
-
-def _verified(args: argparse.Namespace, work: TrialWork) -> int:
-    """Whether the fastest gives the text that the engine gives without speculation: `specdash verify`."""
-    from specdash.cli.bench import verify
-    from specdash.cli.main import CommandParser
-
-    ab = _compared(work, args)
-    if ab.winner is None:
-        print("specdash: --verify checks the fastest, and nothing was found to be faster", file=sys.stderr)
-        return ExitCode.OK
-    chosen = next(candidate for candidate in work.candidates if candidate.name == ab.winner)
-    words = [f"--set={key}={value}" if value else f"--set=-{key}" for key, value in chosen.configuration.items()]
-    words += ["--env-file", work.bed.file, *(["--engine", args.engine] if args.engine else [])]
-    parser = CommandParser(prog="specdash verify", allow_abbrev=False)
-    verify.configure(parser)
-    # Standard output is the report's, which may be one JSON object.
-    with contextlib.redirect_stdout(sys.stderr):
-        return verify.run(parser.parse_args([*words, *(["--force"] if args.force else [])]))
 
 
 # `bench sweep`: a grid of settings (docs/measuring.md).
@@ -394,7 +342,6 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         "--grid", action="append", default=[], metavar="KEY=V1,V2", help="values of a key; may be repeated"
     )
     parser.add_argument("--preset", choices=tuple(GRIDS), help="uap80: 16 to 22 / 3 to 6 / 0.70 to 0.78")
-    parser.add_argument("--spec-type", metavar="TYPE", help="for all of the grid (default: that in force)")
     parser.add_argument("--passes", type=int, default=1, metavar="N", help="boots of each candidate (default: 1)")
     parser.add_argument("--all", action="store_true", help="also candidates that are one to the engine")
     add_options(parser)
@@ -421,36 +368,19 @@ def sweep(args: argparse.Namespace) -> int:
         also = [f"{len(left_out)} left out: {left_out[0][0]}: {left_out[0][1]}"] if left_out else []
         plan = schedule([candidate.name for candidate in tried], args.passes, args.seed)
 
-        def made(work: TrialWork) -> BenchReport:
+        def made(work: TrialRun) -> BenchReport:
             parts = work.candidates, tuple(work.booted), work.facts, left_out, tuple(same.values()), tuple(notes)
             return report(SweepReport(*parts, stopped=work.stopped))
 
-        return carried_out(args, bed, (Candidate(REFERENCE, {}), *tried), plan, [*notes, *also], made)[0]
-
-
-def _listed(args: argparse.Namespace) -> frozenset[str]:
-    """The spec types that the engine of the env file lists in its help."""
-    from specdash.backend.engines import listed_names
-    from specdash.backend.launch import read_env_file
-    from specdash.core.paths import backend_env_file
-
-    file = Path(args.env_file or backend_env_file(os.environ))
-    return listed_names(read_env_file(file) if file.is_file() else {})
+        return TrialRun(args, bed, (Candidate(REFERENCE, {}), *tried), plan).run([*notes, *also], made)
 
 
 def _grid(args: argparse.Namespace) -> tuple[tuple[Candidate, ...], tuple[tuple[str, str], ...]]:
-    from specdash.bench.compare.trials import GRIDS, SPEC_TYPE, grid_candidates, parse_grid
-    from specdash.core.speculation import is_auto, parse_chain
+    from specdash.bench.compare.trials import GRIDS, grid_candidates, parse_grid
 
     grid = {**(GRIDS[args.preset] if args.preset is not None else {}), **parse_grid(args.grid)}
     if not grid:
         raise UsageError("nothing to sweep; write --grid KEY=V1,V2 or --preset uap80")
-    if args.spec_type is not None:
-        if SPEC_TYPE in grid:
-            raise UsageError(f"--spec-type and --grid {SPEC_TYPE} are the same: leave one out")
-        if not is_auto(args.spec_type):
-            parse_chain(args.spec_type, "--spec-type", lambda name: name in _listed(args))
-        grid = {SPEC_TYPE: (args.spec_type,), **grid}
     count = prod(len(values) for values in grid.values())
     if count > _MOST:
         raise UsageError(f"a grid of {count} candidates; {_MOST} are the most, and a few dozen are many")
@@ -492,10 +422,10 @@ def matrix(args: argparse.Namespace) -> int:
         candidates = tuple(pairing.candidate for pairing in pairings)
         schedule = order([candidate.name for candidate in candidates], rounds, args.seed)
 
-        def made(work: TrialWork) -> BenchReport:
+        def made(work: TrialRun) -> BenchReport:
             return report(MatrixReport(pairings, tuple(work.booted), work.facts, work.stopped))
 
-        return carried_out(args, bed, candidates, schedule, (), made, compares=False)[0]
+        return TrialRun(args, bed, candidates, schedule).run((), made, compares=False)
 
 
 def _pairings(args: argparse.Namespace, model: str | None) -> tuple[Pairing, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -11,12 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.bench.report import StepProgress
 from specdash.cli.changes.apply_run import confirm, deployment_of, exit_code, report
-from specdash.cli.options import MOST_SEED, add_settings, within
+from specdash.cli.options import MOST_SEED, add_settings, print_answer, print_json, within
 from specdash.cli.signals import cancelled_by_signals, stopped_by_signals, undisturbed
 from specdash.control.change import await_trial_end
 from specdash.core.changes import Role
@@ -36,13 +34,10 @@ if TYPE_CHECKING:
 
     from specdash.bench.compare.beds import OwnBed, ServiceBed
     from specdash.bench.load.samples import EngineAddress
-    from specdash.collect.gpu import GpuLooks
-    from specdash.control.deployment import Deployment
-    from specdash.control.plan import ApplyOptions
     from specdash.core.changes import ApplyProgress
     from specdash.core.flag import Flag
-    from specdash.tune.model.problem import Point, WorkloadShares
-    from specdash.tune.run.loop import Loop, LoopParts
+    from specdash.tune.model.problem import Point, Task, WorkloadShares
+    from specdash.tune.run.loop import Loop
     from specdash.tune.run.planning import PreparedRun, TuneOptions
     from specdash.tune.run.status import Boot, CurrentStep, TuneRun, TuneRunRecord
 
@@ -81,21 +76,18 @@ def plan_lines(prepared: PreparedRun) -> list[str]:
 
 
 class TunePrinter:
-    """Tells on stderr what goes on: `loop.Observer`."""
+    """Shows on stderr what goes on: `loop.Observer`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._progress = StepProgress(0.0, quiet=quiet)
         self._boots: list[Boot] = []
-        self._total = 0
-        self._start: Point | None = None
-        self._workload: WorkloadShares | None = None
+        self._task: Task | None = None
         self._now: CurrentStep | None = None
 
     def begin(self, prepared: PreparedRun) -> None:
-        self._total = prepared.task.budget.restarts
-        self._start, self._workload = prepared.task.start, prepared.task.workload
-        self._progress = StepProgress(float(self._total), quiet=self._quiet)
+        self._task = prepared.task
+        self._progress = StepProgress(float(self._task.budget.restarts), quiet=self._quiet)
 
     def text(self, lines: Iterable[str]) -> None:
         if not self._quiet:
@@ -113,35 +105,30 @@ class TunePrinter:
         if words:
             self._progress.show(len(self._boots), words)
 
-    def progress(self, told: ApplyProgress) -> None:
+    def progress(self, reported: ApplyProgress) -> None:
         """A step of an apply."""
         point = f" {self._now.point.name}" if self._now is not None and self._now.point is not None else ""
         left = self._now.left_s if self._now is not None else None
-        self._progress.show(len(self._boots), f"restart{point}: {told.step}", left)
+        self._progress.show(len(self._boots), f"restart{point}: {reported.step}", left)
 
     def now(self, now: CurrentStep) -> None:
         self._now = now
         done = float(len(self._boots))
         if now.step is TuneStep.MEASURE and now.done and now.total:
             done += now.done / now.total
-        number = f"{now.number} of {self._total} " if now.number is not None else ""
+        total = self._task.budget.restarts if self._task is not None else 0
+        number = f"{now.number} of {total} " if now.number is not None else ""
         words = f"{number}{now.point.name if now.point is not None else ''}: {now.detail or now.step}"
         self._progress.show(done, words, now.left_s)
 
     def booted(self, boot: Boot, again: bool) -> None:
         self._boots.append(boot)
-        if again or self._quiet:
-            return
-        self._progress.end()
-        print(self._line(boot), file=sys.stderr, flush=True)
+        if not again and self._task is not None:
+            task = self._task
+            self.text([boot_line(boot, self._boots, task.start, task.workload, task.budget.restarts)])
 
     def discarded(self, why: str) -> None:
         self.say(f"discarded, and done again: {why}")
-
-    def _line(self, boot: Boot) -> str:
-        assert self._start is not None  # noqa: S101 - a run has begun
-        assert self._workload is not None  # noqa: S101
-        return boot_line(boot, self._boots, self._start, self._workload, self._total)
 
 
 def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: WorkloadShares, total: int) -> str:
@@ -153,10 +140,10 @@ def boot_line(boot: Boot, boots: Sequence[Boot], start: Point, workload: Workloa
     if boot.result.failure:
         return f"{head}  not usable: {boot.result.failure}{why}"
     speed = significant(boot.speed) if boot.speed is not None and boot.speed < 10 else number(boot.speed, 1)
-    told = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
+    known = gains([boot.result for boot in boots], start, workload)[list(boots).index(boot)]
     beside = "the start" if boot.result.point == start else ""
-    if told is not None:
-        beside = gain(told.gain, told.low, told.high)
+    if known is not None:
+        beside = gain(known.gain, known.low, known.high)
     return f"{head}{speed:>8} tok/s  {beside:<24}{why}"
 
 
@@ -201,12 +188,8 @@ def apply_command(settings: Iterable[tuple[str, str]]) -> str:
 def status(*, as_json: bool) -> int:
     """How the newest run stands; 0 also when there is none."""
     run = newest_run(os.environ)
-    if as_json:
-        print(json.dumps(None if run is None else {**json_of(run), "state": str(run.state)}, indent=1))
-    elif run is None:
-        print("nothing was tuned yet")
-    else:
-        print("\n".join(status_lines(run)))
+    document = None if run is None else {**json_of(run), "state": str(run.state)}
+    print_answer(document, status_lines(run) if run is not None else "nothing was tuned yet", as_json=as_json)
     return ExitCode.OK
 
 
@@ -235,77 +218,211 @@ def status_lines(run: TuneRun) -> list[str]:
     return lines
 
 
-# Does what `specdash tune` was asked for: prepare, show, ask, run, report, and apply where that is wanted.
+class TuneCommand:
+    """One run, new or taken up again: prepare, show, ask, run, report, and apply where that is wanted."""
 
+    def __init__(self, args: argparse.Namespace, options: TuneOptions, env: Mapping[str, str]) -> None:
+        from specdash.collect.gpu import GpuLooks
 
-class TuneTarget(Struct, frozen=True):
-    """Where it is tuned: the bed, and what is known of the service."""
+        self._args, self._options, self._env = args, options, env
+        self._printer = TunePrinter(quiet=args.json)
+        self._gpus = GpuLooks()
+        self._deployment, self._apply_options = deployment_of(args)
+        self._earlier: TuneRun | None = None
 
-    bed: ServiceBed | OwnBed
-    values: Mapping[str, str]
-    words: str
-    place: EngineAddress | None
-    deployment: Deployment
-    options: ApplyOptions
+    def run(self) -> int:
+        """Everything; the exit code."""
+        from specdash.tune.run.planning import options_of, prepare
+        from specdash.tune.run.status import RunPlan, changed, read_setup
 
+        args, printer = self._args, self._printer
+        if args.resume is not None:
+            self._earlier = _cut_short(Path(args.resume) if args.resume else None, self._env)
+            setup = read_setup(Path(self._earlier.directory))
+            self._options = options_of(setup.options)
+        with self._bed() as bed:
+            place = self._place(bed)
+            try:
+                prepared = prepare(self._options, bed.values, bed.words, place, self._gpus, self._env)
+            except UsageError as error:
+                if not (args.dry_run and args.json):
+                    raise
+                print_json(json_of(RunPlan(bed.words, problem=str(error))))
+                return error.exit_code
+            if args.dry_run:
+                print_answer(json_of(prepared.plan), plan_lines(prepared), as_json=args.json)
+                return ExitCode.OK
+            earlier = self._earlier
+            if earlier is not None and (lines := changed(setup.fingerprint, prepared.fingerprint)):
+                raise RefusedError(
+                    f"{earlier.directory} measured something else: {'; '.join(lines)}; begin a new run, or undo that"
+                )
+            printer.text(plan_lines(prepared))
+            if earlier is not None:
+                printer.say(f"{len(earlier.boots)} boots were measured already, in {earlier.directory}")
+            restarts = f"Restart {prepared.plan.service} up to {prepared.plan.budget.restarts} times, and measure?"
+            if not confirm("Begin?" if self._options.beside else restarts, args.yes, "tune"):
+                printer.say("nothing was touched")
+                return ExitCode.OK
+            return self._carried_out(bed, place, prepared)
 
-def tune(args: argparse.Namespace, options: TuneOptions, directory: Path | None, env: Mapping[str, str]) -> int:
-    """One run, new or taken up again; the exit code."""
-    from specdash.collect.gpu import GpuLooks
-    from specdash.tune.run.planning import options_of
-    from specdash.tune.run.status import read_setup
+    @contextmanager
+    def _bed(self) -> Iterator[ServiceBed | OwnBed]:
+        from specdash.bench.compare.beds import OwnBed, ServiceBed
+        from specdash.cli.demo import private_directory
+        from specdash.control.plan import service_of
+        from specdash.core.paths import backend_env_file
 
-    earlier: TuneRun | None = None
-    if args.resume is not None:
-        earlier = _cut_short(directory, env)
-        setup = read_setup(Path(earlier.directory))
-        options = options_of(setup.options)
-    printer = TunePrinter(quiet=args.json)
-    with _ground(args, options, printer, env) as ground:
-        gpus = GpuLooks()
+        options, deployment, env = self._options, self._deployment, self._env
+        if not options.beside:
+            await_trial_end(env)
+            bed = ServiceBed(
+                deployment,
+                self._apply_options,
+                self._printer.progress,
+                env,
+                what="tune",
+                guard=cancelled_by_signals,
+                restore_guard=lambda _: undisturbed(),
+            )
+            bed.check()
+            yield bed
+            return
+        if self._args.apply:
+            service_of(deployment, Role.BACKEND)
+        with private_directory("specdash-tune-") as logs:
+            service = deployment.backend
+            file = options.env_file or str(service.env_file if service is not None else backend_env_file(env))
+            yield OwnBed(file, logs, engine=options.engine, force=options.force, env=env)
+
+    def _place(self, bed: ServiceBed | OwnBed) -> EngineAddress | None:
+        """Where the service answers, if it does."""
+        from specdash.backend.start_check import healthy
+        from specdash.bench.load.samples import EngineAddress
+        from specdash.control.plan import promise
+
+        promised = promise(bed.values, self._env)
+        return EngineAddress(promised.url, promised.key, log=promised.log) if healthy(promised.url) else None
+
+    def _carried_out(self, bed: ServiceBed | OwnBed, place: EngineAddress | None, prepared: PreparedRun) -> int:
+        from specdash.tune.run.run_report import write_report
+        from specdash.tune.run.status import Setup, TuneRunRecord
+
+        directory = Path(self._earlier.directory) if self._earlier is not None else _new_directory(self._env)
+        record = TuneRunRecord(directory)
+        if self._earlier is None:
+            record.write_setup(Setup(json_of(prepared.options), prepared.fingerprint))
+        loop: Loop | None = None
+        self._printer.begin(prepared)
         try:
-            prepared = _prepared(options, ground, gpus, env)
-        except UsageError as error:
-            if not (args.dry_run and args.json):
-                raise
-            return _no_plan(ground, error)
-        if args.dry_run:
-            print(_json(prepared.plan) if args.json else "\n".join(plan_lines(prepared)))
+            with stopped_by_signals() as run:
+                loop = self._loop(bed, place, prepared, record, run.asked)
+                try:
+                    end = loop.run()
+                except KeyboardInterrupt:
+                    # At a moment at which the loop could not take it.
+                    bed.restore()
+                    raise
+        except SpecdashError:
+            self._printer.end()
+            write_report(record)
+            if loop is not None and loop.boots:
+                self._printer.say(f"what was measured is in {directory}")
+            raise
+        finally:
+            self._printer.end()
+        write_report(record)
+        return self._concluded(bed, prepared, end, record)
+
+    def _loop(
+        self,
+        bed: ServiceBed | OwnBed,
+        place: EngineAddress | None,
+        prepared: PreparedRun,
+        record: TuneRunRecord,
+        stop: Flag,
+    ) -> Loop:
+        from specdash.tune.model.tuner import SpecTuner
+        from specdash.tune.run import measuring
+        from specdash.tune.run.knobs import configuration
+        from specdash.tune.run.loop import REPEATS, SYNTHETIC, Loop, LoopParts, TextCheck
+        from specdash.tune.run.status import known_warnings
+
+        options, env = prepared.options, self._env
+
+        def configure(point: Point) -> dict[str, str]:
+            return configuration(point, bed.values, env)
+
+        more: dict[str, Any] = {}
+        if not options.beside and place is not None:
+            more["users"] = lambda: measuring.waiting_at_proxies(place, env)
+        if prepared.synthetic:
+            self._printer.say(SYNTHETIC)
+        elif options.check_texts:
+            more["verify"] = TextCheck(bed, configure)
+        if not options.busy_ok:
+            most_s = measuring.LONGEST_WAIT_S
+            limit_s = most_s if options.minutes is None else min(most_s, 60 * options.minutes)
+            more["before_boot"] = measuring.wait_for_idle_machine(stop, limit_s)
+        gear = LoopParts(
+            tuner=SpecTuner(prepared.task),
+            bed=bed,
+            measure=measuring.Measurer(prepared.prompts, prepared.measure, self._gpus, stop),
+            configure=configure,
+            record=record,
+            observer=self._printer,
+            limits=prepared.limits,
+            repeats=0 if options.busy_ok else REPEATS,
+            **more,
+        )
+        boots = self._earlier.boots if self._earlier is not None else ()
+        norm = measuring.StartFigures()
+        if boots:
+            of_start = [b.number for b in boots if b.result.point == prepared.task.start and not b.result.failure]
+            norm.warnings = known_warnings(record.directory, of_start)
+        path, command = str(record.directory / "report.md"), " ".join(["specdash", *sys.argv[1:]])
+        return Loop(prepared.task, prepared.plan, gear, boots, stop, command, path, norm=norm)
+
+    def _concluded(self, bed: ServiceBed | OwnBed, prepared: PreparedRun, end: RunEnd, record: TuneRunRecord) -> int:
+        """Report how it ended, apply what is to be applied; the exit code."""
+        from specdash.tune.run.run_report import write_report
+
+        code = ExitCode.INCONCLUSIVE
+        if end.ending is Ending.STOPPED:
+            code = ExitCode.INTERRUPTED
+        elif end.outcome is not None and end.outcome.improved:
+            code = ExitCode.OK
+        self._printer.text(ending_lines(end, prepared, record.directory))
+        if code is ExitCode.OK and end.outcome is not None and self._args.apply:
+            code = self._applied(bed.values, end.outcome.chosen)
+            if code is ExitCode.OK:
+                record.add(replace(end, at=time.time(), in_force="the chosen settings"))
+                write_report(record)
+        if self._args.json:
+            print((record.directory / "report.json").read_text(encoding="utf-8"), end="")
+        return code
+
+    def _applied(self, values: Mapping[str, str], chosen: Point) -> ExitCode:
+        """An ordinary apply of what was found."""
+        from specdash.control.change import Apply
+        from specdash.control.plan import plan_apply
+        from specdash.tune.run.knobs import configuration
+
+        wanted = {key: value or None for key, value in configuration(chosen, values, self._env).items()}
+        plan = plan_apply(self._deployment, {Role.BACKEND: wanted}, env=self._env)
+        if not plan.edits:
+            self._printer.say("the chosen settings are in force already")
             return ExitCode.OK
-        if earlier is not None:
-            _check_same(setup.fingerprint, prepared, earlier)
-        printer.text(plan_lines(prepared))
-        if earlier is not None:
-            printer.say(f"{len(earlier.boots)} boots were measured already, in {earlier.directory}")
-        if not confirm(_question(prepared), args.yes, "tune"):
-            printer.say("nothing was touched")
-            return ExitCode.OK
-        return _carried_out(args, ground, prepared, gpus, printer, earlier, env)
-
-
-def _question(prepared: PreparedRun) -> str:
-    if prepared.options.beside:
-        return "Begin?"
-    return f"Restart {prepared.plan.service} up to {prepared.plan.budget.restarts} times, and measure?"
-
-
-def _prepared(options: TuneOptions, ground: TuneTarget, gpus: GpuLooks, env: Mapping[str, str]) -> PreparedRun:
-    from specdash.tune.run.planning import prepare
-
-    return prepare(options, ground.values, ground.words, ground.place, gpus, env)
-
-
-def _no_plan(ground: TuneTarget, error: SpecdashError) -> int:
-    from specdash.tune.run.status import RunPlan
-
-    print(_json(RunPlan(ground.words, problem=str(error))))
-    return error.exit_code
+        apply = Apply(plan, self._apply_options, self._printer.progress, self._env)
+        with cancelled_by_signals(apply):
+            done = apply.run()
+        if not self._args.json:
+            report(done, as_json=False)
+        return exit_code(done, apply.error, changed=apply.changed)
 
 
 def _cut_short(directory: Path | None, env: Mapping[str, str]) -> TuneRun:
     """The run to go on with. Raises `InputError` and `ConflictError` saying why there is none."""
-    from specdash.tune.run.status import newest_run, read_run
-
     found = newest_run(env) if directory is None else read_run(directory.expanduser())
     if found is None:
         raise InputError(f"{directory or tune_runs_dir(env)}: no run of `specdash tune` to go on with")
@@ -316,104 +433,6 @@ def _cut_short(directory: Path | None, env: Mapping[str, str]) -> TuneRun:
     return found
 
 
-def _check_same(before: Mapping[str, str], prepared: PreparedRun, earlier: TuneRun) -> None:
-    """Raise `RefusedError` where what was measured is of something else."""
-    from specdash.tune.run.status import changed
-
-    lines = changed(before, prepared.fingerprint)
-    if lines:
-        raise RefusedError(
-            f"{earlier.directory} measured something else: {'; '.join(lines)}; begin anew, or put that back"
-        )
-
-
-@contextmanager
-def _ground(
-    args: argparse.Namespace, options: TuneOptions, printer: TunePrinter, env: Mapping[str, str]
-) -> Iterator[TuneTarget]:
-    from specdash.bench.compare.beds import OwnBed, ServiceBed
-    from specdash.cli.demo import private_directory
-    from specdash.control.plan import promise, service_of
-
-    deployment, apply_options = deployment_of(args)
-    if not options.beside:
-        await_trial_end(env)
-        bed = ServiceBed(
-            deployment,
-            apply_options,
-            printer.progress,
-            env,
-            what="tune",
-            guard=cancelled_by_signals,
-            restore_guard=lambda _: undisturbed(),
-        )
-        bed.check()
-        yield TuneTarget(bed, bed.values, bed.words, _place(promise(bed.values, env)), deployment, apply_options)
-        return
-    if args.apply:
-        service_of(deployment, Role.BACKEND)
-    with private_directory("specdash-tune-") as logs:
-        file = options.env_file or _service_env(deployment, env)
-        own = OwnBed(file, logs, engine=options.engine, force=options.force, env=env)
-        yield TuneTarget(own, own.values, own.words, _place(promise(own.values, env)), deployment, apply_options)
-
-
-def _service_env(deployment: Deployment, env: Mapping[str, str]) -> str:
-    from specdash.core.paths import backend_env_file
-
-    return str(deployment.backend.env_file if deployment.backend is not None else backend_env_file(env))
-
-
-def _place(promised: Any) -> EngineAddress | None:
-    """Where the service answers, if it does."""
-    from specdash.backend.start_check import healthy
-    from specdash.bench.load.samples import EngineAddress
-
-    return EngineAddress(promised.url, promised.key, log=promised.log) if healthy(promised.url) else None
-
-
-def _carried_out(
-    args: argparse.Namespace,
-    ground: TuneTarget,
-    prepared: PreparedRun,
-    gpus: GpuLooks,
-    printer: TunePrinter,
-    earlier: TuneRun | None,
-    env: Mapping[str, str],
-) -> int:
-    from specdash.tune.run.run_report import write_report
-    from specdash.tune.run.status import Setup, TuneRunRecord
-
-    directory = Path(earlier.directory) if earlier is not None else _new_directory(env)
-    record = TuneRunRecord(directory)
-    if earlier is None:
-        record.write_setup(Setup(json_of(prepared.options), prepared.fingerprint))
-    loop: Loop | None = None
-    printer.begin(prepared)
-    error: SpecdashError | None = None
-    end: RunEnd | None = None
-    try:
-        with stopped_by_signals() as run:
-            loop = _loop(ground, prepared, gpus, printer, earlier, record, run.asked, env)
-            try:
-                end = loop.run()
-            except KeyboardInterrupt:
-                # At a moment at which the loop could not take it.
-                ground.bed.restore()
-                raise
-    except SpecdashError as found:
-        error = found
-    finally:
-        printer.end()
-    write_report(record)
-    if error is not None:
-        if loop is not None and loop.boots:
-            printer.say(f"what was measured is in {directory}")
-        raise error
-    assert end is not None  # noqa: S101 - without an error there is an end
-    return _concluded(args, ground, prepared, end, record, printer, env)
-
-
 def _new_directory(env: Mapping[str, str]) -> Path:
     base = tune_runs_dir(env) / file_timestamp(time.time(), utc=True)
     found, number = base, 2
@@ -422,132 +441,10 @@ def _new_directory(env: Mapping[str, str]) -> Path:
     return found
 
 
-def _loop(
-    ground: TuneTarget,
-    prepared: PreparedRun,
-    gpus: GpuLooks,
-    printer: TunePrinter,
-    earlier: TuneRun | None,
-    record: TuneRunRecord,
-    stop: Flag,
-    env: Mapping[str, str],
-) -> Loop:
-    from specdash.tune.run.loop import Loop
-    from specdash.tune.run.measuring import StartFigures
-    from specdash.tune.run.status import known_warnings
-
-    gear = _gear(ground, prepared, gpus, printer, record, stop, env)
-    boots = earlier.boots if earlier is not None else ()
-    norm = StartFigures()
-    if boots:
-        of_start = [
-            boot.number for boot in boots if boot.result.point == prepared.task.start and not boot.result.failure
-        ]
-        norm.warnings = known_warnings(record.directory, of_start)
-    path = str(record.directory / "report.md")
-    return Loop(prepared.task, prepared.plan, gear, boots, stop, " ".join(["specdash", *sys.argv[1:]]), path, norm=norm)
-
-
-def _gear(
-    ground: TuneTarget,
-    prepared: PreparedRun,
-    gpus: GpuLooks,
-    printer: TunePrinter,
-    record: TuneRunRecord,
-    stop: Flag,
-    env: Mapping[str, str],
-) -> LoopParts:
-    from specdash.tune.model.tuner import SpecTuner
-    from specdash.tune.run import measuring
-    from specdash.tune.run.knobs import configuration
-    from specdash.tune.run.loop import REPEATS, SYNTHETIC, LoopParts, TextCheck
-    from specdash.tune.run.measuring import LONGEST_WAIT_S, Measurer
-
-    options = prepared.options
-
-    def configure(point: Any) -> dict[str, str]:
-        return configuration(point, ground.values, env)
-
-    gear = LoopParts(
-        tuner=SpecTuner(prepared.task),
-        bed=ground.bed,
-        measure=Measurer(prepared.prompts, prepared.measure, gpus, stop),
-        configure=configure,
-        record=record,
-        observer=printer,
-        limits=prepared.limits,
-        repeats=0 if options.busy_ok else REPEATS,
-    )
-    if not options.beside and ground.place is not None:
-        service = ground.place
-        gear = replace(gear, users=lambda: measuring.waiting_at_proxies(service, env))
-    if options.check_texts and not prepared.synthetic:
-        gear = replace(gear, verify=TextCheck(ground.bed, configure))
-    elif prepared.synthetic:
-        printer.say(SYNTHETIC)
-    if not options.busy_ok:
-        minutes = options.minutes
-        limit_s = LONGEST_WAIT_S if minutes is None else min(LONGEST_WAIT_S, 60 * minutes)
-        return replace(gear, before_boot=measuring.wait_for_idle_machine(stop, limit_s))
-    return gear
-
-
-def _concluded(
-    args: argparse.Namespace,
-    ground: TuneTarget,
-    prepared: PreparedRun,
-    end: RunEnd,
-    record: TuneRunRecord,
-    printer: TunePrinter,
-    env: Mapping[str, str],
-) -> int:
-    """Say how it ended, apply what is to be applied; the exit code."""
-    from specdash.tune.run.run_report import write_report
-
-    code = ExitCode.INCONCLUSIVE
-    if end.ending is Ending.STOPPED:
-        code = ExitCode.INTERRUPTED
-    elif end.outcome is not None and end.outcome.improved:
-        code = ExitCode.OK
-    printer.text(ending_lines(end, prepared, record.directory))
-    if code is ExitCode.OK and args.apply:
-        applied = _applied(args, ground, end, printer, env)
-        if applied is ExitCode.OK:
-            end = replace(end, at=time.time(), in_force="the chosen settings")
-            record.add(end)
-            write_report(record)
-        code = applied
-    if args.json:
-        print((record.directory / "report.json").read_text(encoding="utf-8"), end="")
-    return code
-
-
-def _applied(
-    args: argparse.Namespace, ground: TuneTarget, end: RunEnd, printer: TunePrinter, env: Mapping[str, str]
-) -> ExitCode:
-    """An ordinary apply of what was found."""
-    from specdash.control.change import Apply
-    from specdash.control.plan import plan_apply
-    from specdash.tune.run.knobs import configuration
-
-    assert end.outcome is not None  # noqa: S101 - something was found
-    wanted = configuration(end.outcome.chosen, ground.values, env)
-    plan = plan_apply(ground.deployment, {Role.BACKEND: {k: v or None for k, v in wanted.items()}}, env=env)
-    if plan.empty:
-        printer.say("the chosen settings are in force already")
-        return ExitCode.OK
-    apply = Apply(plan, ground.options, printer.progress, env)
-    with cancelled_by_signals(apply):
-        done = apply.run()
-    if not args.json:
-        report(done, as_json=False)
-    return exit_code(done, apply.error, changed=apply.changed)
-
-
 def abort() -> int:
     """End a run that was cut short: the service as it was before, and the run marked as stopped."""
     from specdash.tune.run.run_report import write_report
-    from specdash.tune.run.status import TuneRunRecord, newest_run
+    from specdash.tune.run.status import TuneRunRecord
 
     env = os.environ
     run = newest_run(env)
@@ -564,10 +461,6 @@ def abort() -> int:
     write_report(record)
     print(f"the run of {len(run.boots)} boots is ended, and the original is in force; see {run.directory}")
     return ExitCode.OK
-
-
-def _json(value: Any) -> str:
-    return json.dumps(json_of(value), indent=1)
 
 
 _EPILOG = (
@@ -622,8 +515,7 @@ def run(args: argparse.Namespace) -> int:
         return status(as_json=args.json)
     if args.abort:
         return abort()
-
-    return tune(args, options_from(args), Path(args.resume) if args.resume else None, os.environ)
+    return TuneCommand(args, options_from(args), os.environ).run()
 
 
 def options_from(args: argparse.Namespace) -> TuneOptions:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdash.bench.report import StepProgress
 from specdash.bench.verify import Agreement, SendMode, VerifiedAnswer, VerifySide, advice, cause
 from specdash.bench.verify_run import context as before_difference
-from specdash.cli.options import add_settings, resolved_settings, within
+from specdash.cli.options import add_settings, print_answer, resolved_settings, within
 from specdash.cli.signals import stopped_by_signals
 from specdash.core.env_edit import printable
 from specdash.core.errors import ExitCode, InputError, SpecdashError, UsageError
@@ -33,57 +34,57 @@ _SHOWN = 8
 _CONTEXT_CHARACTERS = 72
 
 
-def failed(verification: Verification, *, strict: bool) -> bool:
-    """Whether the outcome is a failure."""
-    report = verification.report
-    if report.verdict in (None, Agreement.DAMAGED, Agreement.UNDECIDED) or report.stopped:
-        return True
-    return strict and (report.verdict is not Agreement.IDENTICAL or _unused(verification))
+class VerifyReport:
+    """What came of a verification, as text and as JSON. `context` shows the text around a difference."""
 
+    def __init__(self, verification: Verification, *, context: bool, strict: bool) -> None:
+        self._found = verification
+        self._report = verification.report
+        self._texts: dict[Any, str] = {**verification.texts} if context else {}
+        self._strict = strict
 
-def text(verification: Verification, *, context: bool, strict: bool) -> list[str]:
-    report = verification.report
-    tokens = verification.effort.tokens
-    lines = []
-    if verification.tokens:
-        sizes = [len(token) for token in verification.tokens]
-        lines.append(
-            f"{len(sizes)} prompts of {min(sizes)} to {max(sizes)} tokens, {tokens} tokens each, greedy"
-            f"{f', {verification.at_once} at once in parallel' if verification.at_once > 1 else ''}"
-        )
-    lines += [*_table(verification), *_told_differences(verification, context=context)]
-    if report.drafted:
-        share = report.accepted / report.drafted
-        lines.append(f"drafts: {report.accepted:,} of {report.drafted:,} tokens accepted ({percent(share)})")
-    lines += [f"note: {note}" for note in report.notes]
-    lines += [f"advice: {name}" for name in _advice(verification)]
-    return [*lines, _outcome(verification, strict=strict)]
+    @property
+    def failed(self) -> bool:
+        """Whether the outcome is a failure."""
+        unused = self._speculates and not self._report.drafted
+        return self._damaged or (self._strict and (self._report.verdict is not Agreement.IDENTICAL or unused))
 
+    @property
+    def _damaged(self) -> bool:
+        bad = (None, Agreement.DAMAGED, Agreement.UNDECIDED)
+        return self._report.verdict in bad or bool(self._report.stopped)
 
-def _advice(verification: Verification) -> list[str]:
-    facts = verification.facts
-    slots = min((fact.slots for fact in facts.values()), default=0)
-    candidate = facts.get(VerifySide.CANDIDATE)
-    return advice(
-        verification.report, slots=slots, speculates=bool(candidate and candidate.speculates), done=verification.done
-    )
+    @property
+    def _speculates(self) -> bool:
+        candidate = self._found.facts.get(VerifySide.CANDIDATE)
+        return bool(candidate and candidate.speculates)
 
+    def text(self) -> list[str]:
+        report, at_once = self._report, self._found.at_once
+        lines = []
+        if self._found.tokens:
+            sizes = [len(token) for token in self._found.tokens]
+            lines.append(
+                f"{len(sizes)} prompts of {min(sizes)} to {max(sizes)} tokens, {self._found.effort.tokens} tokens each"
+                f", greedy{f', {at_once} at once in parallel' if at_once > 1 else ''}"
+            )
+        lines += [*self._table(), *self._differences()]
+        if report.drafted:
+            share = percent(report.accepted / report.drafted)
+            lines.append(f"drafts: {report.accepted:,} of {report.drafted:,} tokens accepted ({share})")
+        lines += [f"note: {note}" for note in report.notes]
+        return [*lines, *(f"advice: {name}" for name in self._advice()), self._outcome()]
 
-def _unused(verification: Verification) -> bool:
-    candidate = verification.facts.get(VerifySide.CANDIDATE)
-    return bool(candidate and candidate.speculates) and not verification.report.drafted
+    def _advice(self) -> list[str]:
+        slots = min((fact.slots for fact in self._found.facts.values()), default=0)
+        return advice(self._report, slots=slots, speculates=self._speculates, done=self._found.done)
 
-
-def _table(verification: Verification) -> list[str]:
-    runs = verification.report.runs
-    if not runs:
-        return []
-    names = [prompt.name for prompt in verification.prompts]
-    width = max(len(name) for name in names)
-    lines = [""]
-    for side in VerifySide:
-        for way in SendMode:
-            found = [run for run in runs if run.side is side and run.way is way]
+    def _table(self) -> list[str]:
+        names = [prompt.name for prompt in self._found.prompts]
+        width = max(map(len, names), default=0)
+        lines = [""]
+        for side, way in product(VerifySide, SendMode):
+            found = [run for run in self._report.runs if run.side is side and run.way is way]
             if not found:
                 continue
             lines.append(f"{side}, {way}{' (against its first answers)' if side is VerifySide.BASELINE else ''}")
@@ -93,56 +94,114 @@ def _table(verification: Verification) -> list[str]:
             for index in dict.fromkeys(run.prompt for run in found):
                 same = [run for run in found if run.prompt == index]
                 lines.append(f"  {names[index]:<{width}}  {'; '.join(dict.fromkeys(map(_words, same)))}")
-    return [*lines, ""]
+        return [*lines, ""] if self._report.runs else []
+
+    def _differences(self) -> list[str]:
+        alike: dict[tuple[Any, ...], list[VerifiedAnswer]] = {}
+        for run in self._report.runs:
+            if run.differences:
+                kind = (run.verdict is Agreement.BATCH_SHAPE, run.side is VerifySide.BASELINE, run.telling)
+                alike.setdefault(kind, []).append(run)
+        lines = []
+        for _, runs in sorted(alike.items(), key=lambda item: item[0][:2])[:_SHOWN]:
+            run = runs[0]
+            names = list(dict.fromkeys(self._found.prompts[each.prompt].name for each in runs))
+            ways = list(dict.fromkeys(str(each.way) for each in runs))
+            lines.append(f"{', '.join(names)}: the {run.side} {'; '.join(ways)}: {run.verdict}")
+            lines.append(f"  {cause(run, self._found.effort.epsilon)}")
+            if run.telling is not None:
+                lines += [f"  {words}" for words in self._difference(run.telling, run)]
+            if len(run.differences) > 1:
+                lines.append(f"  {len(run.differences)} differences, the first at token {run.matched + 1}")
+            if run.verdict is Agreement.BATCH_SHAPE and run.checked < run.length:
+                lines.append(f"  judged up to token {run.checked} of {run.length}: too many near ties to follow")
+            lines.append("")
+        if len(alike) > _SHOWN:
+            lines += [f"and {len(alike) - _SHOWN} more kinds of differences; --json has them all", ""]
+        return lines
+
+    def _difference(self, difference: TokenDifference, run: VerifiedAnswer) -> list[str]:
+        expected, got = self._token(difference.expected), self._token(difference.got)
+        who = "candidate" if run.side is VerifySide.CANDIDATE else "this time"
+        lines = [f"token {difference.at + 1}: baseline {expected}, {who} {got}"]
+        if before := self._texts.get(before_difference(run.answer.tokens[: difference.at]), ""):
+            lines.append(f"after: …{_quoted(before[-_CONTEXT_CHARACTERS:])}")
+        if difference.expected is not None and difference.got is not None:
+            lines.append(_preference(difference.gap))
+        if difference.candidate_first is not None:
+            own = self._token(difference.candidate_first)
+            lines.append(f"the candidate, reading the same text as a prompt, takes {own}")
+        return lines
+
+    def _token(self, token: int | None) -> str:
+        if token is None:
+            return "(end)"
+        text = self._texts.get((token,))
+        return f"{token} {_quoted(text)}" if text is not None else f"{token}"
+
+    def _outcome(self) -> str:
+        report = self._report
+        judged = report.of(VerifySide.CANDIDATE)
+        done, verdict = len(judged), report.verdict
+        if report.stopped:
+            return f"STOPPED: {done} of {report.planned} answers of the candidate were judged"
+        if verdict is None:
+            return "NOTHING COMPARED"
+        share = f"{sum(run.verdict is verdict for run in judged)} of {done} answers"
+        words = {
+            Agreement.IDENTICAL: f"IDENTICAL: all {done} answers of the candidate are the baseline's, token by token",
+            Agreement.BATCH_SHAPE: f"BATCH-SHAPE EFFECTS ONLY: {share} differ, each at near ties alone",
+            Agreement.UNDECIDED: f"UNDECIDED: {share} differ, but the baseline differs from itself as much",
+            Agreement.DAMAGED: f"DAMAGED: {share} of the candidate differ by more than rounding explains",
+        }[verdict]
+        return f"{words}{' (a failure with --strict)' if self.failed and not self._damaged else ''}"
+
+    def as_json(self, words: dict[VerifySide, str]) -> dict[str, Any]:
+        """The report as one JSON object (docs/verify.md)."""
+        report, found = self._report, self._found
+        return {
+            "verdict": report.verdict,
+            "failed": self.failed,
+            "stopped": report.stopped,
+            **{
+                str(side): {"words": words[side], **json_of(facts, "url model build slots speculates")}
+                for side, facts in found.facts.items()
+            },
+            **json_of(found.effort, "tokens runs epsilon"),
+            "parallel": found.at_once,
+            "prompts": [
+                {"name": prompt.name, "tokens": len(tokens)}
+                for prompt, tokens in zip(found.prompts, found.tokens, strict=False)
+            ],
+            **json_of(report, "drafted accepted notes"),
+            "results": [self._run_json(run) for run in report.runs],
+            "advice": self._advice(),
+        }
+
+    def _run_json(self, run: VerifiedAnswer) -> dict[str, Any]:
+        differences = [
+            {
+                "token": difference.at + 1,
+                **json_of(difference, "expected got gap candidate_gap candidate_takes=candidate_first near_tie"),
+                "expected_text": self._texts.get((difference.expected,)),
+                "got_text": self._texts.get((difference.got,)),
+                "before": self._texts.get(before_difference(run.answer.tokens[: difference.at])),
+            }
+            for difference in run.differences
+        ]
+        return {
+            **json_of(run, "side way round verdict tokens=length matched judged=checked as_baseline"),
+            **json_of(run.answer, "drafted accepted cached"),
+            "prompt": self._found.prompts[run.prompt].name,
+            "cause": cause(run, self._found.effort.epsilon) or None,
+            "differences": differences,
+        }
 
 
 def _words(run: VerifiedAnswer) -> str:
     if run.verdict is Agreement.IDENTICAL:
         return f"MATCH ({run.length} tokens)"
     return f"DIFFERS at token {run.matched + 1} of {run.length}: {run.verdict}"
-
-
-def _told_differences(verification: Verification, *, context: bool) -> list[str]:
-    alike: dict[tuple[Any, ...], list[VerifiedAnswer]] = {}
-    for run in verification.report.runs:
-        if run.differences:
-            alike.setdefault(
-                (run.verdict is Agreement.BATCH_SHAPE, run.side is VerifySide.BASELINE, run.telling), []
-            ).append(run)
-    lines = []
-    for _, runs in sorted(alike.items(), key=lambda item: item[0][:2])[:_SHOWN]:
-        run, difference = runs[0], runs[0].telling
-        names = list(dict.fromkeys(verification.prompts[each.prompt].name for each in runs))
-        ways = list(dict.fromkeys(str(each.way) for each in runs))
-        lines.append(f"{', '.join(names)}: the {run.side} {'; '.join(ways)}: {run.verdict}")
-        lines.append(f"  {cause(run, verification.effort.epsilon)}")
-        if difference is not None:
-            lines += [f"  {words}" for words in _difference(difference, run, verification, context=context)]
-        if len(run.differences) > 1:
-            lines.append(f"  {len(run.differences)} differences, the first at token {run.matched + 1}")
-        if run.verdict is Agreement.BATCH_SHAPE and run.checked < run.length:
-            lines.append(f"  judged up to token {run.checked} of {run.length}: too many near ties to follow")
-        lines.append("")
-    if len(alike) > _SHOWN:
-        lines += [f"and {len(alike) - _SHOWN} more kinds of differences; --json has them all", ""]
-    return lines
-
-
-def _difference(
-    difference: TokenDifference, run: VerifiedAnswer, verification: Verification, *, context: bool
-) -> list[str]:
-    expected, got = (_token(token, verification, context) for token in (difference.expected, difference.got))
-    who = "candidate" if run.side is VerifySide.CANDIDATE else "this time"
-    lines = [f"token {difference.at + 1}: baseline {expected}, {who} {got}"]
-    before = verification.texts.get(before_difference(run.answer.tokens[: difference.at]), "")
-    if context and before:
-        lines.append(f"after: …{_quoted(before[-_CONTEXT_CHARACTERS:])}")
-    if difference.expected is not None and difference.got is not None:
-        lines.append(_preference(difference.gap))
-    if difference.candidate_first is not None:
-        own = _token(difference.candidate_first, verification, context)
-        lines.append(f"the candidate, reading the same text as a prompt, takes {own}")
-    return lines
 
 
 def _preference(gap: float | None) -> str:
@@ -153,87 +212,8 @@ def _preference(gap: float | None) -> str:
     return f"the baseline prefers its token by {gap:.3g} nats"
 
 
-def _token(token: int | None, verification: Verification, context: bool) -> str:
-    if token is None:
-        return "(end)"
-    text = verification.texts.get((token,))
-    return f"{token} {_quoted(text)}" if context and text is not None else f"{token}"
-
-
 def _quoted(words: str) -> str:
     return json.dumps(printable(words.replace("\n", "\\n")), ensure_ascii=False).replace("\\\\", "\\")
-
-
-def _outcome(verification: Verification, *, strict: bool) -> str:
-    report = verification.report
-    done = len(report.of(VerifySide.CANDIDATE))
-    if report.stopped:
-        return f"STOPPED: {done} of {report.planned} answers of the candidate were judged"
-    verdict = report.verdict
-    if verdict is None:
-        return "NOTHING COMPARED"
-    count = sum(run.verdict is verdict for run in report.of(VerifySide.CANDIDATE))
-    words = {
-        Agreement.IDENTICAL: f"IDENTICAL: all {done} answers of the candidate are the baseline's, token by token",
-        Agreement.BATCH_SHAPE: f"BATCH-SHAPE EFFECTS ONLY: {count} of {done} answers differ, each at near ties alone",
-        Agreement.UNDECIDED: (
-            f"UNDECIDED: {count} of {done} answers differ, but the baseline differs from itself as much"
-        ),
-        Agreement.DAMAGED: f"DAMAGED: {count} of {done} answers of the candidate differ by more than rounding explains",
-    }[verdict]
-    refused = strict and failed(verification, strict=True) and not failed(verification, strict=False)
-    return f"{words}{' (a failure with --strict)' if refused else ''}"
-
-
-def as_json(verification: Verification, words: dict[VerifySide, str], *, context: bool, strict: bool) -> str:
-    """The report as one JSON object (docs/verify.md)."""
-    report, effort = verification.report, verification.effort
-    sides = {
-        str(side): {"words": words[side], **json_of(facts, "url model build slots speculates")}
-        for side, facts in verification.facts.items()
-    }
-    value = {
-        "verdict": report.verdict,
-        "failed": failed(verification, strict=strict),
-        "stopped": report.stopped,
-        **sides,
-        **json_of(effort, "tokens runs epsilon"),
-        "parallel": verification.at_once,
-        "prompts": [
-            {"name": prompt.name, "tokens": len(tokens)}
-            for prompt, tokens in zip(verification.prompts, verification.tokens, strict=False)
-        ],
-        **json_of(report, "drafted accepted notes"),
-        "results": [_run_json(run, verification, context=context) for run in report.runs],
-        "advice": _advice(verification),
-    }
-    return json.dumps(value, indent=1, allow_nan=False)
-
-
-def _run_json(run: VerifiedAnswer, verification: Verification, *, context: bool) -> dict[str, Any]:
-    return {
-        **json_of(run, "side way round verdict tokens=length matched judged=checked as_baseline"),
-        **json_of(run.answer, "drafted accepted cached"),
-        "prompt": verification.prompts[run.prompt].name,
-        "cause": cause(run, verification.effort.epsilon) or None,
-        "differences": [
-            _difference_json(difference, run, verification, context=context) for difference in run.differences
-        ],
-    }
-
-
-def _difference_json(
-    difference: TokenDifference, run: VerifiedAnswer, verification: Verification, *, context: bool
-) -> dict[str, Any]:
-    texts = verification.texts if context else {}
-    expected, got = difference.expected, difference.got
-    return {
-        "token": difference.at + 1,
-        **json_of(difference, "expected got gap candidate_gap candidate_takes=candidate_first near_tie"),
-        "expected_text": texts.get((expected,)) if expected is not None else None,
-        "got_text": texts.get((got,)) if got is not None else None,
-        "before": texts.get(before_difference(run.answer.tokens[: difference.at])),
-    }
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -284,13 +264,9 @@ def run(args: argparse.Namespace) -> int:
         verification.report.notes += notes
         code = _carried_out(verification, baseline, candidate, limit, printer)
     words = {VerifySide.BASELINE: baseline.words, VerifySide.CANDIDATE: candidate.words}
-    if args.json:
-        print(as_json(verification, words, context=not args.no_context, strict=args.strict))
-    else:
-        print("\n".join(text(verification, context=not args.no_context, strict=args.strict)))
-    if code is ExitCode.OK and failed(verification, strict=args.strict):
-        return ExitCode.FAILED
-    return code
+    report = VerifyReport(verification, context=not args.no_context, strict=args.strict)
+    print_answer(report.as_json(words) if args.json else None, report.text(), as_json=args.json)
+    return ExitCode.FAILED if code is ExitCode.OK and report.failed else code
 
 
 def _carried_out(

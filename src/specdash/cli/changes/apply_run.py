@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from specdash.backend.env_store import read_env
 from specdash.backend.journal import describe, unfinished
 from specdash.cli.options import add_own_machine, add_settings, resolved_settings, say
 from specdash.cli.signals import cancelled_by_signals, change_begun
-from specdash.control.change import Apply, outlook, outlook_words
+from specdash.control.change import Apply, outlook
 from specdash.control.deployment import find_deployment
 from specdash.control.plan import ApplyOptions, plan_rollback, preview
-from specdash.core.changes import ApplyOutcome, ApplyProgress, Role, StepState
+from specdash.core.changes import ApplyOutcome, ApplyProgress, StepState
 from specdash.core.config import APPLY_SETTINGS, SERVICE_SETTINGS
-from specdash.core.errors import ConflictError, ExitCode, SpecdashError, UsageError
+from specdash.core.errors import ExitCode, SpecdashError, UsageError
 from specdash.core.structs import json_of
 from specdash.system.text import percent
 
@@ -141,13 +139,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--force", action="store_true", help="cut off requests that are still running after the drain timeout"
     )
     parser.add_argument("--json", action="store_true", help="print its record as one JSON object")
-    parser.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        metavar="SERVICE=SHA256",
-        help="only change this service's env file if it still has this digest (`env show --json`); may be repeated",
-    )
     add_own_machine(parser)
     add_settings(parser, (*APPLY_SETTINGS, *SERVICE_SETTINGS))
 
@@ -167,9 +158,7 @@ def deployment_of(args: argparse.Namespace) -> tuple[Deployment, ApplyOptions]:
 def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) -> int:
     """Show the plan, ask, do it, and say how it ended; the exit code. Raises `ConflictError` for an env file that is
     not the version that was expected."""
-    for role, digest in (word.partition("=")[::2] for word in args.expect):
-        _check_version(plan, role, digest)
-    if plan.empty:
+    if not plan.edits:
         unchanged = "nothing to change: everything is already as requested"
         print(json.dumps({"outcome": "unchanged"}) if args.json else unchanged)
         return ExitCode.OK
@@ -178,7 +167,7 @@ def carry_out(args: argparse.Namespace, plan: ApplyPlan, options: ApplyOptions) 
         return ExitCode.REFUSED if plan.refused else ExitCode.OK
     printer = StepPrinter()
     if not plan.refused:
-        if felt := outlook_words(outlook(plan, os.environ)):
+        if felt := outlook(plan, os.environ):
             printer.say(felt)
         if not confirm("Apply this?", args.yes, "apply"):
             printer.say("nothing was changed")
@@ -206,18 +195,6 @@ def _applied(
         record = apply.run()
         report(record, as_json=args.json, shown=shown)
     return apply, record
-
-
-def _check_version(plan: ApplyPlan, role: str, digest: str) -> None:
-    if re.fullmatch(r"[0-9a-fA-F]{64}", digest) is None:
-        raise UsageError(
-            f"--expect {role}={digest}: must be a SHA-256, 64 hex digits; `specdash env show --json` has it"
-        )
-    service = plan.deployment.service(Role(role)) if role in set(Role) else None
-    if service is None:
-        raise UsageError(f"--expect {role}: must be backend=SHA256 or proxy=SHA256, of a service that is there")
-    if read_env(service.env_file).digest != digest.lower():
-        raise ConflictError(f"{service.env_file} was changed since it was read; run the command again")
 
 
 def _show(plan: ApplyPlan, args: argparse.Namespace) -> None:

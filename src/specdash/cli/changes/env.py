@@ -35,8 +35,8 @@ _ACTIONS = {
     "history": "list the backups, and what was changed after each",
     "explain": "explain what a key means",
 }
-_EITHERS_KEY = "LLAMA_CPP_BASE"
-"""The proxy's, though it begins as the backend's do."""
+_PROXYS_KEY = "LLAMA_CPP_BASE"
+"""It begins as the backend's do."""
 _LONGEST_VALUE = 40
 
 
@@ -117,47 +117,36 @@ def no_env_file(subjects: Iterable[EnvSubject]) -> InputError:
 
 
 def _role_by_keys(snapshot: EnvSnapshot) -> Role:
+    """Whose file it is, by most of its keys."""
     if not snapshot.exists:
         raise InputError(f"env file {snapshot.path}: no such file; name another one with --env-file")
-    values = snapshot.file.values
-    roles = [role_of(key) for key in values if key != _EITHERS_KEY]
-    counts = {role: roles.count(role) for role in Role}
-    if counts[Role.BACKEND] == counts[Role.PROXY]:
-        if _EITHERS_KEY in values:
-            return Role.PROXY
+    roles = [Role.PROXY if key == _PROXYS_KEY else role_of(key) for key in snapshot.file.values]
+    if roles.count(Role.BACKEND) == roles.count(Role.PROXY):
         raise UsageError(f"{snapshot.path}: its keys do not tell whose it is; add --service backend or proxy")
-    return max(counts, key=lambda role: counts[role])
+    return max(Role, key=roles.count)
 
 
 def _history(args: argparse.Namespace) -> int:
     """List the backups of each file, oldest first, with what changed after each."""
     documents, lines = [], []
     for subject in subjects(args):
-        rows = _versions(subject)
         lines += ["", subject.words]
-        lines += [f"  {backup.number:>4}  {timestamp(backup.at)}  {words}" for backup, _, words in rows]
-        lines += [] if rows else ["  no backups yet: `specdash apply` makes one before each change"]
-        documents.append(
-            {
-                "service": str(subject.role),
-                "env_file": str(subject.snapshot.path),
-                "backups": [
-                    {
-                        **json_of(backup, "number at digest file=path existed"),
-                        "damaged": changes is None,
-                        "changes_after": [
-                            {
-                                "key": change.key,
-                                "before": shown_text(change.key, change.before),
-                                "after": shown_text(change.key, change.after),
-                            }
-                            for change in changes or ()
-                        ],
-                    }
-                    for backup, changes, _ in rows
-                ],
-            }
-        )
+        backups = []
+        for backup, changes, words in _versions(subject):
+            lines.append(f"  {backup.number:>4}  {timestamp(backup.at)}  {words}")
+            after = [
+                {
+                    "key": change.key,
+                    "before": shown_text(change.key, change.before),
+                    "after": shown_text(change.key, change.after),
+                }
+                for change in changes or ()
+            ]
+            known = json_of(backup, "number at digest file=path existed")
+            backups.append({**known, "damaged": changes is None, "changes_after": after})
+        lines += [] if backups else ["  no backups yet: `specdash apply` makes one before each change"]
+        file = str(subject.snapshot.path)
+        documents.append({"service": str(subject.role), "env_file": file, "backups": backups})
     print_answer({"services": documents}, lines[1:], as_json=args.json)
     return ExitCode.OK
 

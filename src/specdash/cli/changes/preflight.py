@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from specdash.cli.changes.apply import wanted_values
@@ -12,6 +10,7 @@ from specdash.cli.options import REMOVED_KEYS, accept_as_value, add_service, add
 from specdash.core.changes import Role, changed_values, changes_to
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.errors import ExitCode, InputError, Severity
+from specdash.system.text import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from specdash.core.errors import Finding
 
 _HEADINGS = {Severity.ERROR: "errors", Severity.WARNING: "warnings", Severity.INFO: "notes"}
-_COLOURS = {Severity.ERROR: "31", Severity.WARNING: "33", Severity.INFO: "36"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from specdash.control.plan import findings_of
 
     found = findings_of(*_wanted(args))
-    text = _as_text(found, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-    print_answer(_as_json(found), text, as_json=args.json)
+    print_answer(_as_json(found), _as_text(found), as_json=args.json)
     return ExitCode.REFUSED if any(_errors(rows) for _, rows in found) else ExitCode.OK
 
 
@@ -94,27 +91,18 @@ def _as_json(found: list[tuple[Wanted, tuple[Finding, ...]]]) -> dict[str, Any]:
     }
 
 
-def _as_text(found: list[tuple[Wanted, tuple[Finding, ...]]], *, colour: bool) -> str:
+def _as_text(found: list[tuple[Wanted, tuple[Finding, ...]]]) -> str:
     lines = []
     for request, _ in found:
         name = request.service.name if request.service is not None else "no service"
         changed = f", with {', '.join(sorted(request.changed))} changed" if request.changed else ""
         lines.append(f"{request.role:<8} {request.env_file} ({name}){changed}")
+    counts = []
     for severity, heading in _HEADINGS.items():
         rows = [(request.role, row) for request, findings in found for row in findings if row.severity is severity]
-        if rows:
-            lines += ["", _painted(heading, _COLOURS[severity], colour=colour)]
+        lines += ["", heading] if rows else []
         for role, row in rows:
-            lines.append(f"  {role:<8} {row.message}")
-            if row.fix:
-                lines.append(f"  {'':<8}   fix: {row.fix}")
-    counts = [sum(row.severity is severity for _, rows in found for row in rows) for severity in _HEADINGS]
-    verdict = "would be refused" if counts[0] else "no problems found"
-    summary = ", ".join(
-        f"{n} {word if n != 1 else word[:-1]}" for n, word in zip(counts, _HEADINGS.values(), strict=True)
-    )
-    return "\n".join([*lines, "", f"{verdict}: {summary}"])
-
-
-def _painted(text: str, code: str, *, colour: bool) -> str:
-    return f"\x1b[1;{code}m{text}\x1b[0m" if colour else text
+            lines += [f"  {role:<8} {row.message}", *([f"  {'':<8}   fix: {row.fix}"] if row.fix else [])]
+        counts.append(counted(len(rows), heading.removesuffix("s")))
+    verdict = "would be refused" if any(_errors(rows) for _, rows in found) else "no problems found"
+    return "\n".join([*lines, "", f"{verdict}: {', '.join(counts)}"])

@@ -33,15 +33,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from specdash.control.profiles import all_profiles, broken_profiles
+    from specdash.control.profiles import all_profiles
 
-    profiles, broken = all_profiles(), broken_profiles()
+    every = all_profiles()
+    profiles, broken = [one for one in every if not one.broken], [one for one in every if one.broken]
     document = {
         "profiles": [_as_json(profile) for profile in profiles],
-        "broken": [json_of(profile, "name path reason") for profile in broken],
+        "broken": [json_of(profile, "name path=origin reason=broken") for profile in broken],
     }
     rows = [(profile.name, _whose(profile), profile.summary) for profile in profiles]
-    rows += [(profile.name, "broken", profile.reason) for profile in broken]
+    rows += [(profile.name, "broken", profile.broken) for profile in broken]
     print_answer(document, table(rows), as_json=args.json)
     return ExitCode.OK
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from specdash.backend.env_store import read_env, replace_env
 from specdash.cli.options import (
     add_actions,
     add_settings,
@@ -135,7 +136,7 @@ def _found(role: Role) -> _Row | str:
             return _Row(role, service.name, service.manager(), service.env_file, service.status())
         if status is None:
             if service is None:
-                return f"{role}: {'; '.join(deployment.about(role))}"
+                return f"{role}: {deployment.missing.get(role)}"
             return f"{role}: it does not run; `{start_command(role, service.env_file)}` starts it"
     return _Row(role, unit, BY_SYSTEMD, systemd.env_file_of(unit), status)
 
@@ -237,7 +238,6 @@ def _status(args: argparse.Namespace) -> int:
 def _adopt(args: argparse.Namespace) -> int:
     """Write the env file, and say how the service takes over. Raises `RefusedError` where the server cannot be adopted,
     `ConflictError` where there is an env file already."""
-    from specdash.backend.env_store import read_env, replace_env
     from specdash.backend.plan import Circumstances, judge
     from specdash.core.env_edit import shown_text, with_changes
     from specdash.core.envfile import encode
@@ -308,7 +308,7 @@ def _values(role: Role, texts: dict[Role, str], env_files: dict[Role, Path]) -> 
     """What the env file of a service will say."""
     if role in texts:
         return read_values(texts[role].encode(), "the new env file")
-    return setup.values_of(env_files[role])
+    return read_env(env_files[role]).values
 
 
 def bootstrap_texts(args: argparse.Namespace, env_files: dict[Role, Path]) -> dict[Role, str]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from specdash.cli.options import (
     add_settings,
     alert_rules,
-    all_targets,
     await_answers,
     collecting,
     find_targets,
+    no_server,
     one_target,
     resolved_settings,
     say,
@@ -59,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         watched = ExportedServers(settings, rules, stack)
         if args.once:
-            watched.add(_targets(settings, every=args.all))
+            targets = find_targets(settings) if args.all else [one_target(settings)]
+            if not targets:
+                raise no_server()
+            watched.add(targets)
             _print_page(watched)
             return ExitCode.OK
         return _serve(watched, settings, host, port, every=args.all)
@@ -71,10 +74,6 @@ def _place(text: str) -> tuple[str, int]:
     except ValueError:
         raise UsageError(f"--listen {text}: must be HOST:PORT, as {LISTEN}; [::]:PORT for all addresses") from None
     return host.strip("[]"), port
-
-
-def _targets(settings: Mapping[str, Resolved], *, every: bool) -> list[Target]:
-    return all_targets(settings) if every else [one_target(settings)]
 
 
 class ExportedServers:

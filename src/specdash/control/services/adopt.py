@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path, PurePath
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend import settings
 from specdash.control.deployment import way_to
@@ -19,14 +21,11 @@ from specdash.core.errors import InputError, RefusedError, ServiceError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME, PASSED_ON
 from specdash.core.parameters import ValueKind
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
-from specdash.core.target import local_port
-from specdash.system.processes import listener_owners, listening_pid
+from specdash.core.target import Target, local_port
+from specdash.system.processes import family, listener_owners, listening_pid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from specdash.core.parameters import Parameter
-    from specdash.core.target import Target
 
 _SERVER = "llama-server"
 _VARIABLES = ("LLAMA_ARG_", "CUDA_", "GGML_")
@@ -45,25 +44,21 @@ class Adopted(Struct, frozen=True):
 
 def adopt_process(target: Target) -> Adopted:
     """Of a running llama-server. Raises `RefusedError` where it cannot be seen, or is none."""
+    port = local_port(target.url)
+    pid = target.pid or (listening_pid(port) if port is not None else None)
+    if pid is None:
+        gone = port is None or listener_owners(port) == set()
+        hidden = "its process cannot be seen; run this as the user who started it"
+        raise RefusedError(f"{target.url}: {way_to(target.url) if gone else hidden}")
     try:
-        process = psutil.Process(target.pid) if target.pid is not None else None
-        argv, variables = (process.cmdline(), process.environ()) if process is not None else ([], {})
-    except (psutil.Error, OSError):
-        process = None
-    if process is None:
-        port = local_port(target.url)
-        pid = listening_pid(port) if port is not None else None
-        why = "its process cannot be seen; run this as the user who started it"
-        if pid is not None:
-            why = f"process {pid}, which listens there, is not a llama-server; nothing was written"
-        elif port is None or listener_owners(port) == set():
-            why = way_to(target.url)
-        raise RefusedError(f"{target.url}: {why}")
-    values = adopted_values(argv, variables, target)
+        process = psutil.Process(pid)
+        variables = process.environ()
+        values = adopted_values(process.cmdline(), variables, replace(target, pid=pid))
+    except (psutil.Error, OSError) as error:
+        raise RefusedError(f"{target.url}: process {pid} cannot be seen: {error}") from None
     if values is None:
-        raise RefusedError(f"process {process.pid} of {target.url} is not a llama-server; nothing was written")
-    ending = _ending(process, variables)
-    return Adopted(Role.BACKEND, values, f"process {process.pid}, {target.url}", ending, frozenset({process.pid}))
+        raise RefusedError(f"process {pid}, which listens at {target.url}, is not a llama-server; nothing was written")
+    return Adopted(Role.BACKEND, values, f"process {pid}, {target.url}", _ending(process, variables), frozenset({pid}))
 
 
 def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
@@ -75,8 +70,8 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
     facts = systemd.show(env, [unit], ("LoadState", "MainPID", "EnvironmentFiles"))[0]
     if facts["LoadState"] == "not-found":
         raise ServiceError(f"{unit}: systemd's user manager knows no such unit")
-    pid = int(facts["MainPID"])
-    pids = frozenset([pid, *(child.pid for child in _children(pid))] if pid else ())
+    processes = family(int(facts["MainPID"])) if facts["MainPID"] != "0" else []
+    pids = frozenset(process.pid for process in processes)
     ending = f"systemctl --user disable --now {unit}"
     for path in re.findall(r"(\S.*?) \(ignore_errors=\w+\)", facts.get("EnvironmentFiles", "")):
         try:
@@ -88,9 +83,7 @@ def adopt_unit(unit: str, env: Mapping[str, str]) -> Adopted:
         if proxy or backend:
             role = Role.PROXY if len(proxy) > len(backend) else Role.BACKEND
             return Adopted(role, proxy if role is Role.PROXY else backend, f"{unit}, {path}", ending, pids)
-    from specdash.core.target import Target
-
-    for process in (psutil.Process(pid), *_children(pid)) if pid else ():
+    for process in processes:
         values = adopted_values(process.cmdline(), process.environ(), Target("", pid=process.pid))
         if values is not None:
             return Adopted(Role.BACKEND, values, f"{unit}, process {process.pid}", ending, pids)
@@ -103,13 +96,21 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
     if not argv or not PurePath(argv[0]).name.startswith(_SERVER):
         return None
     try:
-        given = settings.parse(shlex.join(part for word in argv[1:] for part in _parted(word)))
+        words = (word.split("=", 1) if word.startswith("--") else [word] for word in argv[1:])
+        given = settings.parse(shlex.join(part for parts in words for part in parts))
     except InputError:
         return None
     own = {key: value for key, value in variables.items() if key.startswith(_VARIABLES) or key == "LLAMA_API_KEY"}
-    known = {BY_NAME[name]: text for name, text in given.known.items()}
-    named = {_operators_key(parameter): text for parameter, text in known.items() if parameter.keys}
-    rest = [word for parameter, text in known.items() if not parameter.keys for word in _as_words(parameter, text)]
+    named: dict[str, str] = {}
+    rest: list[str] = []
+    for parameter, text in ((BY_NAME[name], text) for name, text in given.known.items()):
+        if parameter.keys:
+            # The name that operators use, where it has one beside llama.cpp's own.
+            named[min(parameter.keys, key=lambda key: key.startswith("LLAMA_ARG_"))] = text
+        elif parameter.kind is ValueKind.SWITCH:
+            rest.append((parameter.flags if text == "1" else parameter.off_flags)[0])
+        else:
+            rest += [parameter.flags[0], text]
     rest += given.rest
     port = local_port(target.url) if target.url else None
     values = {
@@ -131,41 +132,13 @@ def adopted_values(argv: Sequence[str], variables: Mapping[str, str], target: Ta
     }
 
 
-def _operators_key(parameter: Parameter) -> str:
-    """The name that operators use, where it has one beside llama.cpp's own."""
-    return next((key for key in parameter.keys if not key.startswith("LLAMA_ARG_")), parameter.keys[0])
-
-
-def _as_words(parameter: Parameter, text: str) -> tuple[str, ...]:
-    if parameter.kind is not ValueKind.SWITCH:
-        return (parameter.flags[0], text)
-    return (parameter.flags[0] if text == "1" else parameter.off_flags[0],)
-
-
-def _parted(word: str) -> tuple[str, ...]:
-    flag, equals, value = word.partition("=")
-    return (flag, value) if equals and word.startswith("--") else (word,)
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 def _ending(process: psutil.Process, variables: Mapping[str, str]) -> str:
     """The command that ends the process for good: a unit would start it again."""
-    ours = f"kill {process.pid}"
     # systemd notes the process that it started, which is this one or the script around it.
-    if variables.get("SYSTEMD_EXEC_PID") not in (str(process.pid), str(process.ppid())):
-        return ours
-    try:
-        group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
-    except OSError:
-        return ours
-    found = _UNIT.search(group)
-    if found is None:
-        return ours
-    own = "/user@" in group
-    return f"{'' if own else 'sudo '}systemctl {'--user ' if own else ''}disable --now {found.group(1)}"
+    if variables.get("SYSTEMD_EXEC_PID") in (str(process.pid), str(process.ppid())):
+        with contextlib.suppress(OSError):
+            group = Path(f"/proc/{process.pid}/cgroup").read_text(encoding="utf-8").strip().rpartition(":")[2]
+            if (found := _UNIT.search(group)) is not None:
+                manager = "systemctl --user" if "/user@" in group else "sudo systemctl"
+                return f"{manager} disable --now {found.group(1)}"
+    return f"kill {process.pid}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from specdash.collect.run_records import live_backends, live_proxies, started_last
-from specdash.control.services.setup import values_of
+from specdash.backend.env_store import read_env
+from specdash.control.deployment import Service
 from specdash.core.changes import Role
 from specdash.core.errors import InputError
 from specdash.llama.blocking import BlockingClient
@@ -30,7 +30,7 @@ class ClientView(Struct, frozen=True):
     model: str | None
     ready: bool
     proxy: bool
-    key: tuple[str, str] | None = None
+    key: tuple[str, Path] | None = None
 
     @property
     def line(self) -> str:
@@ -48,22 +48,21 @@ class ClientView(Struct, frozen=True):
 
 def client_view(env_files: Mapping[Role, Path], env: Mapping[str, str] = os.environ) -> ClientView | None:
     """How clients reach the services of these env files; None while none of them runs."""
-    proxy = started_last(live_proxies(env), env_files[Role.PROXY]) if Role.PROXY in env_files else None
-    backend = started_last(live_backends(env), env_files[Role.BACKEND]) if Role.BACKEND in env_files else None
-    record, role, name = (proxy, Role.PROXY, "PROXY_API_KEY") if proxy else (backend, Role.BACKEND, "LLAMA_API_KEY")
-    if record is None:
+    records = {role: Service(role, file, env).record() for role, file in env_files.items()}
+    proxy = records.get(Role.PROXY) is not None
+    role, name = (Role.PROXY, "PROXY_API_KEY") if proxy else (Role.BACKEND, "LLAMA_API_KEY")
+    if (record := records.get(role)) is None:
         return None
     try:
-        key = values_of(env_files[role]).get(name, "").partition(",")[0] or None
+        key = read_env(env_files[role]).values.get(name, "").partition(",")[0] or None
     except InputError:
         key = None
     client = BlockingClient(record.url, key, timeout=_ANSWER_S, verified=False)
     try:
         health = mapping(client.get("/health").json).get("status")
-        ready = health == "ok" and (proxy is not None or Role.PROXY not in env_files)
+        ready = health == "ok" and (proxy or Role.PROXY not in env_files)
         listed = mapping(client.get("/v1/models").json).get("data") if ready else None
     except OSError:
         ready, listed = False, None
     model = mapping(listed[0]).get("id") if isinstance(listed, list) and listed else None
-    held = (name, str(env_files[role])) if key is not None else None
-    return ClientView(record.url, model, ready and model is not None, proxy is not None, held)
+    return ClientView(record.url, model, ready and model is not None, proxy, (name, env_files[role]) if key else None)

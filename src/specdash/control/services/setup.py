@@ -9,11 +9,12 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdash.backend.env_store import read_env, replace_env
 from specdash.control.services import systemd, units
 from specdash.core import paths
 from specdash.core.changes import Role
-from specdash.core.envfile import quote, read_values
-from specdash.core.errors import InputError, NotWrittenError, ServiceError
+from specdash.core.envfile import quote
+from specdash.core.errors import NotWrittenError, ServiceError
 from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
 from specdash.system import files
 from specdash.system.sockets import short_path
@@ -33,16 +34,16 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
     from specdash.backend.plan import Circumstances, plan
     from specdash.backend.rules.machine import fitting_context
 
-    port = _free_port(_BACKEND_PORT)
     rows = {
-        "LLAMA_MODEL": (_whole(model), "the model that was named"),
-        **({"LLAMA_DRAFT_MODEL": (_whole(draft), "the draft model that was named")} if draft else {}),
+        "LLAMA_MODEL": (str(Path(model).expanduser().absolute()), "the model that was named"),
         "LLAMA_SPEC_TYPE": ("auto", "how it speculates"),
         "LLAMA_CTX_SIZE": ("0", "as the model was trained"),
         "LLAMA_HOST": ("127.0.0.1", "for this machine only; another address needs LLAMA_API_KEY"),
-        "LLAMA_PORT": (str(port), _of_port(port, _BACKEND_PORT)),
+        "LLAMA_PORT": _free_port(_BACKEND_PORT),
         **_of_profile(profile, Role.BACKEND),
     }
+    if draft is not None:
+        rows["LLAMA_DRAFT_MODEL"] = str(Path(draft).expanduser().absolute()), "the draft model that was named"
     values = {key: text for key, (text, _) in rows.items()}
     if (choice := make_plan(values).settings.choice) is not None:
         reason = " ".join(choice.because.split())
@@ -54,40 +55,23 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
 
 def proxy_text(backend: Mapping[str, str], profile: str | None = None) -> str:
     """The env file of a proxy in front of a backend with these values, with a reason for each line."""
-    usual = int(str(PROXY_KEYS["PROXY_PORT"].default))
-    port, key = _free_port(usual), backend.get("LLAMA_API_KEY", "").partition(",")[0]
+    key = backend.get("LLAMA_API_KEY", "").partition(",")[0]
     upstream = f"http://127.0.0.1:{backend.get('LLAMA_PORT') or _BACKEND_PORT}/v1"
     return _env_text(
         {
             "LLAMA_CPP_BASE": (upstream, "the backend"),
             **({"PROXY_UPSTREAM_API_KEY": (key, "the backend's key")} if key else {}),
-            "PROXY_PORT": (str(port), _of_port(port, usual)),
+            "PROXY_PORT": _free_port(int(str(PROXY_KEYS["PROXY_PORT"].default))),
             **_of_profile(profile, Role.PROXY),
         }
     )
 
 
 def write_env_files(texts: Mapping[Role, str], env_files: Mapping[Role, Path]) -> list[Path]:
-    """Write those that are not there yet, mode 0600; the paths that were written. Raises `NotWrittenError`."""
-    from specdash.backend.env_store import read_env, replace_env
-
-    written = []
+    """Write them, mode 0600; the paths. Raises `NotWrittenError`."""
     for role, text in texts.items():
-        snapshot = read_env(env_files[role])
-        if not snapshot.exists:
-            replace_env(snapshot, text.encode())
-            written.append(env_files[role])
-    return written
-
-
-def values_of(path: Path) -> dict[str, str]:
-    """What an env file says, nothing where there is none. Raises `InputError`."""
-    try:
-        return read_values(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise InputError(f"env file {path}: {error.strerror or error}") from None
+        replace_env(read_env(env_files[role]), text.encode())
+    return [env_files[role] for role in texts]
 
 
 def unit_changes(
@@ -108,18 +92,16 @@ def unit_changes(
 def install(env: Mapping[str, str], changes: Mapping[Path, tuple[str | None, str]], enabled: Sequence[str]) -> None:
     """Write the units, make systemd read them, and enable those named. Raises `ServiceError` or `NotWrittenError`; the
     units are then as they were before."""
-    written: dict[Path, str | None] = {}
+    written = {path: before for path, (before, text) in changes.items() if text != before}
     try:
-        for path, (before, text) in changes.items():
-            if text != before:
-                _write(path, text)
-                written[path] = before
+        for path in written:
+            _write(path, changes[path][1])
         if (logs := units.log_dir(env)) is not None:
             with files.writing(logs, NotWrittenError):
                 logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        systemd.must(env, "daemon-reload")
+        systemd.systemctl(env, "daemon-reload")
         if enabled:
-            systemd.must(env, "enable", "--", *enabled)
+            systemd.systemctl(env, "enable", "--", *enabled)
     except (ServiceError, NotWrittenError):
         for path, before in written.items():
             with contextlib.suppress(OSError, NotWrittenError):
@@ -140,11 +122,11 @@ def uninstall(env: Mapping[str, str]) -> list[Path]:
         return []
     for path in ours:
         systemd.stop(path.name, env)
-    systemd.must(env, "disable", "--", *(path.name for path in ours))
+    systemd.systemctl(env, "disable", "--", *(path.name for path in ours))
     for path in ours:
         with files.writing(path, NotWrittenError):
             path.unlink()
-    systemd.must(env, "daemon-reload")
+    systemd.systemctl(env, "daemon-reload")
     return ours
 
 
@@ -177,29 +159,16 @@ def _of_profile(name: str | None, role: Role) -> dict[str, tuple[str, str]]:
     return {key: (text, f"profile {name}") for key, text in values.items()}
 
 
-def _whole(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def _free_port(usual: int) -> int:
-    """The usual port, or the next one that is free."""
+def _free_port(usual: int) -> tuple[str, str]:
+    """The usual port, or the next one that is free, and why it is taken."""
     for port in range(usual, usual + 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+            return str(port), "where clients connect" + ("" if port == usual else f"; {usual} is in use")
     raise ServiceError(f"the ports {usual} to {usual + 99} are all in use")
 
 
-def _of_port(port: int, usual: int) -> str:
-    return "where clients connect" + ("" if port == usual else f"; {usual} is in use")
-
-
 def _text_of(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ServiceError(f"{path} cannot be read: {error.strerror}") from None
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
 
 
 def _write(path: Path, text: str) -> None:

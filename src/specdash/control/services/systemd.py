@@ -31,8 +31,6 @@ _PROPERTIES = (
     *("LoadState", "LoadError", "ActiveState", "SubState", "MainPID", "NRestarts", "ExecMainCode", "ExecMainStatus"),
     *("Result", "StatusText", "StateChangeTimestampMonotonic"),
 )
-_EXITED = "1"
-"""CLD_EXITED; the other codes stand for signals."""
 
 
 def environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -41,11 +39,12 @@ def environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**env, **_QUIET, "XDG_RUNTIME_DIR": runtime}
 
 
-def systemctl(env: Mapping[str, str], *arguments: str, timeout: float = _ASK_S) -> subprocess.CompletedProcess[str]:
-    """`systemctl --user ARGUMENTS`. Raises `ServiceError` where it cannot be run or does not end in time."""
+def systemctl(env: Mapping[str, str], *arguments: str, timeout: float = _START_S, check: bool = True) -> str:
+    """What `systemctl --user ARGUMENTS` prints. Raises `ServiceError` where it cannot be run or does not end in time,
+    and with systemd's own text where it fails, which `check` False allows."""
     try:
         # In a session of its own: Ctrl-C ends us, and not a half-done restart.
-        return subprocess.run(
+        done = subprocess.run(
             ["systemctl", "--user", "--no-pager", "--no-ask-password", *arguments],  # noqa: S607 - the one on the PATH
             env=environment(env),
             stdin=subprocess.DEVNULL,
@@ -62,13 +61,10 @@ def systemctl(env: Mapping[str, str], *arguments: str, timeout: float = _ASK_S) 
         raise ServiceError(f"`systemctl --user {' '.join(arguments)}` did not end within {timeout:g} s") from None
     except OSError as error:
         raise ServiceError(f"systemctl cannot be run: {error.strerror or error}") from None
-
-
-def must(env: Mapping[str, str], *arguments: str, timeout: float = _START_S) -> None:
-    """The same, which must do it. Raises `ServiceError` with systemd's own text."""
-    done = systemctl(env, *arguments, timeout=timeout)
-    if done.returncode != 0:
-        raise ServiceError(f"systemctl --user {arguments[0]}: {_text(done)}")
+    if check and done.returncode != 0:
+        why = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise ServiceError(f"systemctl --user {arguments[0]}: {why}")
+    return done.stdout
 
 
 def why_not(env: Mapping[str, str] = os.environ) -> str | None:
@@ -82,14 +78,12 @@ def why_not(env: Mapping[str, str] = os.environ) -> str | None:
 
 def show(env: Mapping[str, str], units: Sequence[str], properties: Sequence[str]) -> list[dict[str, str]]:
     """The properties of each unit. Raises `ServiceError` where the manager does not answer."""
-    done = systemctl(env, "show", f"--property={','.join(properties)}", "--", *units)
-    if done.returncode != 0:
-        raise ServiceError(f"systemd's user manager does not answer ({_text(done)})")
-    return [dict(line.partition("=")[::2] for line in part.splitlines()) for part in done.stdout.strip().split("\n\n")]
+    shown = systemctl(env, "show", f"--property={','.join(properties)}", "--", *units, timeout=_ASK_S)
+    return [dict(line.partition("=")[::2] for line in part.splitlines()) for part in shown.strip().split("\n\n")]
 
 
 def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
-    """The unit now; MISSING where systemd knows none of that name. Raises `ServiceError`."""
+    """The unit now. Raises `ServiceError`."""
     facts = show(env, [unit], _PROPERTIES)[0]
     state, result = _STATES.get(facts["ActiveState"], ServiceState.STOPPED), facts["Result"]
     if state is ServiceState.STARTING and facts["SubState"].startswith("auto-restart"):
@@ -98,15 +92,13 @@ def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
     if state not in (ServiceState.RUNNING, ServiceState.STARTING):
         detail = "" if result == "success" else result
         if detail and facts["ExecMainCode"] not in ("", "0"):
-            code = int(facts["ExecMainStatus"] or 0) * (1 if facts["ExecMainCode"] == _EXITED else -1)
+            # CLD_EXITED; the other codes stand for signals.
+            code = int(facts["ExecMainStatus"] or 0) * (1 if facts["ExecMainCode"] == "1" else -1)
             detail = f"{result}: {describe_exit(code)}"
-        if state is ServiceState.STOPPED and facts["LoadState"] == "not-found":
-            state, detail = ServiceState.MISSING, "systemd knows no such unit"
-        elif facts["LoadState"] not in ("loaded", "not-found"):
+        if facts["LoadState"] != "loaded":
             detail = facts["LoadError"].partition(" ")[2].strip('"') or facts["LoadState"]
     changed = int(facts["StateChangeTimestampMonotonic"] or 0) / 1e6
     return ServiceStatus(
-        unit,
         state,
         pid=int(facts["MainPID"]) or None,
         restarts=int(facts["NRestarts"] or 0),
@@ -119,24 +111,24 @@ def status(unit: str, env: Mapping[str, str] = os.environ) -> ServiceStatus:
 def start(unit: str, env: Mapping[str, str] = os.environ, *, verb: str = "start") -> None:
     """Start the unit, forgetting earlier failures. Raises `ServiceError` with systemd's own text."""
     sockets = _sockets(unit)
-    systemctl(env, "reset-failed", "--", unit, *sockets)
+    systemctl(env, "reset-failed", "--", unit, *sockets, check=False)
     # A socket cannot be started under a service that runs already.
     first = [] if verb != "start" or status(unit, env).alive else sockets
-    done = systemctl(env, verb, "--", *first, unit, timeout=_START_S if verb == "start" else STOP_S)
-    if done.returncode == 0:
-        return
-    for facts in show(env, sockets, ("ActiveState", "Listen")) if sockets else ():
-        if facts["ActiveState"] == "failed":
-            raise ServiceError(f"{sockets[0]} cannot listen on {facts['Listen']}: is the port in use?")
-    detail = status(unit, env).detail
-    raise ServiceError(f"{unit}: {_text(done)}{f' ({detail})' if detail else ''}")
+    try:
+        systemctl(env, verb, "--", *first, unit, timeout=_START_S if verb == "start" else STOP_S)
+    except ServiceError as error:
+        for facts in show(env, sockets, ("ActiveState", "Listen")) if sockets else ():
+            if facts["ActiveState"] == "failed":
+                raise ServiceError(f"{sockets[0]} cannot listen on {facts['Listen']}: is the port in use?") from None
+        detail = status(unit, env).detail
+        raise ServiceError(f"{unit}: {error}{f' ({detail})' if detail else ''}") from None
 
 
 def stop(unit: str, env: Mapping[str, str] = os.environ) -> None:
     """Stop the unit, and the socket that would start it again. Raises `ServiceError`."""
-    must(env, "stop", "--", *_sockets(unit), unit, timeout=STOP_S)
+    systemctl(env, "stop", "--", *_sockets(unit), unit, timeout=STOP_S)
     # One that had to be killed counts as failed, and was stopped on purpose.
-    systemctl(env, "reset-failed", "--", unit)
+    systemctl(env, "reset-failed", "--", unit, check=False)
 
 
 def restart(unit: str, env: Mapping[str, str] = os.environ) -> None:
@@ -162,8 +154,3 @@ def env_file_of(unit: str, env: Mapping[str, str] = os.environ) -> Path | None:
 
 def _sockets(unit: str) -> tuple[str, ...]:
     return (unit.replace(".service", ".socket"),) if unit.endswith("-proxy.service") else ()
-
-
-def _text(done: subprocess.CompletedProcess[str]) -> str:
-    """What systemd said, on one line."""
-    return " ".join(done.stderr.split()) or f"exit code {done.returncode}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -32,7 +31,7 @@ MARKER = "# specdash unit, version "
 """How a unit begins that specdash wrote, in 0.1 too."""
 
 _HEAD = (
-    MARKER + "2: {what}.\n"
+    MARKER + "2.\n"
     "# Written by `specdash services install`, which replaces it; put changes into a drop-in (systemctl edit).\n"
 )
 _SERVICE = """\
@@ -62,7 +61,7 @@ SystemCallArchitectures=native
 """
 _SOCKET = """\
 [Unit]
-Description=specdash: where the Anthropic proxy listens
+Description=specdash: where the Anthropic proxy listens, also while the proxy restarts
 
 [Socket]
 # From PROXY_HOST and PROXY_PORT: run `specdash services install` again after changing them.
@@ -82,10 +81,11 @@ LimitNOFILE=65536
 """
 _BACKEND_LIMITS = "LimitMEMLOCK=infinity\nLimitNOFILE=65536\n"
 """No device or memory is kept from it: GPU drivers and models may be anywhere."""
+_PATIENCE = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
 _STOP_SLACK_S = 16.0
-"""On top of the service's own patience: its second signal, its SIGKILL, and the reaping."""
-_XDG = {"XDG_CONFIG_HOME": ".config", "XDG_STATE_HOME": ".local/state", "XDG_CACHE_HOME": ".cache"}
-_MACHINE = ("LLAMA_BIN", "LLAMA_ENGINE")
+"""On top of that: its second signal, its SIGKILL, and the reaping."""
+# What the services find as the caller finds it: specdash's places, and the engine.
+_PASSED_ON = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LLAMA_BIN", "LLAMA_ENGINE")
 _JOURNAL, _KEPT_JOURNAL = Path("/run/systemd/journal/stdout"), Path("/var/log/journal")
 _ADDRESS = re.compile(r"[\d.]+\Z|[\da-fA-F:.%]*:")
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+\Z")
@@ -106,77 +106,60 @@ def unit_texts(
 ) -> dict[str, str]:
     """File name to text of all units, from the env files and what they say. Raises `InputError` for what a unit cannot
     say."""
-    environment = "".join(
-        f"Environment={_quoted(f'{key}={value}')}\n"
-        # Without PYTHONSAFEPATH, a stray json.py in the home directory would be imported.
-        for key, value in {"PYTHONSAFEPATH": "1", **_passed_on(env, values.get(Role.BACKEND, {}))}.items()
-    )
+    backend = values.get(Role.BACKEND, {})
+    # Without PYTHONSAFEPATH, a stray json.py in the home directory would be imported.
+    passed = {"PYTHONSAFEPATH": "1", **{key: env[key] for key in _PASSED_ON if env.get(key) and key not in backend}}
+    if "LLAMA_BIN" not in {**passed, **backend} and (binary := shutil.which("llama-server", path=env.get("PATH"))):
+        # systemd's PATH is shorter: it might run another engine than the caller has seen at work, or none.
+        passed["LLAMA_BIN"] = os.path.abspath(binary)  # noqa: PTH100 - links stay
+    environment = "".join(f"Environment={_quoted(f'{key}={value}')}\n" for key, value in passed.items())
     # CUDA's setuid helper makes its device nodes after a boot, and cannot under NoNewPrivileges: so it runs before.
     modprobe = shutil.which("nvidia-modprobe", path=env.get("PATH"))
+    kill = shutil.which("kill", path=env.get("PATH")) or "/bin/kill"
 
-    def service(unit: str, what: str, title: str, given_up: str, command: str, **parts: str) -> str:
-        rest = {"order": "", "type": "simple", "prepare": "", "reload": "", "also": "", **parts}
-        text = _SERVICE.format(
-            title=title,
-            given_up=given_up,
-            command=command,
-            python=_quoted(sys.executable),
-            environment=environment,
-            output=_output(env, unit),
-            **rest,
+    def service(unit: str, title: str, role: Role | None = None, signal: str = "", **parts: str) -> str:
+        usual = {"order": "", "type": "simple", "given_up": "2 3", "prepare": "", "reload": "", "also": ""}
+        if role is not None:
+            parts["command"] = f"{role} run --env-file {_word(str(env_files[role]))}"
+            parts["reload"] = f"ExecReload={_word(kill)} -{signal} $MAINPID\n"
+            parts["stop_s"] = f"{_number(_PATIENCE[role], values.get(role, {})) + _STOP_SLACK_S:.0f}"
+        python, output = _quoted(sys.executable), _output(env, unit)
+        return _HEAD + _SERVICE.format(
+            title=title, python=python, environment=environment, output=output, **{**usual, **parts}
         )
-        return _HEAD.format(what=what) + text
-
-    def run(role: Role, signal: str) -> dict[str, str]:
-        kill = shutil.which("kill", path=env.get("PATH")) or "/bin/kill"
-        return {
-            "command": f"{role} run --env-file {_word(str(env_files[role]))}",
-            "reload": f"ExecReload={_word(kill)} -{signal} $MAINPID\n",
-            "stop_s": str(math.ceil(stop_patience(role, values.get(role, {})) + _STOP_SLACK_S)),
-        }
 
     listen = "".join(f"ListenStream={name}\n" for name in listen_streams(values.get(Role.PROXY, {})))
     return {
         BACKEND_UNIT: service(
             BACKEND_UNIT,
-            "the llama.cpp backend",
             "llama.cpp server with speculative decoding",
-            "2 3 5",
+            Role.BACKEND,
+            "USR1",
+            given_up="2 3 5",
             prepare=f"ExecStartPre=-+{_word(modprobe)} -u -c=0\n" if modprobe else "",
             limits=_BACKEND_LIMITS,
-            **run(Role.BACKEND, "USR1"),
         ),
-        PROXY_SOCKET: _HEAD.format(what="the Anthropic proxy's socket, which outlives a restart of the proxy")
-        + _SOCKET.format(listen=listen),
+        PROXY_SOCKET: _HEAD + _SOCKET.format(listen=listen),
         PROXY_UNIT: service(
             PROXY_UNIT,
-            "the Anthropic proxy",
             "Anthropic proxy in front of llama.cpp",
-            "2 3",
+            Role.PROXY,
+            "HUP",
             order=f"Requires={PROXY_SOCKET}\nAfter={PROXY_SOCKET} {BACKEND_UNIT}\n",
             type="notify",
             prepare="NotifyAccess=main\nTimeoutStartSec=60\n",
             limits=_PROXY_LIMITS,
             also=f"Also={PROXY_SOCKET}\n",
-            **run(Role.PROXY, "HUP"),
         ),
         RECORD_UNIT: service(
             RECORD_UNIT,
-            "the recorder",
             "recorder of the llama.cpp server",
-            "2 3",
-            "record",
+            command="record",
             order=f"After={BACKEND_UNIT} {PROXY_UNIT}\n",
             stop_s="15",
             limits="Nice=5\n",
         ),
     }
-
-
-def stop_patience(role: Role, values: Mapping[str, str]) -> float:
-    """How long a service gives its engine or its requests to end by themselves, seconds. Raises `InputError`."""
-    keys = {Role.BACKEND: BACKEND_KEYS["LLAMA_STOP_TIMEOUT"], Role.PROXY: PROXY_KEYS["PROXY_DRAIN_TIMEOUT"]}
-    return _number(keys[role], values)
 
 
 def proxy_place(values: Mapping[str, str]) -> tuple[str, int]:
@@ -204,19 +187,6 @@ def listen_streams(values: Mapping[str, str]) -> list[str]:
 def _number(parameter: Parameter, values: Mapping[str, str]) -> float:
     text = values.get(parameter.key, "").strip()
     return float(str(parameter.parse(text, parameter.key) if text else parameter.default))
-
-
-def _passed_on(env: Mapping[str, str], backend: Mapping[str, str]) -> dict[str, str]:
-    """What the services find as the caller finds it: specdash's places, and the engine. Never a secret."""
-    home = Path(env.get("HOME") or Path.home())
-    found = {
-        key: env[key] for key, usual in _XDG.items() if env.get(key, "")[:1] == "/" and Path(env[key]) != home / usual
-    }
-    found |= {key: env[key] for key in _MACHINE if env.get(key) and key not in backend}
-    if "LLAMA_BIN" not in {**found, **backend} and (binary := shutil.which("llama-server", path=env.get("PATH"))):
-        # systemd's PATH is shorter: it might run another engine than the caller has seen at work, or none.
-        found["LLAMA_BIN"] = os.path.abspath(binary)  # noqa: PTH100 - links stay
-    return found
 
 
 def _output(env: Mapping[str, str], unit: str) -> str:

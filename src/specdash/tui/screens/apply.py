@@ -108,7 +108,7 @@ class ApplyScreen(PageScreen[None]):
     @property
     def busy(self) -> bool:
         """Whether the apply runs now."""
-        return self.running is not None and self.running.busy
+        return self.running is not None and self.running.is_alive()
 
     def action_begin(self) -> None:
         """Begin, once."""
@@ -130,7 +130,7 @@ class ApplyScreen(PageScreen[None]):
         if self.running is None:
             return
         self.page.redraw()
-        if not self.running.busy and not self._told:
+        if not self.running.is_alive() and not self._told:
             self._told = True
             self._done(self.running.record)
 
@@ -145,7 +145,7 @@ class ApplyScreen(PageScreen[None]):
             return lines + self._before(width, height - len(lines))
         reports = latest(list(running.reports))
         lines += step_lines(reports, width)
-        if not running.busy:
+        if not running.is_alive():
             lines += end_lines(running.record, str(running.error) if running.error else None, width)
         return lines[:height]
 

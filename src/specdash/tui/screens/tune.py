@@ -353,9 +353,7 @@ class TuneScreen(BoardScreen[TuneBoard]):
         console = self.console
 
         def felt() -> str:
-            from specdash.control.change import outlook_words
-
-            return outlook_words(console.outlook(plan)) if plan is not None else ""
+            return console.outlook(plan) if plan is not None else ""
 
         self.app.push_screen(ApplyScreen(self.dashboard, title, plan, start, self._applied, felt))
 
