@@ -87,14 +87,20 @@ def test_an_idle_window_holds_the_last_acceptance_and_says_so() -> None:
 def test_above_a_million_tokens_the_logs_exact_figures_replace_the_rounded_counters() -> None:
     told = state(metrics=(0.0, Counters(draft_tokens=5.00001e6, accepted_tokens=3e6)))
     told.apply(Reading.known(Source.METRICS, 1.0, Counters(draft_tokens=5.00002e6, accepted_tokens=3.00001e6)))
-    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    line = (
+        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
+    )
     told.apply(Reading.known(Source.LOG, 1.0, LogParser().feed(line)))
     window = told.picture(1.0, 0.0, 60.0).backend.speculation.acceptance.window
     assert (window.value, window.source) == (0.75, Source.LOG)
 
 
 def test_acceptance_of_a_server_without_counters_is_the_logs_and_says_so() -> None:
-    line = b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+    line = (
+        b"slot print_timing: id  0 | task 7 | draft acceptance = 0.75000 (    9 accepted /    12 generated)\n"
+        b"slot      release: id  0 | task 7 | stop processing: n_tokens = 24, truncated = 0\n"
+    )
     told = state(log=(1.0, LogParser().feed(line)))
     for now, status in ((2.0, ReadingStatus.KNOWN), (90.0, ReadingStatus.STALE)):
         window = told.picture(now, 0.0, 60.0).backend.speculation.acceptance.window

@@ -125,8 +125,8 @@ class ReplayFigures(Struct, frozen=True):
     """What replays cost over some time."""
 
     basis: str = ""
-    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; `requests`: from the log's
-    lines at the end of the latest requests; "" for none of them. Only a trace tells replays apart."""
+    """`trace`: from verification steps (LLAMA_TRACE=1); `counters`: from totals of /metrics; "" for neither. Only a
+    trace tells replays apart."""
     steps: int = 0
     """Verification steps, replays not counted."""
     replays: int = 0

@@ -6,7 +6,6 @@ from collections import deque
 from enum import StrEnum
 from itertools import zip_longest
 from math import inf
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -249,8 +248,15 @@ class ServedRequest(Struct):
 
     @property
     def drafts(self) -> DraftTally:
-        """Its draft tokens; nothing where they are not known."""
-        return drafts_of((self,))
+        """Its draft tokens; nothing where they are not known. Untraced steps are from the printed mean length, which
+        has two decimals, replays not counted."""
+        if not self.draft_generated or self.draft_accepted is None:
+            return NO_DRAFTS
+        steps, length = self.steps.steps or 0, self.mean_accepted_length or 0.0
+        if not steps and self.draft_accepted and length > 1:
+            steps = round(self.draft_accepted / (length - 1))
+        positions = tuple(steps * rate for rate in self.acceptance_per_position or ())
+        return DraftTally(self.draft_generated, self.draft_accepted, steps, positions)
 
     @property
     def acceptance(self) -> float | None:
@@ -294,10 +300,7 @@ class ServedRequest(Struct):
 
     def aged(self, age_s: float) -> ServedRequest:
         """The same, `age_s` seconds after its end."""
-        # As `replace`, in a third of the time: every picture has a hundred of them.
-        request = ServedRequest(*_values(self))
-        request.ended_age_s = age_s
-        return request
+        return replace(self, ended_age_s=age_s)
 
     def date(self, ended: float) -> None:
         """Say when it ended, in Unix time."""
@@ -354,9 +357,6 @@ def _purpose(event: RequestEvent) -> RequestPurpose | None:
 
 def _seconds(ms: float | None) -> float | None:
     return ms / 1000.0 if ms is not None and 0.0 < ms < inf else None
-
-
-_values = attrgetter(*ServedRequest.__struct_fields__)
 
 
 # Finished requests as samples: what each tells of speed and acceptance, and when it ran. Bounded; outlives servers.
@@ -439,7 +439,6 @@ class Samples:
 # same assembler serves a live log.
 
 
-_MAX_OPEN = 1024
 _MAX_ENDED = 256
 
 
@@ -462,8 +461,6 @@ _COPIED: dict[type[LogFact], tuple[tuple[str, str], ...]] = {
 """Which fields of a request have which fields of a fact about it, where those are known."""
 _ONCE = frozenset({"prompt_ms", "decode_ms", "total_ms", "draft_generated"})
 """Of a line that comes once: what has it already is another request."""
-_EARLY = PromptStarted | PromptReused | PrefillProgress | DecodeProgress
-"""From before a request's timings: what has timings already is another one."""
 
 
 class RequestAssembler:
@@ -499,11 +496,8 @@ class RequestAssembler:
             case VerificationSteps():
                 self._of(fact).steps += DraftTally.of_steps(fact)
             case SlotSelected():
-                known = self._open.get(fact.slot)
-                if known is not None and known.finished:
+                if (known := self._open.get(fact.slot)) is not None and known.finished:
                     self._end(fact.slot)
-                if len(self._selections) >= _MAX_OPEN:
-                    self._selections.clear()
                 self._selections[fact.slot] = fact
             case TaskLaunched():
                 self._launched(fact)
@@ -520,28 +514,21 @@ class RequestAssembler:
             case _ if (copied := _COPIED.get(type(fact))) is not None:
                 self._copy(fact, copied)
 
-    def _copy(self, fact: Any, copied: Iterable[tuple[str, str]]) -> None:
-        known = self._open.get(fact.slot)
-        if known is not None and (
-            known.timed or known.finished
-            if isinstance(fact, _EARLY)
-            else any(name in _ONCE and getattr(known, name) is not None for name, _ in copied)
-        ):
-            self._end(fact.slot)
-        request = self._of(fact)
-        for name, key in copied:
-            value = getattr(fact, key)
-            if value is not None and (name != "prompt_cached" or request.prompt_cached is None):
-                setattr(request, name, value)
-
     def _launched(self, fact: TaskLaunched) -> None:
         self._end(fact.slot)
         request = self._of(fact)
         request.started_s = fact.at_s
-        selection = self._selections.pop(fact.slot, None)
-        if selection is not None:
-            request.selected, request.similarity = selection.how, selection.similarity
-            request.kept = selection.kept
+        if (selection := self._selections.pop(fact.slot, None)) is not None:
+            request.selected, request.similarity, request.kept = selection.how, selection.similarity, selection.kept
+
+    def _released(self, fact: TaskReleased) -> None:
+        request = self._open.get(fact.slot)
+        if request is not None and request.task == fact.task:
+            request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
+            request.finished = True
+            # Builds until 2025 print the timings after it.
+            if request.timed or request.cancelled or request.error is not None:
+                self._end(fact.slot)
 
     def _event(self, fact: ServerEvent) -> None:
         if fact.name == "restarted":
@@ -552,14 +539,26 @@ class RequestAssembler:
         elif (build := fact.get("build")) is not None:
             self._build = build if build != "0" else None
 
+    def _copy(self, fact: Any, copied: Iterable[tuple[str, str]]) -> None:
+        known = self._open.get(fact.slot)
+        first = copied[0][0] if copied else ""
+        if known is not None and not isinstance(fact, AcceptancePerPosition):
+            # So is what has its timings, where the line comes before those.
+            is_other = getattr(known, first) is not None if first in _ONCE else known.timed
+            if is_other:
+                self._end(fact.slot)
+        request = self._of(fact)
+        for name, key in copied:
+            value = getattr(fact, key)
+            if value is not None and (name != "prompt_cached" or request.prompt_cached is None):
+                setattr(request, name, value)
+
     def _of(self, fact: Any) -> ServedRequest:
         """The open request that the fact is about; another request of the slot ends with it."""
         request = self._open.get(fact.slot)
         if request is None or request.task != fact.task:
             self._end(fact.slot)
             self._end(None)
-            if len(self._open) >= _MAX_OPEN:
-                self._end(next(iter(self._open)))
             request = ServedRequest(fact.slot, fact.task, self._port, self.instance, self._build)
             self._open[fact.slot] = request
         request.at_s = fact.at_s
@@ -572,60 +571,17 @@ class RequestAssembler:
             self._ended.append(request.task)
             self._done.append(request)
 
-    def _released(self, fact: TaskReleased) -> None:
-        request = self._open.get(fact.slot)
-        if request is not None and request.task == fact.task:
-            request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
-            request.finished = True
-            # Builds until 2025 print the timings after it.
-            if request.timed or request.cancelled or request.error is not None:
-                self._end(fact.slot)
-
     def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
         """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
         request = next((known for known in self._open.values() if known.task == fact.task), None)
         if request is None:
-            if fact.task not in self._ended:
-                cut = ServedRequest(None, fact.task, self._port, self.instance, self._build, at_s=fact.at_s)
-                cut.cancelled, cut.error, cut.finished = error is None, error, True
-                self._ended.append(fact.task)
-                self._done.append(cut)
-            return
+            if fact.task in self._ended:
+                return
+            request = ServedRequest(None, fact.task, self._port, self.instance, self._build, at_s=fact.at_s)
+            request.finished = True
+            self._end(None)
+            self._open[None] = request
         request.cancelled = request.cancelled or error is None
         request.error = error or request.error
         if request.finished:
             self._end(request.slot)
-
-
-# Drafts from the log's lines at the end of requests, for a server whose /metrics cannot be read. Pure.
-
-
-def ended_drafts(requests: Iterable[tuple[float, ServedRequest]], since: float) -> tuple[float, float, DraftTally]:
-    """Tokens, the first of each request apart, decode seconds and drafts of those that drafted and ended after
-    monotonic `since`; `requests` come with their ends, the newest first.
-
-    Steps are from the printed mean length, which has two decimals, replays not counted; positions where all requests
-    have them (verbosity 4).
-    """
-    tokens, seconds, drafts, all_tell = 0.0, 0.0, NO_DRAFTS, True
-    for at, request in requests:
-        if at < since:
-            break
-        steps, own = _steps(request), (request.decode_tokens or 0) - 1
-        if steps is None or own < 0 or not request.draft_generated or request.draft_accepted is None:
-            continue
-        tokens += own
-        seconds += (request.decode_ms or 0.0) / 1000.0
-        rates = request.acceptance_per_position
-        all_tell = all_tell and rates is not None
-        positions = tuple(steps * rate for rate in rates or ())
-        drafts += DraftTally(request.draft_generated, min(request.draft_accepted, own), steps, positions)
-    return tokens, seconds, drafts if all_tell else replace(drafts, per_position=())
-
-
-def _steps(request: ServedRequest) -> float | None:
-    if request.steps.steps:
-        return float(request.steps.steps)
-    if not request.draft_accepted or request.mean_accepted_length is None or request.mean_accepted_length <= 1.0:
-        return None
-    return request.draft_accepted / (request.mean_accepted_length - 1.0)

@@ -494,7 +494,7 @@ class TargetState:
 
     def _log(self, at: float, batch: LogBatch) -> None:
         lines, lives = self.log.lines, self.log.lives
-        fresh = self.log.add(at, batch, self.log.newest_s)
+        fresh = self.log.add(at, batch)
         if lines and self.log.lives != lives:
             # Another server writes now; which tasks are its probe's, its record will tell.
             self._probes = frozenset()

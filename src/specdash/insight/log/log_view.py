@@ -22,7 +22,6 @@ from specdash.core.log_facts import (
     PrefillProgress,
     PromptCacheState,
     PromptTiming,
-    RequestAcceptance,
     ServerEvent,
     SpeculativeStatistics,
     TaskLaunched,
@@ -38,7 +37,7 @@ from specdash.insight.windowed import Windowed
 from specdash.system.stats import share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
@@ -50,22 +49,19 @@ if TYPE_CHECKING:
 # When the lines of a log were written: each server's own clock against the moment at which they were read.
 
 
-def lives(batch: LogBatch) -> list[Sequence[LogFact]]:
-    """The facts of a batch by the server that wrote them, in order; there is one at least."""
-    starts = [
-        index for index, fact in enumerate(batch.facts) if isinstance(fact, ServerEvent) and fact.name == "restarted"
-    ]
-    ends = [*starts, len(batch.facts)]
-    return [batch.facts[start:end] for start, end in zip([0, *starts], ends, strict=True)]
+def _lives(facts: Sequence[LogFact]) -> list[Sequence[LogFact]]:
+    """The facts by the server that wrote them, in order; there is one at least."""
+    starts = [index for index, fact in enumerate(facts) if isinstance(fact, ServerEvent) and fact.name == "restarted"]
+    return [facts[start:end] for start, end in zip([0, *starts], [*starts, len(facts)], strict=True)]
 
 
-def newest(facts: Iterable[LogFact], others: Iterable[float | None] = ()) -> Clock:
+def _newest(facts: Sequence[LogFact], *others: float | None) -> Clock:
     """The newest time stamp of these facts; `others` are further stamps of that server."""
-    stamps = [fact.at_s for fact in facts if fact.at_s is not None]
-    return max((stamp for stamp in (*stamps[-1:], *others) if stamp is not None), default=None)
+    stamp = next((fact.at_s for fact in reversed(facts) if fact.at_s is not None), None)
+    return max((known for known in (stamp, *others) if known is not None), default=None)
 
 
-def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
+def _at_reading(newest: Sequence[Clock], age_s: float | None) -> list[Clock]:
     """What each server's clock would have shown when the lines were read, of those it showed in its newest lines.
 
     The newest line of the last server was `age_s` old then, where that is known. A server that another one followed
@@ -73,11 +69,10 @@ def at_reading(newest_of: Sequence[Clock], age_s: float | None) -> list[Clock]:
     """
     clocks: list[Clock] = []
     after = age_s or 0.0
-    for stamps in reversed(newest_of):
-        clocks.append(stamps + after if stamps is not None else None)
-        after += stamps or 0.0
-    clocks.reverse()
-    return clocks
+    for stamp in reversed(newest):
+        clocks.append(stamp + after if stamp is not None else None)
+        after += stamp or 0.0
+    return clocks[::-1]
 
 
 # Warnings by class: counted, rated, dated, and with the slots and tasks that they touched; in O(1) memory per class,
@@ -155,8 +150,7 @@ class StormBook:
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
-        storm = self._storms.get(warning)
-        return storm.count if storm is not None else 0
+        return self._storms[warning].count if warning in self._storms else 0
 
     @property
     def newest_first(self) -> list[Storm]:
@@ -230,8 +224,6 @@ class DraftStatistics:
 
 RECENT_REQUESTS = 50
 TAIL_LINES = 5000
-ENDED_TASKS = 1024
-"""A baseline asks for some hundred short completions."""
 STEPS_GRAIN_S = 1.0
 FRESH_S = 5.0
 """A line this young when it is read happened now; an older one was in the file before we looked."""
@@ -301,8 +293,6 @@ class LogView:
         """What is known of the server that writes now: nothing yet."""
         self.newest_s: float | None = None
         """Time stamp of the newest line that had one: seconds since the server's start."""
-        self._of_this_life: deque[tuple[int | None, bool]] = deque(maxlen=ENDED_TASKS)
-        """Task of each request that ended, None for a router's child's, and whether it was cancelled."""
         self._own: frozenset[int] = frozenset()
         """Tasks that are no client's."""
         self.ended_here = 0
@@ -315,8 +305,9 @@ class LogView:
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
-        """Verification steps, also of requests that run; `requests_exact` has the sums of ended ones."""
+        """Verification steps, also of requests that run."""
         self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
+        """The drafts of requests that ended."""
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
         self.cache_state: PromptCacheState | None = None
@@ -327,13 +318,13 @@ class LogView:
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
 
-    def add(self, at: float, batch: LogBatch, uptime_s: float | None) -> LatestBatch:
+    def add(self, at: float, batch: LogBatch) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
-        The server's `uptime_s`, or else the newest line, dates the others by their time stamps.
+        The newest line dates the others by their time stamps.
         """
         tasks_before = dict(self._task_of)
-        parts = lives(batch)
+        parts = _lives(batch.facts)
         if batch.restarted and len(parts) == 1:
             self._new_server()
             self._assemblers[None].feed((ServerEvent("restarted"),))
@@ -344,22 +335,20 @@ class LogView:
         kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else TOLD * len(batch.tail)
         self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
-        stamps = [newest(part) for part in parts[:-1]]
-        stamps.append(newest(parts[-1], _other_stamps(batch)))
-        clocks = at_reading(stamps, batch.age_s)
-        if batch.age_s is None and uptime_s is not None and not batch.restarted:
-            clocks[-1] = uptime_s
+        stamps = [*map(_newest, parts[:-1]), _newest(parts[-1], *_other_stamps(batch))]
+        clocks = _at_reading(stamps, batch.age_s)
         fresh = LatestBatch()
+        is_live = not batch.more_follows
         for index, (facts, clock) in enumerate(zip(parts, clocks, strict=True)):
             if index:
                 self._new_server()
-            self._life(at, facts, clock, fresh, may_be_live=not batch.more_follows)
+            self._life(at, facts, clock, fresh, None, is_live=is_live)
         now_s: dict[int | None, Clock] = {None: clocks[-1]}
         for child in batch.children:
-            now_s[child.port] = at_reading([newest(child.facts)], batch.age_s)[0]
-            self._life(at, child.facts, now_s[child.port], fresh, port=child.port, may_be_live=not batch.more_follows)
+            (now_s[child.port],) = _at_reading([_newest(child.facts)], batch.age_s)
+            self._life(at, child.facts, now_s[child.port], fresh, child.port, is_live=is_live)
         self._live_drafts += fresh.drafts
-        if self._backlog is not None and not batch.more_follows:
+        if self._backlog is not None and is_live:
             # The server that writes now is known by its clock, those before it are not.
             backlog, self._backlog = self._backlog, None
             for request in backlog:
@@ -369,36 +358,32 @@ class LogView:
         if stamps[-1] is not None:
             self.newest_s, self.newest_at = stamps[-1], at - (batch.age_s or 0.0)
         for tally in batch.warnings:
-            tally = _with_tasks(tally, tasks_before, batch.facts)
             clock = clocks[max(0, len(clocks) - 1 - tally.lives_ago)]
-            self.storms.add(at, tally, clock if clock is not None or tally.lives_ago else uptime_s)
+            self.storms.add(at, _with_tasks(tally, tasks_before, batch.facts), clock)
         return fresh
 
     def _life(
-        self,
-        at: float,
-        facts: Sequence[LogFact],
-        clock: Clock,
-        fresh: LatestBatch,
-        *,
-        port: int | None = None,
-        may_be_live: bool,
+        self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: LatestBatch, port: int | None, *, is_live: bool
     ) -> None:
         """Take in what one server wrote. `clock` is its time stamp of the moment `at`."""
         for fact in facts:
+            if self._is_own(port, getattr(fact, "task", None)):
+                continue
             age = _age(clock, fact.at_s)
             self._fact(at - age, fact, port)
-            if age == 0.0 and may_be_live and not self._is_own(port, getattr(fact, "task", None)):
-                _note(fresh, fact)
-                self._note_live(fact)
+            if age == 0.0 and is_live:
+                self._note_live(fact, fresh)
         for request in self._assemblers.setdefault(port, RequestAssembler(port=port)).feed(facts):
+            if request.slot is not None:
+                self.prefill.pop(request.slot, None)
+            if self._is_own(port, request.task):
+                continue
             self._finish(at - _age(clock, request.at_s), request)
             if self._backlog is not None:
                 self._backlog.append(request)
-            elif clock is not None and request.at_s is not None:
-                fresh.ended.append((at - max(0.0, clock - request.at_s), request))
             else:
-                fresh.ended.append((at, request))
+                dated = clock is not None and request.at_s is not None
+                fresh.ended.append((at - max(0.0, (clock or 0.0) - (request.at_s or 0.0)) if dated else at, request))
 
     @property
     def live(self) -> dict[str, int]:
@@ -431,20 +416,23 @@ class LogView:
 
     def leave_out(self, tasks: frozenset[int]) -> None:
         """Take these tasks of the server that writes now from all that is counted: they are no client's."""
-        if tasks == self._own:
-            return
+        gone = min(len(tasks - self._own), self.ended_here)
         self._own = tasks
-        gone = [entry for entry in self._of_this_life if entry[0] in tasks]
-        self.cancelled -= sum(cancelled for _, cancelled in gone)
-        self.finished -= sum(not cancelled for _, cancelled in gone)
-        self._of_this_life = deque((entry for entry in self._of_this_life if entry[0] not in tasks), maxlen=ENDED_TASKS)
-        if not self._of_this_life:
+        if not gone:
+            return
+        self.recent = deque(
+            (
+                (at, request)
+                for place, (at, request) in enumerate(self.recent)
+                if place >= self.ended_here or not self._is_own(request.origin, request.task)
+            ),
+            maxlen=RECENT_REQUESTS,
+        )
+        self.finished -= gone
+        self.ended_here -= gone
+        if not self.ended_here:
             # No client's request has ended: what was drafted is no client's.
             self.requests_exact = Windowed(NO_DRAFTS, KEEP_S)
-        here, former = list(islice(self.recent, self.ended_here)), list(islice(self.recent, self.ended_here, None))
-        kept = [(at, request) for at, request in here if not self._is_own(request.origin, request.task)]
-        self.ended_here -= len(here) - len(kept)
-        self.recent = deque([*kept, *former], maxlen=RECENT_REQUESTS)
 
     def _is_own(self, port: int | None, task: int | None) -> bool:
         return port is None and task in self._own
@@ -469,56 +457,55 @@ class LogView:
         live.last_s = fact.at_s
 
     def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
-        if self._own and self._is_own(port, getattr(fact, "task", None)):
-            return
-        if isinstance(fact, VerificationSteps):
-            self._steps(at, fact)
-        elif isinstance(fact, RequestAcceptance):
-            self.requests_exact.add(at, DraftTally(fact.generated, fact.accepted, None))
-        elif isinstance(fact, SpeculativeStatistics):
-            self.drafting.note(at, fact, port)
-        elif isinstance(fact, PrefillProgress):
-            self.prefill[fact.slot] = fact
-        elif isinstance(fact, CheckpointEvent):
-            self._checkpoint(at, fact)
-        elif isinstance(fact, PromptCacheState):
-            self.cache_state = fact
-        elif isinstance(fact, ServerEvent):
-            self._event(fact)
-        elif isinstance(fact, TaskLaunched):
-            self._task_of[fact.slot] = fact.task
+        match fact:
+            case VerificationSteps():
+                self._steps(at, fact)
+            case SpeculativeStatistics():
+                self.drafting.note(at, fact, port)
+            case PrefillProgress():
+                self.prefill[fact.slot] = fact
+            case CheckpointEvent(action=action, kind=kind):
+                self.checkpoints[f"{kind} {action}"] += 1
+                self.here[f"{kind} {action}"] += 1
+                if fact.size_mib is not None and action == "created":
+                    self.checkpoint_mib[kind] = fact.size_mib
+                if action == "full_reprocess":
+                    self.full_reprocessed.add(at, 1)
+            case PromptCacheState():
+                self.cache_state = fact
+            case ServerEvent(name=name):
+                self.here[name] += 1
+                self.events[name] = fact
+                if name == "spec_implementation":
+                    self.implementations.setdefault(fact.get("type") or "", {})
+                elif name == "spec_parameters" and self.implementations:
+                    self.implementations[next(reversed(self.implementations))].update(fact.fields)
+            case TaskLaunched():
+                self._task_of[fact.slot] = fact.task
 
-    def _checkpoint(self, at: float, event: CheckpointEvent) -> None:
-        self.checkpoints[f"{event.kind} {event.action}"] += 1
-        self.here[f"{event.kind} {event.action}"] += 1
-        if event.size_mib is not None and event.action == "created":
-            self.checkpoint_mib[event.kind] = event.size_mib
-        if event.action == "full_reprocess":
-            self.full_reprocessed.add(at, 1)
-
-    def _event(self, event: ServerEvent) -> None:
-        self.here[event.name] += 1
-        self.events[event.name] = event
-        if event.name == "spec_implementation":
-            self.implementations.setdefault(event.get("type") or "", {})
-        elif event.name == "spec_parameters" and self.implementations:
-            self.implementations[next(reversed(self.implementations))].update(event.fields)
-
-    def _note_live(self, fact: LogFact) -> None:
-        if isinstance(fact, CheckpointEvent):
-            self._live[f"{fact.kind} {fact.action}"] += 1
-        elif isinstance(fact, ServerEvent):
-            self._live[fact.name] += 1
+    def _note_live(self, fact: LogFact, fresh: LatestBatch) -> None:
+        match fact:
+            case CheckpointEvent():
+                self._live[f"{fact.kind} {fact.action}"] += 1
+            case ServerEvent():
+                self._live[fact.name] += 1
+            case VerificationSteps():
+                fresh.drafts += DraftTally.of_steps(fact)
+            case PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
+                fresh.prompt_tokens += fact.tokens
+                fresh.prompt_ms += fact.ms
+            case DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
+                # The time begins with the first token, which is the prompt's.
+                fresh.decode_tokens += fact.tokens - 1
+                fresh.decode_ms += fact.ms
 
     def _finish(self, at: float, request: ServedRequest) -> None:
-        if not self._is_own(request.origin, request.task):
-            self.recent.appendleft((at, request))
-            self.ended_here += 1
-            self._of_this_life.append((request.task if request.origin is None else None, request.cancelled))
-            self.finished += not request.cancelled
-            self.cancelled += request.cancelled
-        if request.slot is not None:
-            self.prefill.pop(request.slot, None)
+        self.recent.appendleft((at, request))
+        self.ended_here += 1
+        self.finished += not request.cancelled
+        self.cancelled += request.cancelled
+        if request.draft_generated:
+            self.requests_exact.add(at, request.drafts)
 
 
 def _other_stamps(batch: LogBatch) -> list[float | None]:
@@ -554,15 +541,3 @@ def _age(now_s: float | None, at_s: float | None) -> float:
         return 0.0
     age = now_s - at_s
     return age if age > FRESH_S else 0.0
-
-
-def _note(fresh: LatestBatch, fact: LogFact) -> None:
-    if isinstance(fact, VerificationSteps):
-        fresh.drafts += DraftTally.of_steps(fact)
-    elif isinstance(fact, PromptTiming) and speed(fact.tokens, fact.ms, PREFILL):
-        fresh.prompt_tokens += fact.tokens
-        fresh.prompt_ms += fact.ms
-    elif isinstance(fact, DecodeTiming) and speed(fact.tokens - 1, fact.ms, DECODE):
-        # The time begins with the first token, which is the prompt's.
-        fresh.decode_tokens += fact.tokens - 1
-        fresh.decode_ms += fact.ms

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 from specdash.core.readings import Source
 from specdash.core.speculation import PUBLISHED, Rollback, spec_type
 from specdash.insight.picture import Basis, DrafterPicture, PositionBin
-from specdash.insight.request import NO_DRAFTS, DraftTally, ended_drafts
+from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.insight.speculation import acceptance, checkpoints, speculation
 from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.estimate import draft_costs_of
@@ -214,7 +213,15 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
             )
     scrape = state.counters.last
     if scrape is None or scrape.counters.verification_steps is None:
-        return _logged(state, now, window_s, of_chain=len(chain) > 1)
+        # Without counters: the log's lines at the end of requests.
+        ended = state.log.requests_exact
+        recent = ended.since(now - window_s)
+        logged, basis = (recent, "window") if recent.steps else (ended.total, "lifetime")
+        return (
+            _Own((logged.acceptance_per_position or ())[:LONGEST], basis, logged, len(chain) > 1)
+            if logged.steps
+            else _Own()
+        )
     last = scrape.counters
     length = len(last.accepted_per_position) if last.accepted_per_position else None
     bounds = state.window(now, window_s)
@@ -226,15 +233,6 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     if done is None or not done.steps:
         return _Own(length=length)
     return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
-
-
-def _logged(state: TargetState, now: float, window_s: float, *, of_chain: bool) -> _Own:
-    """Without counters: the log's lines at the end of the latest requests."""
-    for basis, since in (("window", now - window_s), ("lifetime", float("-inf"))):
-        _, _, drafts = ended_drafts(islice(state.log.recent, state.log.ended_here), since)
-        if drafts.steps:
-            return _Own((drafts.acceptance_per_position or ())[:LONGEST], basis, drafts, of_chain=of_chain)
-    return _Own()
 
 
 def _lengths(
