@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent
@@ -45,7 +45,7 @@ from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from specdash.core.records import Alert, AlertEvent, Baseline
     from specdash.core.target import Target
@@ -55,24 +55,17 @@ if TYPE_CHECKING:
     from specdash.insight.rules.catalogue import Rule
 
 
-# Values that are recomputed only when their inputs have changed.
-
 T = TypeVar("T")
 
 
-class Memo:
+class Memo(dict[object, tuple[object, Any]]):
     """The last value of each name with the key that it was made of; it only saves time."""
 
-    def __init__(self) -> None:
-        self._values: dict[Hashable, tuple[object, Any]] = {}
-
-    def once(self, name: Hashable, key: object, make: Callable[[], T]) -> T:
+    def once(self, name: object, key: object, make: Callable[[], T]) -> T:
         """The value of that name, which `make` gives unless `key` is what it was made of last time."""
-        known = self._values.get(name)
-        if known is None or known[0] != key:
-            known = self._values[name] = (key, make())
-        value: T = known[1]
-        return value
+        if name not in self or self[name][0] != key:
+            self[name] = (key, make())
+        return cast("T", self[name][1])
 
 
 # The alerts of one target: the rules judged at every look at the server, and their part of the picture.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict
 
 from specdash.core.readings import Source
-from specdash.core.speculation import MemoryKind, Rollback, rollback, spec_type
+from specdash.core.speculation import MemoryKind, Rollback, rollback
 from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
 from specdash.insight.speculation import acceptance, speculation
@@ -69,17 +69,11 @@ def model_of(state: TargetState) -> ModelOutline | None:
     return props.model if props is not None else None
 
 
-def chain_of(state: TargetState) -> tuple[SpecType, ...]:
-    """The types with which the server speculates, as far as anything tells."""
-    names = speculation.types_of(state) or tuple(state.log.implementations)
-    return tuple(item for name in names if (item := spec_type(name)) is not None)
-
-
 def way_of(state: TargetState) -> tuple[Rollback | None, str]:
     """How rejected tokens are taken back, None where that is not known, and why, in one sentence."""
     if speculation.is_active(state) is False:
         return None, "it does not speculate"
-    log, chain, model = state.log, chain_of(state), model_of(state)
+    log, chain, model = state.log, speculation.chain_of(state), model_of(state)
     start_seen = "spec_checkpoints" in log.events
     done = log.step_totals.total.replays > 0 or log.here["speculative restored"] > 0
     if model is not None and model.memory is not None and chain:
@@ -120,7 +114,7 @@ def _unknown(state: TargetState, model: ModelOutline | None) -> str:
 def _figures(
     state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None
 ) -> ReplayFigures:
-    drafts_each_step = all(item.reads_draft_model for item in chain_of(state))
+    drafts_each_step = all(item.reads_draft_model for item in speculation.chain_of(state))
     totals = _totals(counted[0].counters, counted[1].counters) if counted is not None else None
     if not steps.calls:
         again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None

@@ -13,7 +13,7 @@ from specdash.core.readings import Source
 from specdash.core.speculation import PUBLISHED, Rollback, spec_type
 from specdash.insight.picture import Basis, DrafterPicture, PositionBin
 from specdash.insight.request import NO_DRAFTS, DraftTally
-from specdash.insight.speculation import acceptance, checkpoints, speculation
+from specdash.insight.speculation import acceptance, speculation
 from specdash.insight.speculation.drafting import unseen
 from specdash.insight.speedup.estimate import draft_costs_of
 from specdash.insight.speedup.speedup import verify_costs_of
@@ -161,7 +161,7 @@ def derive(
 ) -> DrafterPicture:
     """This part of the picture. The caller holds the state's lock; `paying` is the speed-up of the same moment, and
     `way` how rejected tokens are taken back."""
-    chain = checkpoints.chain_of(state)
+    chain = speculation.chain_of(state)
     main = next((kind for kind in chain if kind.reads_draft_model), chain[0] if chain else None)
     off = speculation.is_active(state) is False
     if main is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from specdash.core.readings import ReadingStatus, Source
+from specdash.core.speculation import spec_type
 from specdash.insight.picture import Acceptance, MeasuredFigure, SpeculationPicture
 from specdash.insight.speculation import acceptance
 from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
@@ -142,6 +143,12 @@ def types_of(state: TargetState) -> tuple[str, ...] | None:
         if name == TYPE_PARAMETER:
             return tuple(part for part in value.split(",") if part)
     return None
+
+
+def chain_of(state: TargetState) -> tuple[SpecType, ...]:
+    """The types with which the server speculates, as far as anything shows them."""
+    names = types_of(state) or tuple(state.log.implementations)
+    return tuple(item for name in names if (item := spec_type(name)) is not None)
 
 
 def asked_length(state: TargetState, kind: SpecType) -> int | None:

@@ -15,10 +15,10 @@ from msgspec import Struct
 from specdash.core.proxy_events import DECODE, speed
 from specdash.insight.picture import GroupFigures
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
-from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
+from specdash.system.stats import Z_95, Interval, interval, ratio, ratio_of, wilson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from specdash.core.speculation import SpecType
     from specdash.insight.request import ServedRequest
@@ -206,26 +206,27 @@ def phase_of(sample: ServedRequest) -> str | None:
 
 def grouped(
     samples: Sequence[ServedRequest],
-    names: Sequence[str | None],
-    order: Sequence[str],
     pairs: Sequence[Pair | None],
+    name_of: Callable[[ServedRequest], str | None],
+    order: Sequence[str],
 ) -> tuple[GroupFigures, ...]:
-    """One group a name, in this order. `names` and `pairs` are of the requests at the same places; no pair is a request
-    that cannot be compared."""
+    """One group a name, in this order. `pairs` are of the requests at the same places; no pair is a request that cannot
+    be compared."""
+    groups: dict[str | None, list[tuple[ServedRequest, Pair | None]]] = {}
+    for sample, pair in zip(samples, pairs, strict=True):
+        groups.setdefault(name_of(sample), []).append((sample, pair))
     figures = []
-    for name in (name for name in order if name in names):
-        places = [place for place, own in enumerate(names) if own == name]
-        effort = effort_of([samples[place] for place in places])
-        known = [pair for place in places if (pair := pairs[place]) is not None]
-        took = sum(pair.took for pair in known)
+    for name in (name for name in order if name in groups):
+        effort = effort_of([sample for sample, _ in groups[name]])
+        known = [pair for _, pair in groups[name] if pair is not None]
         figures.append(
             GroupFigures(
                 name=name,
-                requests=len(places),
+                requests=effort.requests,
                 acceptance=effort.drafts.acceptance,
                 mean_accepted_length=effort.length,
                 decode_rate=effort.rate,
-                speedup=sum(pair.without for pair in known) / took if took > 0 else None,
+                speedup=ratio((pair.without, pair.took) for pair in known),
             )
         )
     return tuple(figures)

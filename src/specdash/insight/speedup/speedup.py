@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from itertools import accumulate, islice, pairwise
+from itertools import pairwise
 from math import exp, inf, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
-from specdash.core.speculation import spec_type
 from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdash.core.readings import Gpus, Props
-    from specdash.core.speculation import SpecType
     from specdash.insight.request import ServedRequest
     from specdash.insight.state import TargetState
 
@@ -56,45 +53,26 @@ TOUCH_S = 0.02
 """Requests that follow each other overlap by so much in a log that is dated to the millisecond."""
 
 
-class Overlap:
-    """Decode and prefill of all requests on one axis of time."""
-
-    def __init__(self, samples: Sequence[ServedRequest]) -> None:
-        edges: list[tuple[float, int, int]] = []
-        for sample in samples:
-            span = sample.decode_s or 0.0
-            first = sample.ended - span
-            edges += [(first, 1, 0), (sample.ended, -1, 0)]
-            if first - sample.began > TOUCH_S:
-                edges += [(sample.began, 0, 1), (first, 0, -1)]
-        decoding = filling = 0
-        counts: dict[float, tuple[int, int]] = {}
-        for at, decode, fill in sorted(edges):
-            decoding, filling = decoding + decode, filling + fill
-            counts[at] = max(1, decoding), filling
-        self._times = list(counts)
-        spans = [(later - at, *counts[at]) for at, later in pairwise(self._times)]
-        self._seconds = {
-            count: list(accumulate((span * (decoding == count) for span, decoding, _ in spans), initial=0.0))
-            for count in {decoding for _, decoding, _ in spans}
-        }
-        self._filled = list(accumulate((span * (filling > 0) for span, _, filling in spans), initial=0.0))
-
-    def profile(self, sample: ServedRequest) -> tuple[dict[int, float], float]:
-        """Seconds of its decode by how many requests decoded then (itself included), and the share of it during which
-        others were in prefill."""
-        start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
-        first, last = bisect_left(self._times, start), bisect_left(self._times, end)
-        spans = {count: until[last] - until[first] for count, until in self._seconds.items()}
-        seconds = {count: span for count, span in spans.items() if span > 1e-6}
-        return _without_touches(seconds), (self._filled[last] - self._filled[first]) / (end - start or inf)
-
-
-def _without_touches(seconds: dict[int, float]) -> dict[int, float]:
-    if len(seconds) <= 1:
-        return seconds
-    kept = {count: span for count, span in seconds.items() if span > TOUCH_S}
-    return kept or {min(seconds): sum(seconds.values())}
+def beside(sample: ServedRequest, every: Sequence[ServedRequest]) -> tuple[dict[int, float], float]:
+    """Seconds of its decode by how many of `every` decoded then (itself included), and the share of it during which
+    others were in prefill."""
+    start, end = sample.ended - (sample.decode_s or 0.0), sample.ended
+    edges, filled = [(start, 1), (end, -1)], 0.0
+    for other in every:
+        if other is sample or other.ended <= start or other.began >= end:
+            continue
+        first = other.ended - (other.decode_s or 0.0)
+        left, right = max(start, first), min(end, other.ended)
+        if right - left > TOUCH_S:
+            edges += [(left, 1), (right, -1)]
+        filled += max(0.0, min(end, first) - max(start, other.began))
+    seconds: dict[int, float] = {}
+    count = 0
+    for (at, change), (later, _) in pairwise(sorted(edges)):
+        count += change
+        if later - at > 1e-6:
+            seconds[count] = seconds.get(count, 0.0) + later - at
+    return seconds, min(1.0, filled / (end - start or inf))
 
 
 HELD_S = 1800.0
@@ -180,19 +158,24 @@ def _started(state: TargetState, now: float, wall: float) -> float:
 
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
-    overlap = Overlap(pool.every)
-    profiles = [overlap.profile(sample) for sample in pool.chosen]
+    profiles = [beside(sample, pool.every) for sample in pool.chosen]
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
     reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
     pairs: list[Pair | None] = [None] * len(pool.chosen)
     if reference is not None:
-        unseen = _unseen(state, pool, profiles, wall - now)
+        first = min((sample.began for sample in pool.chosen), default=wall)
+        looks = [(at + wall - now, busy) for at, busy in state.busy_slots if at + wall - now >= first]
         for place, sample in enumerate(pool.chosen):
-            pairs[place] = _pair(reference, sample, *profiles[place]) if place not in unseen else None
+            if not _is_unseen(looks, sample, profiles[place]):
+                pairs[place] = _pair(reference, sample, *profiles[place])
         why_not = why_not or _why_uncovered(reference, pool, profiles)
     places = [place for place, pair in enumerate(pairs) if pair is not None]
-    if places and _too_good([pair for pair in pairs if pair], [pool.chosen[place] for place in places]):
+    known = [pair for pair in pairs if pair is not None]
+    length = effort_of([pool.chosen[place] for place in places]).length
+    if length is not None and sum(pair.without for pair in known) > MOST_GAIN * length * sum(
+        pair.took for pair in known
+    ):
         places, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
     # The text beside the figure is about the requests that are compared.
     about = places or range(len(pool.chosen))
@@ -202,10 +185,9 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
         return SpeedUpPicture()
     share = _draft_share(state, effort, cost, _mean_count([profiles[place] for place in about]))
     if places and reference is not None:
-        left_out = len(pairs) - len(places)
-        picture = _measured([pair for pair in pairs if pair], samples, reference, left_out, held=pool.held)
+        picture = _measured(known, samples, reference, len(pairs) - len(places), held=pool.held)
     else:
-        costs = verify_costs_of(state), draft_costs_of(_known_types(state), effort.drafted_per_step)
+        costs = verify_costs_of(state), draft_costs_of(speculation.chain_of(state), effort.drafted_per_step)
         picture = _estimated(effort, share, why_not, costs)
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
@@ -214,16 +196,9 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
         picture,
         mean_accepted_length=effort.length,
         draft_share=share,
-        by_context=grouped(pool.chosen, [context_of(sample) for sample in pool.chosen], CONTEXT_NAMES, pairs),
-        by_phase=grouped(pool.chosen, [phase_of(sample) for sample in pool.chosen], PHASES, pairs),
+        by_context=grouped(pool.chosen, pairs, context_of, CONTEXT_NAMES),
+        by_phase=grouped(pool.chosen, pairs, phase_of, PHASES),
     )
-
-
-def _too_good(pairs: Sequence[Pair], samples: Sequence[ServedRequest]) -> bool:
-    """Whether the baseline would have a step that verifies a draft take less time than any batch does."""
-    length = effort_of(samples).length
-    gain = sum(pair.without for pair in pairs) / sum(pair.took for pair in pairs)
-    return length is not None and gain > MOST_GAIN * length
 
 
 def _measured(
@@ -338,30 +313,23 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[d
     """Why no request could be compared with the baselines there are."""
     counts = sorted(max(profile, key=lambda count: profile[count]) for profile, _ in profiles if profile)
     usual = counts[len(counts) // 2] if counts else 1
-    recorded = reference.concurrencies
+    recorded, contexts = reference.concurrencies, [_middle(sample) for sample in pool.chosen] or [0.0]
     if not recorded[0] <= usual <= recorded[-1]:
         return f"requests ran {usual} at once, and no baseline was recorded so; {RECORD} --concurrency {usual}"
-    shortest = min((_middle(sample) for sample in pool.chosen), default=0.0)
-    if reference.at(shortest, usual) is None and shortest <= reference.reach and usual in recorded:
-        return f"contexts are shorter than any baseline's; {RECORD} --context {round(shortest)}"
-    longest = max((_middle(sample) for sample in pool.chosen), default=0.0)
-    if longest > reference.reach:
-        return f"contexts are longer than any baseline's; {RECORD} --context {round(longest)}"
+    if max(contexts) > reference.reach:
+        return f"contexts are longer than any baseline's; {RECORD} --context {round(max(contexts))}"
+    if reference.at(min(contexts), usual) is None:
+        return f"contexts are shorter than any baseline's; {RECORD} --context {round(min(contexts))}"
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _unseen(
-    state: TargetState, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]], offset: float
-) -> set[int]:
-    """Indices of requests beside which others ran that no sample tells of: cancelled ones, and those still running."""
-    moments = [at + offset for at, _ in state.busy_slots]
-    found = set()
-    for index, sample in enumerate(pool.chosen):
-        first = bisect_left(moments, sample.ended - (sample.decode_s or 0.0))
-        looks = [busy for _, busy in islice(state.busy_slots, first, bisect_right(moments, sample.ended))]
-        if len(looks) >= 2 and sum(looks) / len(looks) > (_mean_count([profiles[index]]) or 1.0) + 0.5:
-            found.add(index)
-    return found
+def _is_unseen(
+    looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: tuple[dict[int, float], float]
+) -> bool:
+    """Whether others ran beside it that no sample tells of: cancelled ones, and those still running. `looks` are how
+    many slots were at work, by Unix time."""
+    busy = [count for at, count in looks if sample.ended - (sample.decode_s or 0.0) <= at <= sample.ended]
+    return len(busy) >= 2 and sum(busy) / len(busy) > (_mean_count([profile]) or 1.0) + 0.5
 
 
 def _mean_count(profiles: Sequence[tuple[dict[int, float], float]]) -> float | None:
@@ -373,13 +341,9 @@ def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, b
     """Share of decode time that went into drafting. All slots wait while one drafts."""
     if cost is not None and effort.seconds > 0 and beside is not None:
         return min(0.95, cost * effort.drafts.drafted * beside / effort.seconds)
-    known = _known_types(state)
+    chain = speculation.chain_of(state)
     # A look into a table of n-grams costs microseconds.
-    return 0.0 if known and not any(item.reads_draft_model for item in known) else None
-
-
-def _known_types(state: TargetState) -> list[SpecType]:
-    return [item for name in speculation.types_of(state) or () if (item := spec_type(name)) is not None]
+    return 0.0 if chain and not any(item.reads_draft_model for item in chain) else None
 
 
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
