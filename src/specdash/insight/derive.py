@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from specdash.core.proxy_events import DECODE, speed
 from specdash.core.readings import (
     OTHER_SERVERS,
     Counters,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 
     from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
-    from specdash.insight.log.log_view import SlotSteps
     from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture, SpeedUpPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
@@ -89,10 +87,9 @@ def _unhealthy(state: TargetState, now: float, failure: Failure) -> tuple[Backen
     if failure.kind is FailureKind.UNAVAILABLE:
         # The process that looks is gone: that says nothing about the server.
         return BackendState.UNKNOWN, failure.detail
-    if failure.kind is FailureKind.REFUSED and OTHER_SERVERS in failure.detail:
-        return BackendState.DOWN, failure.detail
     if failure.kind is FailureKind.REFUSED:
-        return BackendState.DOWN, "nothing listens on the port: check the log's last lines, then start the server"
+        nothing = "nothing listens on the port: check the log's last lines, then start the server"
+        return BackendState.DOWN, failure.detail if OTHER_SERVERS in failure.detail else nothing
     if failure.kind is FailureKind.TIMEOUT:
         of_server = (Source.HEALTH, Source.METRICS, Source.SLOTS, Source.PROPS)
         good = [state.last_known[source].at for source in of_server if source in state.last_known]
@@ -163,34 +160,22 @@ def _without_model(found: RouterModels) -> str:
     )
 
 
-# One line of time out of alerts, applies, restarts and changes of state.
-
-
 def events(
     happened: Iterable[TimelineEvent], alerts: AlertsPicture, applies: Iterable[ApplyMark]
 ) -> tuple[TimelineEvent, ...]:
-    """All events, oldest first. `happened` are restarts and changes of state."""
-    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *map(of_apply, applies)]
-    return tuple(sorted(found, key=lambda timeline_event: timeline_event.at))
+    """One line of time, oldest first. `happened` are restarts and changes of state."""
+    changes = (
+        TimelineEvent(m.wall, EventKind.APPLY, m.text, detail=str(m.record.outcome), ref=str(m.record.number))
+        for m in applies
+    )
+    found = [*happened, *map(of_alert, (*alerts.past, *alerts.active)), *changes]
+    return tuple(sorted(found, key=lambda event: event.at))
 
 
 def of_alert(alert: Alert) -> TimelineEvent:
     """An alert, from its beginning to its end."""
-    return TimelineEvent(
-        at=alert.since,
-        kind=EventKind.ALERT,
-        title=alert.title,
-        severity=alert.severity,
-        ended=alert.ended,
-        detail=alert.summary,
-        ref=alert.rule,
-    )
-
-
-def of_apply(mark: ApplyMark) -> TimelineEvent:
-    """An apply."""
-    apply = mark.record
-    return TimelineEvent(mark.wall, EventKind.APPLY, mark.text, detail=str(apply.outcome), ref=str(apply.number))
+    fields = (alert.title, alert.severity, alert.ended, alert.summary, alert.rule)
+    return TimelineEvent(alert.since, EventKind.ALERT, *fields)
 
 
 _TOTALS = tuple(Counters.__struct_fields__)
@@ -345,17 +330,10 @@ def _slot(state: TargetState, slot: Slot, now: float) -> SlotPicture:
         decoded=slot.n_decoded if slot.is_processing else None,
         remaining=slot.n_remain,
         progress=progress,
-        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id) or (_step_rate(steps) if live else None),
+        tokens_per_second=state.slot_rates.decode_by_slot.get(slot.id),
         acceptance=steps.drafts.acceptance if steps is not None and live else None,
         signs=state.slot_watch.signs(now, slot, state.decode_calls, state.log.slot_steps),
     )
-
-
-def _step_rate(steps: SlotSteps | None) -> float | None:
-    """Tokens per second of a task too short for two looks at /slots, from the time stamps of its verification steps."""
-    if steps is None or steps.first_s is None or steps.last_s is None:
-        return None
-    return speed(steps.drafts.tokens, (steps.last_s - steps.first_s) * 1000.0, DECODE)
 
 
 def _sources(state: TargetState, now: float) -> Iterable[SourcePicture]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from specdash.core.log_facts import LogBatch, LogLine, Series
@@ -45,9 +46,9 @@ from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from specdash.core.records import Alert, AlertEvent, Baseline
+    from specdash.core.records import AlertEvent, Baseline
     from specdash.core.target import Target
     from specdash.insight.observer import Memory, TargetObserver
     from specdash.insight.picture import Picture
@@ -80,43 +81,36 @@ class Alerts:
     def __init__(self, rules: Sequence[Rule] | None, kept_s: float = KEEP_S) -> None:
         self.past = PictureHistory(kept_s)
         self._rules = rules
-        self._book: AlertBook | None = None
+
+    @cached_property
+    def book(self) -> AlertBook:
+        """The alerts of these rules."""
+        from specdash.insight.rules.book import AlertBook
+        from specdash.insight.rules.catalogue import shipped
+
+        return AlertBook(self._rules if self._rules is not None else shipped())
 
     def judge(self, picture: Picture, samples: Samples) -> tuple[AlertEvent, ...]:
         """What became of the alerts."""
-        book = self._kept()
         self.past.add(sample_of(picture))
-        return book.judge(RuleScene(picture, self.past, samples))
-
-    def remember(self, past: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
-        """Begin with recorded alerts (see `AlertBook.remember`)."""
-        self._kept().remember(past, active, now)
+        return self.book.judge(RuleScene(picture, self.past, samples))
 
     @property
     def keys(self) -> frozenset[tuple[str, str]]:
         """Which alerts are active."""
-        return frozenset(alert.key for alert in self._book.active) if self._book is not None else frozenset()
-
-    def _kept(self) -> AlertBook:
-        if self._book is None:
-            from specdash.insight.rules.book import AlertBook
-            from specdash.insight.rules.catalogue import shipped
-
-            self._book = AlertBook(self._rules if self._rules is not None else shipped())
-        return self._book
+        return frozenset(alert.key for alert in self.book.active) if "book" in vars(self) else frozenset()
 
     def picture(self) -> AlertsPicture:
         """Active and past alerts, and the likely cause."""
-        book = self._book
-        if book is None:
+        if "book" not in vars(self):
             return AlertsPicture()
         from specdash.insight.rules.book import likely_cause
 
-        active = book.active
-        first = likely_cause(active, book.rules)
+        book = self.book
+        first = likely_cause(book.active, book.rules)
         skipped = dict(book.unjudged)
         return AlertsPicture(
-            active=active,
+            active=book.active,
             past=tuple(book.past),
             cause=f"{first.title}: {first.summary}" if first is not None else "",
             cause_key=first.key if first is not None else None,
@@ -130,6 +124,7 @@ JUDGED_AFTER_S = 2.5
 """An answer of /health may be so long in coming."""
 OF_SERVER = frozenset({Source.PROPS, Source.METRICS, Source.SLOTS})
 """Where these fail, /health is asked at once, and says why."""
+_ANSWER_FOR_IT = (Source.HEALTH, Source.METRICS, Source.SLOTS)
 GAIN_SPAN_S = 10.0
 """Tokens per decode are of the requests that ended in so long."""
 _STEPS_FRESH_S = 5.0
@@ -180,10 +175,8 @@ class TargetState:
         """Since when each model of a router has been loading."""
         self.log = LogView()
         self.proxy = ProxyState()
-        self._probes = _probes_of(target)
+        self._probes: frozenset[int] = frozenset()
         """Tasks of the server that runs now with which its runner probed it."""
-        self.log.leave_out(self._probes)
-        self.counters.origin = _origin_of(target)
         self.experiments = Experiments()
         """Of all servers that ran here, one after the other."""
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
@@ -204,6 +197,7 @@ class TargetState:
         self._works = 0
         """How often it began to work after it had rested."""
         self._lock = threading.Lock()
+        self._leave_out_probes()
 
     @property
     def recording_trouble(self) -> str:
@@ -238,55 +232,60 @@ class TargetState:
                     self.series[metric].append(at, value)
             self.timeline.extend(memory.events)
             self.counters.remember(memory.scrapes)
-            self.alerts.remember(memory.past, memory.active, memory.at)
+            self.alerts.book.remember(memory.past, memory.active, memory.at)
 
     def _take(self, reading: Reading[Any]) -> None:
         self._note_change(reading)
-        self.latest[reading.source] = reading
-        value = reading.value
-        if value is None:
-            self._note_absence(reading)
+        source, at = reading.source, reading.at
+        self.latest[source] = reading
+        if reading.value is None:
             return
-        self.last_known[reading.source] = reading
-        if isinstance(value, Counters):
-            self._counters(reading.at, value)
-        elif isinstance(value, Slots):
-            self._slots(reading.at, value)
-        elif isinstance(value, LogBatch):
-            self._log(reading.at, value)
-        elif isinstance(value, Host):
-            self._point(Metric.CPU, reading.at, value.cpu_utilisation)
-        elif isinstance(value, Gpus):
-            busy = [gpu.utilisation for gpu in value.gpus if gpu.utilisation is not None]
-            self._point(Metric.GPU_UTILISATION, reading.at, max(busy) if busy else None)
-        elif isinstance(value, ProxyStatus):
-            self.proxy.add_status(reading.at, value)
-        elif isinstance(value, ProxyEvents):
-            self._proxy_events(value)
-        elif isinstance(value, tuple | RouterModels):
-            self._noted(reading.source, reading.at, value)
-        elif isinstance(value, Health) and value.status is HealthStatus.LOADING:
-            self._absent_since = reading.at
+        self.last_known[source] = reading
+        match reading.value:
+            case Counters() as counters:
+                self._counters(at, counters)
+            case Slots() as slots:
+                self._slots(at, slots)
+            case LogBatch() as batch:
+                self._log(at, batch)
+            case Host() as host:
+                self._point(Metric.CPU, at, host.cpu_utilisation)
+            case Gpus() as found:
+                busy = (gpu.utilisation for gpu in found.gpus if gpu.utilisation is not None)
+                self._point(Metric.GPU_UTILISATION, at, max(busy, default=None))
+            case ProxyStatus() as status:
+                self.proxy.add_status(at, status)
+            case ProxyEvents() as events:
+                self.proxy.add_events(events)
+                for event in events.events:
+                    if isinstance(event, RequestEvent):
+                        self.experiments.samples.add_event(event)
+            case RouterModels() | tuple() as records:
+                self._noted(source, at, records)
+
+    def _noted(self, source: Source, at: float, records: tuple[Any, ...] | RouterModels) -> None:
+        if isinstance(records, RouterModels):
+            loading = [model.id for model in records.models if model.status is ModelStatus.LOADING]
+            self.loading_since = {model: self.loading_since.get(model, at) for model in loading}
+        elif source is Source.BASELINES:
+            self.baselines = records
+        elif source is Source.APPLIES:
+            self.experiments.set_records(records)
 
     def _note_change(self, reading: Reading[Any]) -> None:
-        """What makes readings of before tell of another time."""
+        """What makes readings of before those of another time."""
         self.late.add(reading)
-        before = self.latest.get(Source.HEALTH)
+        before, value = self.latest.get(Source.HEALTH), reading.value
+        kind = reading.failure.kind if reading.failure is not None else None
         if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
             self.recovered_at = reading.at
-        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED:
+        if kind is FailureKind.UNAUTHORIZED:
             self.refused_since.setdefault(reading.source, reading.at)
         else:
             self.refused_since.pop(reading.source, None)
-
-    def _noted(self, source: Source, at: float, value: tuple[Any, ...] | RouterModels) -> None:
-        if isinstance(value, RouterModels):
-            loading = [model.id for model in value.models if model.status is ModelStatus.LOADING]
-            self.loading_since = {model: self.loading_since.get(model, at) for model in loading}
-        elif source is Source.BASELINES:
-            self.baselines = value
-        elif source is Source.APPLIES:
-            self.experiments.set_records(value)
+        absent = kind in (FailureKind.REFUSED, FailureKind.LOADING) and reading.source in _ANSWER_FOR_IT
+        if absent or (isinstance(value, Health) and value.status is HealthStatus.LOADING):
+            self._absent_since = reading.at
 
     def retarget(self, target: Target) -> None:
         """The proxy in front of the same server was found, or is another one; of another one nothing is known yet."""
@@ -301,16 +300,16 @@ class TargetState:
 
     def _leave_out_probes(self) -> None:
         """Take the requests with which the server's runner checked it out of all counts."""
-        before = self._probes, self.counters.origin
-        self._probes = _probes_of(self.target)
-        self.counters.origin = _origin_of(self.target)
-        if before == (self._probes, self.counters.origin):
-            return
-        self.log.leave_out(self._probes)
         check = self.target.start_check
+        self._probes = frozenset(check.probe_tasks) if check is not None else frozenset()
+        known = dict(check.probe_totals) if check is not None else {}
+        totals: dict[str, Any] = {name: known[name] for name in Counters.__struct_fields__ if name in known}
+        positions = check.probe_positions if check is not None and totals else ()
+        self.counters.origin = Counters(**totals, accepted_per_position=positions or None)
+        self.log.leave_out(self._probes)
         if check is not None:
             self.experiments.samples.leave_out(self._probes, check.checked)
-        if self.counters.is_unused or (self.counters.last is None and not self.log.finished):
+        if totals and (self.counters.is_unused or (self.counters.last is None and not self.log.finished)):
             # No client has asked for anything: earlier speeds belong to no request.
             self.prefill.clear()
             self.decode.clear()
@@ -396,21 +395,21 @@ class TargetState:
         self.last_known.pop(source, None)
 
     def _is_due(self, reading: Reading[Any]) -> bool:
-        """Whether to judge with this reading: it is of the server's health, or that is long in coming; it tells what
+        """Whether to judge with this reading: it is of the server's health, or that is long in coming; it shows what
         the server itself cannot, that its process was stopped or goes on; or its source fails."""
+        is_health = reading.source is Source.HEALTH
+        if not is_health and Source.HEALTH not in self.latest:
+            return False
         before = self.latest.get(reading.source)
-        if reading.source is not Source.HEALTH and Source.HEALTH not in self.latest:
-            return False
         known, value = before.value if before is not None else None, reading.value
-        if known is not None and value is None and reading.source not in OF_SERVER:
-            return True
-        if isinstance(value, ProcessTree) and isinstance(known, ProcessTree) and value.stopped != known.stopped:
-            return True
-        if reading.source is Source.HEALTH and (known is None or value is None or value.status is not known.status):
-            return True
-        if reading.at - self._judged_at < self._judged_every_s:
-            return False
-        return reading.source is Source.HEALTH or reading.at - self._judged_at >= JUDGED_AFTER_S
+        if is_health:
+            is_news = known is None or value is None or value.status is not known.status
+        elif isinstance(value, ProcessTree) and isinstance(known, ProcessTree):
+            is_news = value.stopped != known.stopped
+        else:
+            is_news = known is not None and value is None and reading.source not in OF_SERVER
+        since = reading.at - self._judged_at
+        return is_news or since >= max(self._judged_every_s, 0.0 if is_health else JUDGED_AFTER_S)
 
     def _judge(self, at: float) -> None:
         """Judge the rules, and note a change of the server's state."""
@@ -435,12 +434,6 @@ class TargetState:
         self.series[metric].append(at, value)
         if self._observer is not None:
             self._observer.on_point(metric, at, value)
-
-    def _note_absence(self, reading: Reading[Any]) -> None:
-        if reading.failure is None or reading.source not in (Source.HEALTH, Source.METRICS, Source.SLOTS):
-            return
-        if reading.failure.kind in (FailureKind.REFUSED, FailureKind.LOADING):
-            self._absent_since = reading.at
 
     def _counters(self, at: float, counters: Counters) -> None:
         before = self.counters.last if not self.counters.is_of_the_record else None
@@ -504,12 +497,6 @@ class TargetState:
             speed = fresh.decode_tokens * 1000.0 / fresh.decode_ms
             self._rate(RateSample(at, speed * self._busy_slots, Source.LOG), Metric.DECODE)
 
-    def _proxy_events(self, batch: ProxyEvents) -> None:
-        self.proxy.add_events(batch)
-        for event in batch.events:
-            if isinstance(event, RequestEvent):
-                self.experiments.samples.add_event(event)
-
     def _rate(self, sample: RateSample, metric: Metric) -> None:
         """Take a rate, unless a better source just gave one: two sources of one moment must not be averaged."""
         samples = self.prefill if metric is Metric.PREFILL else self.decode
@@ -530,22 +517,3 @@ class TargetState:
 
 def _is_good(health: Reading[Health]) -> bool:
     return health.value is not None and health.value.status is HealthStatus.OK
-
-
-def _probes_of(target: Target) -> frozenset[int]:
-    return frozenset(target.start_check.probe_tasks) if target.start_check is not None else frozenset()
-
-
-def _origin_of(target: Target) -> Counters:
-    """What the server had counted before its first client; nothing where that is not known."""
-    check = target.start_check
-    if check is None:
-        return Counters()
-    if not check.probe_totals:
-        # A client came before they were read: the first completion is known by itself.
-        return Counters(
-            predicted_tokens=check.probe_tokens, draft_tokens=check.probe_drafted, accepted_tokens=check.probe_accepted
-        )
-    known = set(Counters.__struct_fields__)
-    totals: dict[str, Any] = {name: value for name, value in check.probe_totals if name in known}
-    return Counters(**totals, accepted_per_position=check.probe_positions or None)
