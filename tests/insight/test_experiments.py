@@ -61,15 +61,15 @@ def with_requests(*ends: float) -> Experiments:
 def test_requests_before_the_restart_and_after_the_end_count_but_for_the_first_and_the_probe() -> None:
     # The last before ends while the proxy drains; the probe runs within the apply; then comes a cold one.
     experiments = with_requests(T - 60, T - 30, T + 3.9, T + 8, T + 10.1, T + 13, T + 16, T + 19)
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     assert counts(experiments) == (3, 2)
 
 
 def test_only_half_an_hour_back_and_only_since_the_apply_before() -> None:
     experiments = with_requests(T - 1900, T - 1700, T - 300, T - 200, T - 100)
-    experiments.set_records((record(2),))
+    experiments.records = (record(2),)
     assert counts(experiments) == (4, 0)
-    experiments.set_records((record(1, T - 400), record(2)))
+    experiments.records = (record(1, T - 400), record(2))
     assert counts(experiments) == (2, 0), "and the first after it was cold"
 
 
@@ -77,7 +77,7 @@ def test_an_apply_that_was_rolled_back_is_cut_out_and_the_one_before_stays_the_s
     experiments = with_requests(T - 30, T + 13, T + 20, T + 104.5, T + 108, T + 115, T + 120)
     failed = record(2, T + 100, outcome=ApplyOutcome.ROLLED_BACK)
     refused = record(3, T + 117, outcome=ApplyOutcome.REFUSED)
-    experiments.set_records((record(1), failed, refused))
+    experiments.records = (record(1), failed, refused)
     card = told(experiments)
     assert card.mark.record.number == 1
     # T+104.5 ran into the restart, T+108 was of the bad settings, T+115 the first after it, T+13 the first of all.
@@ -86,15 +86,15 @@ def test_an_apply_that_was_rolled_back_is_cut_out_and_the_one_before_stays_the_s
 
 def test_after_a_rollback_that_failed_nobody_knows_what_runs() -> None:
     experiments = with_requests(T + 13, T + 20, T + 130, T + 140)
-    experiments.set_records((record(1), record(2, T + 100, outcome=ApplyOutcome.ROLLBACK_FAILED)))
+    experiments.records = (record(1), record(2, T + 100, outcome=ApplyOutcome.ROLLBACK_FAILED))
     assert counts(experiments) == (0, 1)
 
 
 def test_a_rollback_is_an_experiment_too_and_an_apply_without_a_change_is_none() -> None:
     experiments = Experiments()
-    experiments.set_records((record(1), record(2, T + 100, kind=ApplyKind.ROLLBACK), record(3, T + 200, changes=())))
+    experiments.records = (record(1), record(2, T + 100, kind=ApplyKind.ROLLBACK), record(3, T + 200, changes=()))
     assert told(experiments).mark.record.number == 2
-    experiments.set_records((record(1, outcome=ApplyOutcome.REFUSED),))
+    experiments.records = (record(1, outcome=ApplyOutcome.REFUSED),)
     experiments.settle(0.0, T)
     assert experiments.card(T) is None
 
@@ -103,7 +103,7 @@ def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
     experiments = Experiments()
     for fields in ({"cancelled": True}, {"error": "x"}, {"finished": False}, {}):
         experiments.samples.add_logged(*logged(T - 10, **fields))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     assert counts(experiments) == (1, 0)
 
 
@@ -112,7 +112,7 @@ def test_what_is_too_short_has_no_speed_and_without_drafts_there_is_no_acceptanc
     experiments.samples.add_logged(*logged(T - 10, processed_tokens=31, decode_tokens=7))
     experiments.samples.add_logged(*logged(T - 10, draft_generated=None))
     experiments.samples.add_logged(*logged(T - 10, prompt_ms=0.0, decode_ms=float("inf")))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     by_name = {measure.name: measure.before.count for measure in told(experiments).measures}
     assert by_name == {
         MeasureName.ACCEPTANCE: 2,
@@ -129,7 +129,7 @@ def event(at: float, name: str, **fields: object) -> RequestEvent:
 
 def test_the_proxys_events_give_the_first_token_and_the_log_does_where_there_are_none() -> None:
     experiments = with_requests(*(T - 100 + second for second in range(20)))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     assert of(told(experiments).measures, MeasureName.TTFT).source == "log: prompt time"
     assert of(told(experiments).measures, MeasureName.TTFT).before.value == pytest.approx(0.1)
     experiments.samples.add_event(event(T - 50, "a"))
@@ -141,7 +141,7 @@ def test_the_proxys_events_give_the_first_token_and_the_log_does_where_there_are
 
 def test_the_source_that_suffices_comes_before_the_one_that_is_preferred() -> None:
     experiments = with_requests(*(T - 100 + second for second in range(20)), *(T + 20 + i for i in range(20)))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     experiments.samples.add_event(event(T - 50, "a"))
     assert of(told(experiments).measures, MeasureName.TTFT).source == "log: prompt time"
 
@@ -151,7 +151,7 @@ def test_without_a_log_the_proxy_tells_everything() -> None:
     for number in range(20):
         experiments.samples.add_event(event(T - 100 + number, f"b{number}", draft_tokens=10, accepted_tokens=5))
         experiments.samples.add_event(event(T + 20 + number, f"a{number}", draft_tokens=10, accepted_tokens=5))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     measures = told(experiments).measures
     assert {measure.source for measure in measures} == {"proxy events"}
     assert {measure.verdict for measure in measures} == {ExperimentVerdict.UNCLEAR}
@@ -170,11 +170,13 @@ def test_events_that_tell_of_something_else_do_not_count_and_none_counts_twice()
 
 def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None:
     experiments = with_requests(*(T - 500 + number for number in range(300)))
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     assert counts(experiments) == (200, 0)
     for number in range(KEPT + 500):
         experiments.samples.add_logged(*logged(T + 20 + number))
         experiments.samples.add_event(event(T + 20 + number, str(number)))
+        if number % 1000 == 0:
+            told(experiments)
     first = told(experiments).measures
     assert counts(experiments) == (200, 200)
     assert len(experiments.samples.logged) == KEPT
@@ -185,7 +187,7 @@ def test_what_is_kept_is_bounded_and_both_sides_of_an_apply_outlive_it() -> None
 
 def test_a_request_keeps_its_date_when_the_wall_clock_is_set() -> None:
     experiments = with_requests(T - 10)
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     assert counts(experiments) == (1, 0)
     wall = T + 9000
     experiments.settle(100.0, wall)
@@ -255,7 +257,7 @@ def test_an_apply_that_changed_the_build_is_the_subject_itself() -> None:
     experiments = Experiments()
     for end, build in ((T - 20, "1"), (T - 10, "1"), (T + 20, "2"), (T + 30, "2")):
         experiments.samples.add_logged(*logged(end, build=build))
-    experiments.set_records((record(7),))
+    experiments.records = (record(7),)
     assert told(experiments).mark.name == "apply 7"
 
 
@@ -344,7 +346,7 @@ def fairness(before: list[ServedRequest], after: list[ServedRequest]) -> str:
     experiments = Experiments()
     experiments.samples.logged.extend([*before, *after])
     experiments.samples.version += 1
-    experiments.set_records((record(),))
+    experiments.records = (record(),)
     return "; ".join(told(experiments).caveats)
 
 

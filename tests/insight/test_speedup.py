@@ -260,7 +260,7 @@ def test_requests_of_the_server_before_do_not_count() -> None:
 
 def test_nor_do_those_from_before_an_apply_where_nobody_knows_since_when_the_server_runs() -> None:
     made = state(row_of(20), BASE)
-    made.experiments.set_records((record(1, WALL - 70, ended_at=WALL - 60, downtime_s=2.0),))
+    made.experiments.records = (record(1, WALL - 70, ended_at=WALL - 60, downtime_s=2.0),)
     assert told(made).requests == 10
 
 

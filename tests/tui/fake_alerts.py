@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
-from specdash.insight.derive import of_alert, of_apply
+from specdash.insight.derive import events
 from specdash.insight.picture import (
     AlertsPicture,
     ApplyMark,
@@ -146,11 +146,9 @@ def with_alerts(picture: Picture, active: tuple[Alert, ...], past: tuple[Alert, 
     record = ApplyRecord(7, 0.0, 0.0, ApplyKind.APPLY, ApplyOutcome.APPLIED)
     applies = (ApplyMark(record, 200.0, wall - 200.0, "DRAFT_MAX 4→12"),)
     restart = TimelineEvent(wall - 1_380.0, EventKind.RESTART, "restarted")
-    events = [restart, *map(of_alert, (*past, *active)), *map(of_apply, applies)]
     cause = f"{first.title}: {first.summary}" if first is not None else ""
     alerts = AlertsPicture(active, past, cause, first.key if first is not None else None, UNJUDGED, JUDGED)
-    timeline = tuple(sorted(events, key=lambda timeline_event: timeline_event.at))
-    return replace(picture, alerts=alerts, applies=applies, timeline=timeline)
+    return replace(picture, alerts=alerts, applies=applies, timeline=events((restart,), alerts, applies))
 
 
 def alerts(picture: Picture) -> Picture:

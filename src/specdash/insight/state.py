@@ -270,7 +270,7 @@ class TargetState:
         elif source is Source.BASELINES:
             self.baselines = records
         elif source is Source.APPLIES:
-            self.experiments.set_records(records)
+            self.experiments.records = records
 
     def _note_change(self, reading: Reading[Any]) -> None:
         """What makes readings of before those of another time."""
