@@ -15,7 +15,6 @@ from specdash.insight.speculation.drafting import PROBLEM_CLASSES, unseen
 if TYPE_CHECKING:
     from specdash.core.readings import Slots
     from specdash.core.speculation import SpecType
-    from specdash.insight.log.counter_log import Scrape
     from specdash.insight.request import DraftTally
     from specdash.insight.state import TargetState
 
@@ -58,20 +57,18 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     )
 
 
-def _window(
-    state: TargetState, now: float, window_s: float, last: Scrape | None = None
-) -> tuple[DraftTally, Source] | None:
-    """What was drafted in the window before `now`, and from what it is known: the counters up to `last`, else, and
-    where those are rounded or not of now, the log's exact figures."""
+def _window(state: TargetState, now: float, window_s: float, *, held: bool = False) -> tuple[DraftTally, Source] | None:
+    """What was drafted in the window before `now`, and from what it is known: the counters, else, and where those are
+    rounded or not of now, the log's exact figures. Of a `held` window the counters need not be of now."""
     exact = state.log.requests_exact.since(now - window_s)
     logged = (exact, Source.LOG) if exact.drafted else None
-    bounds = state.counters.window(now, window_s, last=last)
+    bounds = state.counters.window(now, window_s)
     counted = acceptance.between(*bounds) if bounds is not None else None
     if bounds is None or counted is None:
         return logged
     error = acceptance.resolution(bounds[1].counters.draft_tokens) / max(counted.drafted, 1.0)
     rounded = (bounds[1].counters.draft_tokens or 0.0) >= 1e6 and error > COUNTER_ERROR
-    stale = last is None and state.totals_stale_s(now) is not None
+    stale = not held and state.totals_stale_s(now) is not None
     return logged if logged is not None and (rounded or stale) else (counted, Source.METRICS)
 
 
@@ -82,12 +79,9 @@ def _windowed(
     if drafted is not None and drafted[0].acceptance is not None:
         known = _measured(*drafted, window_s, "window")
         return known if drafted[1] is Source.LOG else _dated(known, state.totals_stale_s(now))
-    last = state.counters.drafted
-    moments = [at for at in (last.at if last is not None else None, state.log.requests_exact.newest) if at is not None]
-    if not moments:
-        return MeasuredFigure()
-    at = min(now, max(moments))
-    held = _window(state, at, window_s, last)
+    moments = [at for at in (state.counters.drafted_at, state.log.requests_exact.newest) if at is not None]
+    at = min(now, max(moments, default=now))
+    held = _window(state, at, window_s, held=True) if moments else None
     return _dated(_measured(*held, window_s, "held"), now - at) if held is not None else MeasuredFigure()
 
 
