@@ -153,11 +153,11 @@ def _log(log: LogPicture) -> dict[str, Any]:
                 "first_age_seconds": warning.first_age_s if warning.is_whole else None,
                 "last_age_seconds": warning.last_age_s,
                 "sample": warning.sample,
-                "slots": list(warning.slots),
-                "slots_at_least": warning.slots_at_least,
+                "slots": list(warning.slots.ids),
+                "slots_at_least": warning.slots.more,
                 "tasks_touched": warning.tasks_touched if warning.is_whole else None,
-                "tasks_at_least": warning.tasks_at_least,
-                "last_tasks": list(warning.tasks[-8:]),
+                "tasks_at_least": warning.tasks.more,
+                "last_tasks": list(warning.tasks.ids[-8:]),
             }
             for warning in log.warnings
         },

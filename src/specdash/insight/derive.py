@@ -383,26 +383,18 @@ def _warnings(state: TargetState, now: float) -> tuple[WarningPicture, ...]:
     from specdash.llama.log.safe import safe_sample
 
     pictures = []
-    for view in state.log.storms.newest_first:
-        known = warning_class(view.warning)
+    for storm in state.log.storms.newest_first:
+        known = warning_class(storm.seen.warning)
         pictures.append(
-            WarningPicture(
-                warning=view.warning,
+            replace(
+                storm.seen,
                 title=known.title,
                 severity=str(known.severity),
-                count=view.count,
-                per_minute=float(view.per_minute(now)),
-                first_age_s=max(0.0, now - view.first_at),
-                last_age_s=max(0.0, now - view.last_at),
-                sample=safe_sample(view.warning, view.sample),
                 note=known.note,
-                peak_per_minute=float(view.peak_per_minute),
-                slots=view.slots.ids,
-                tasks=view.tasks.ids,
-                tasks_touched=view.tasks_touched,
-                slots_at_least=view.slots.more,
-                tasks_at_least=view.tasks.more,
-                is_former=view.is_former,
+                sample=safe_sample(storm.seen.warning, storm.seen.sample),
+                per_minute=storm.per_minute(now),
+                first_age_s=max(0.0, now - storm.first_at),
+                last_age_s=max(0.0, now - storm.last_at),
                 is_whole=state.log.since_wall is None,
             )
         )

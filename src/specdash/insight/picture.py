@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from specdash.core.log_facts import UNTOUCHED, Touched
 from specdash.core.proxy_events import RequestOutcome, RequestPhase
 from specdash.core.readings import FailureKind, ReadingStatus, Source
 from specdash.core.records import Drafting
@@ -743,28 +744,25 @@ class WarningPicture(Struct, frozen=True):
     """One warning class: total seen, events per minute over the last minute, ages of the first and the last line."""
 
     warning: str
-    title: str
-    severity: str
+    title: str = ""
+    severity: str = ""
     """`error`, `warning` or `notice`."""
-    count: int
+    count: int = 0
     """Lines that were read."""
-    per_minute: float
-    first_age_s: float
-    last_age_s: float
-    sample: str
+    per_minute: float = 0.0
+    first_age_s: float = 0.0
+    last_age_s: float = 0.0
+    sample: str = ""
     note: str = ""
     """What the class means and when it is normal."""
     peak_per_minute: float = 0.0
     """The most lines that any minute had while we looked."""
-    slots: tuple[int, ...] = ()
-    """Slots that the lines are about, the latest last; bounded."""
-    tasks: tuple[int, ...] = ()
+    slots: Touched = UNTOUCHED
+    """Slots that the lines are about, the latest last."""
+    tasks: Touched = UNTOUCHED
     """Tasks of the server that writes now, likewise."""
     tasks_touched: int = 0
-    """How many tasks of all servers."""
-    slots_at_least: bool = False
-    tasks_at_least: bool = False
-    """There are or may be more than are counted."""
+    """How many tasks of all servers, at least where `tasks.more`."""
     is_former: bool = False
     """No line is of the server that writes the log now: it was another one."""
     is_whole: bool = True

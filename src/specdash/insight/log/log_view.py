@@ -14,7 +14,6 @@ from specdash.core.log_facts import (
     DETAIL,
     TOLD,
     TOUCHED_KEPT,
-    UNTOUCHED,
     CheckpointEvent,
     DecodeTiming,
     LogFact,
@@ -31,7 +30,7 @@ from specdash.core.log_facts import (
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import TypeFigures
+from specdash.insight.picture import TypeFigures, WarningPicture
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
 from specdash.system.stats import share
@@ -84,48 +83,37 @@ MINUTE = 60.0
 class Storm:
     """Lines of one class; times are monotonic seconds."""
 
-    def __init__(self, warning: str, first_at: float, sample: str) -> None:
-        self.warning, self.sample = warning, sample
-        self.count = 0
+    def __init__(self, tally: WarningTally, first_at: float) -> None:
+        self.seen = WarningPicture(tally.warning, sample=tally.sample, is_former=True)
+        """What it comes to, without what the grammar says of the class, and without ages."""
         self.first_at, self.last_at = first_at, -inf
-        self.peak_per_minute = 0
-        """The most lines that any minute had, of those that came while we looked."""
-        self.slots, self.tasks = UNTOUCHED, UNTOUCHED
-        """`tasks` are of the server that writes now."""
-        self.is_former = True
-        """No line is of the server that writes now."""
-        self._tasks_before = 0
-        """Tasks of servers that are gone: the next one counts from zero."""
         self._recent = Windowed(0, MINUTE, 1.0)
 
-    def per_minute(self, now: float) -> int:
+    def per_minute(self, now: float) -> float:
         """Lines of the last minute."""
-        return self._recent.since(now - MINUTE)
-
-    @property
-    def tasks_touched(self) -> int:
-        """Of all servers; a least count where `tasks.more`."""
-        return self._tasks_before + len(self.tasks.ids)
+        return float(self._recent.since(now - MINUTE))
 
     def add(self, at: float, last_at: float, tally: WarningTally) -> None:
         """Count lines that were read at `at`; the last of them was written at `last_at`."""
-        self.count += tally.count
+        seen, is_former = self.seen, tally.lives_ago > 0
         self.last_at = max(self.last_at, last_at)
-        self.slots = self.slots.and_then(tally.slots)
-        if tally.lives_ago:
-            self._tasks_before += len(tally.tasks.ids)
-        else:
-            self.tasks = self.tasks.and_then(tally.tasks)
-            self.is_former = False
         if at - last_at < MINUTE:
             self._recent.add(at, tally.count)
-            self.peak_per_minute = max(self.peak_per_minute, self.per_minute(at))
+        tasks = seen.tasks if is_former else seen.tasks.and_then(tally.tasks)
+        others = len(tally.tasks.ids) if is_former else len(tasks.ids) - len(seen.tasks.ids)
+        self.seen = replace(
+            seen,
+            count=seen.count + tally.count,
+            slots=seen.slots.and_then(tally.slots),
+            tasks=tasks,
+            tasks_touched=seen.tasks_touched + others,
+            peak_per_minute=max(seen.peak_per_minute, self.per_minute(at)),
+            is_former=seen.is_former and is_former,
+        )
 
     def new_server(self) -> None:
         """A new server process writes from here on: its tasks are others."""
-        self._tasks_before += len(self.tasks.ids)
-        self.tasks = Touched((), self.tasks.more)
-        self.is_former = True
+        self.seen = replace(self.seen, tasks=Touched((), self.seen.tasks.more), is_former=True)
 
 
 class StormBook:
@@ -145,12 +133,12 @@ class StormBook:
             first_at = at - max(0.0, uptime_s - tally.first_s)
             last_at = at - max(0.0, uptime_s - tally.last_s)
         if tally.warning not in self._storms:
-            self._storms[tally.warning] = Storm(tally.warning, first_at, tally.sample)
+            self._storms[tally.warning] = Storm(tally, first_at)
         self._storms[tally.warning].add(at, last_at, tally)
 
     def count(self, warning: str) -> int:
         """How many lines of that class came."""
-        return self._storms[warning].count if warning in self._storms else 0
+        return self._storms[warning].seen.count if warning in self._storms else 0
 
     @property
     def newest_first(self) -> list[Storm]:
@@ -232,13 +220,12 @@ FRESH_S = 5.0
 class SlotSteps(Struct):
     """Verification steps of a slot's current task.
 
-    `first_s` and `last_s` are the time stamps of its first and last step in the log, replays included, in seconds since
-    the server's start; None where the log has none.
+    `last_s` is the time stamp of its last step in the log, replays included, in seconds since the server's start; None
+    where the log has none.
     """
 
     task: int
     drafts: DraftTally = NO_DRAFTS
-    first_s: float | None = None
     last_s: float | None = None
     restored: int = 0
     """How many of its steps, replays included, went back to a checkpoint."""
@@ -449,7 +436,7 @@ class LogView:
     def _steps(self, at: float, fact: VerificationSteps) -> None:
         live = self.slot_steps.get(fact.slot)
         if live is None or live.task != fact.task:
-            live = self.slot_steps[fact.slot] = SlotSteps(fact.task, first_s=fact.first_s)
+            live = self.slot_steps[fact.slot] = SlotSteps(fact.task)
         drafts = DraftTally.of_steps(fact, live.last_s)
         self.step_totals.add(at, drafts)
         live.drafts += drafts

@@ -256,7 +256,7 @@ def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     if not state.log.storms.count(CLAMPED) and not state.log.storms.count(REDUCED):
         return (), ()
     words, limits = [], []
-    for view in state.log.storms.newest_first:
+    for view in (storm.seen for storm in state.log.storms.newest_first):
         if view.is_former:
             continue
         if view.warning == CLAMPED and (found := _CLAMP.search(view.sample)):

@@ -77,14 +77,15 @@ def seen_of(state: TargetState) -> DraftingEvidence:
     if (done is None or not done.drafted) and log.slot_steps:
         done = sum((slot_steps.drafts for slot_steps in log.slot_steps.values()), NO_DRAFTS)
     parameters, all_known = _parameters(state)
-    lines = (storm for storm in log.storms.newest_first if storm.warning in PROBLEM_CLASSES and not storm.is_former)
+    warnings = (storm.seen for storm in log.storms.newest_first)
+    lines = (seen for seen in warnings if seen.warning in PROBLEM_CLASSES and not seen.is_former)
     return DraftingEvidence(
         slots=slots.drafting if slots is not None else None,
         drafted=round(done.drafted) if done is not None else 0,
         accepted=round(done.accepted) if done is not None else None,
         parameters=parameters,
         knows_parameters=all_known,
-        problems=tuple(storm.sample for storm in lines),
+        problems=tuple(seen.sample for seen in lines),
         check=state.target.start_check,
         away=_away(state),
         hidden=_hidden(state),

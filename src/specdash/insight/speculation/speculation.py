@@ -158,7 +158,5 @@ def whole(text: str | None) -> int | None:
 
 
 def _problem(state: TargetState) -> str:
-    for view in state.log.storms.newest_first:
-        if view.warning in PROBLEM_CLASSES:
-            return view.sample
-    return ""
+    seen = (storm.seen for storm in state.log.storms.newest_first)
+    return next((warning.sample for warning in seen if warning.warning in PROBLEM_CLASSES), "")
