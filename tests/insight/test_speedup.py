@@ -12,7 +12,7 @@ from insight.experiment_data import record
 from insight.speedup_data import NOW, WALL, add, baseline, request, row_of, state
 from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.readings import Counters, Reading, Slot, Slots, Source
-from specdash.core.records import BaselineMethod
+from specdash.core.records import Baseline, BaselineMethod
 from specdash.core.target import Target
 from specdash.insight.log.log_view import DraftStatistics
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
@@ -355,6 +355,12 @@ def test_whatever_ran_the_picture_is_consistent(
         assert picture.mean_accepted_length == pytest.approx(picture.value * picture.break_even_length)
     assert picture.basis is not Basis.MEASURED or picture.baseline is not None
     assert picture.why
+
+
+@pytest.mark.parametrize(("made", "needed"), [(baseline(), False), (baseline(low=30.0, high=80.0), True)])
+def test_a_wide_interval_needs_what_makes_most_of_it(made: Baseline, needed: bool) -> None:
+    spread = [request(WALL - 10 - 5 * place, rate=60.0 + 10 * place) for place in range(9)][::-1]
+    assert told(state(spread, (made,))).needs_baseline is needed
 
 
 def test_it_says_by_which_method_the_baseline_was_measured() -> None:

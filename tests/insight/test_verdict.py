@@ -22,7 +22,6 @@ from specdash.insight.picture import (
     Picture,
     SpeculationPicture,
     SpeculationViews,
-    SpeedUpNeed,
     SpeedUpPicture,
 )
 from specdash.insight.speedup.verdict import VerdictKind, VerdictStep, judged, kind_of, verdict
@@ -77,7 +76,7 @@ def measured(value: float, low: float, high: float, **fields: Any) -> SpeedUpPic
         (measured(0.975, 0.955, 0.99), "NO DIFFERENCE"),
         (measured(1.03, 1.01, 1.05), "NO DIFFERENCE"),
         (measured(1.1, 0.9, 1.3), "CAN'T TELL YET (needs more requests)"),
-        (measured(1.1, 0.9, 1.3, need=SpeedUpNeed.BASELINE), "CAN'T TELL YET (needs a new baseline)"),
+        (measured(1.1, 0.9, 1.3, needs_baseline=True), "CAN'T TELL YET (needs a new baseline)"),
         (SpeedUpPicture(), "CAN'T TELL YET (needs a finished request)"),
         (
             measured(1.5, 1.2, 1.9, requests=5, verdict=Paying.UNKNOWN),

@@ -329,14 +329,6 @@ class TypeFigures(Struct, frozen=True):
     """Time spent drafting."""
 
 
-class SpeedUpNeed(StrEnum):
-    """What would narrow the interval of a measured speed-up most, in words."""
-
-    REQUESTS = "more requests"
-    BASELINE = "a new baseline"
-    """The one there is wide itself, or old."""
-
-
 class SpeedUpPicture(Struct, frozen=True):
     """Net speed-up of decode against no speculation, over the window: 1 is no gain, below 1 it hurts."""
 
@@ -350,7 +342,8 @@ class SpeedUpPicture(Struct, frozen=True):
     """What it rests on, or why it is not known and what to do."""
     requests: int = 0
     """Finished requests that it rests on."""
-    need: SpeedUpNeed = SpeedUpNeed.REQUESTS
+    needs_baseline: bool = False
+    """A new baseline would narrow the interval most: the one there is is wide itself, or old."""
     baseline: Baseline | None = None
     """The recorded one nearest to them."""
     decode_rate: float | None = None

@@ -98,22 +98,18 @@ def effort_of(samples: Sequence[ServedRequest]) -> DecodeTotals:
 
 
 class Pair(Struct, frozen=True):
-    """A request against its baseline: seconds without and with speculation, and the deviation of the baseline's
-    logarithm."""
+    """A request against its baseline: seconds without and with speculation."""
 
     without: float
     took: float
-    deviation: float
 
 
-def compared(pairs: Sequence[Pair]) -> Interval:
+def compared(pairs: Sequence[Pair], deviation: float) -> Interval:
     """The speed-up over requests in the order in which they ran: the time that all would have taken over the time that
-    they took."""
+    they took. `deviation` is that of the baseline's logarithm."""
     blocks = _blocks([(pair.without, pair.took) for pair in pairs])
     found = interval(ratio_of([(round(a * _MICRO), max(1, round(b * _MICRO))) for a, b in blocks], RESAMPLES))
-    total = sum(pair.without for pair in pairs)
     # One baseline is behind many requests, so its error does not average out.
-    deviation = sum(pair.without * pair.deviation for pair in pairs) / total if total else 0.0
     value = max(found.value, 1e-9)
     low = sqrt(log(value / max(found.low, 1e-9)) ** 2 + (Z_95 * deviation) ** 2)
     high = sqrt(log(max(found.high, value) / value) ** 2 + (Z_95 * deviation) ** 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import exp, inf, log, sqrt
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -106,12 +106,12 @@ class _Pool(Struct, frozen=True):
 
 def derive(state: TargetState, now: float, wall: float, window_s: float) -> SpeedUpPicture:
     """The speed-up part of the picture. The caller holds the state's lock; `now` and `wall` are one moment."""
-    log = state.log
+    drafting = state.log.drafting
     if speculation.is_active(state) is False:
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
     is_full = len(pool.chosen) == MOST
-    cost = log.drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s, now)
+    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s, now)
     samples, chosen = state.experiments.samples, pool.chosen
     key = (
         samples,
@@ -125,7 +125,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         int(wall / 60.0),
     )
     picture = state.memo.once(("speedup", window_s), key, lambda: _picture(state, pool, cost, (now, wall, window_s)))
-    return replace(picture, by_type=log.drafting.figures())
+    return replace(picture, by_type=drafting.figures())
 
 
 def _pool(state: TargetState, now: float, wall: float, window_s: float) -> _Pool:
@@ -208,37 +208,33 @@ def _measured(
     took = sum(pair.took for pair in pairs)
     without = sum(pair.without for pair in pairs)
     value, tokens = without / took, effort_of(samples).tokens
-    middle = sum(map(_middle, samples)) / len(samples)
-    picture = SpeedUpPicture(
-        value=value,
-        basis=Basis.MEASURED,
-        requests=len(pairs),
-        baseline=reference.nearest(middle, 1.0 if 1 in reference.concurrencies else reference.concurrencies[0]),
-        decode_rate=tokens / took,
-        baseline_rate=tokens / without,
-    )
+    baseline = reference.nearest(sum(map(_middle, samples)) / len(samples))
+    deviation = reference.deviation(baseline)
     words = f"{len(pairs)} requests against {_words(reference)}"
     if left_out:
         words += f"; {left_out} more ran longer, or beside more others, than was recorded"
     if held:
         words += "; the newest ones, for the window has too few"
+    picture = SpeedUpPicture(
+        value=value,
+        basis=Basis.MEASURED,
+        requests=len(pairs),
+        baseline=baseline,
+        decode_rate=tokens / took,
+        baseline_rate=tokens / without,
+        why=words,
+    )
     if len(pairs) < ENOUGH:
-        return _early(picture, pairs, f"{words}; {ENOUGH} are needed for an interval")
-    found = compared(pairs)
-    need = picture.need
-    if picture.baseline is not None and found.low > 0:
-        need = reference.need(picture.baseline, found.low, found.high)
-    verdict = _verdict(found)
-    return replace(picture, low=found.low, high=found.high, verdict=verdict, why=words, need=need)
-
-
-def _early(picture: SpeedUpPicture, pairs: Sequence[Pair], words: str) -> SpeedUpPicture:
-    """Few requests have no interval of their own; but a loss that no spread of requests explains need not wait."""
-    value = picture.value or 0.0
-    reach = Z_95 * sqrt(REQUEST_SPREAD**2 / len(pairs) + max(pair.deviation for pair in pairs) ** 2)
-    if value * exp(reach) >= 1:
-        return replace(picture, why=words)
-    return replace(picture, low=value * exp(-reach), high=value * exp(reach), verdict=Paying.HURTING, why=words)
+        # No interval of their own; but a loss that no spread of requests explains need not wait.
+        reach = Z_95 * sqrt(REQUEST_SPREAD**2 / len(pairs) + deviation**2)
+        picture = replace(picture, why=f"{words}; {ENOUGH} are needed for an interval")
+        if value * exp(reach) >= 1:
+            return picture
+        return replace(picture, low=value * exp(-reach), high=value * exp(reach), verdict=Paying.HURTING)
+    found = compared(pairs, deviation)
+    # A new baseline narrows the interval most where it is half of the variance.
+    needs_baseline = found.low > 0 and 2 * deviation**2 > (log(found.high / found.low) / (2 * Z_95)) ** 2
+    return replace(picture, low=found.low, high=found.high, verdict=_verdict(found), needs_baseline=needs_baseline)
 
 
 def _estimated(
@@ -291,7 +287,7 @@ def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float]
     found = reference.over(_middle(sample), profile)
     if found is None:
         return None
-    return Pair(found.seconds * ((sample.decode_tokens or 1) - 1), sample.decode_s, found.deviation)
+    return Pair(found * ((sample.decode_tokens or 1) - 1), sample.decode_s)
 
 
 _SOURCES = {
