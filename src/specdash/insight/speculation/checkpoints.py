@@ -8,13 +8,12 @@ from msgspec.structs import asdict
 
 from specdash.core.readings import Source
 from specdash.core.speculation import MemoryKind, Rollback, rollback
-from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import CheckpointCounts, CheckpointsPicture, ReplayFigures
 from specdash.insight.speculation import acceptance, speculation
 from specdash.system.text import percent
 
 if TYPE_CHECKING:
-    from specdash.core.readings import Counters, ModelOutline, Props
+    from specdash.core.readings import ModelOutline, Props
     from specdash.core.speculation import SpecType
     from specdash.insight.log.counter_log import Scrape
     from specdash.insight.request import DraftTally
@@ -115,7 +114,9 @@ def _figures(
     state: TargetState, way: Rollback | None, steps: DraftTally, counted: tuple[Scrape, Scrape] | None
 ) -> ReplayFigures:
     drafts_each_step = all(item.reads_draft_model for item in speculation.chain_of(state))
-    totals = _totals(counted[0].counters, counted[1].counters) if counted is not None else None
+    totals = acceptance.decoded(*counted) if counted is not None else None
+    if totals is not None and not 0 < (totals[2].steps or 0) <= totals[0] - totals[2].accepted:
+        totals = None
     if not steps.calls:
         again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
         return _of_counters(*totals, replays=again) if totals is not None else ReplayFigures()
@@ -140,26 +141,13 @@ def _figures(
     )
 
 
-def _totals(first: Counters, last: Counters) -> tuple[float, float, float, float] | None:
-    """Tokens, decode seconds, verification steps and accepted tokens; None where nothing was verified."""
-    tokens = delta(first.predicted_tokens, last.predicted_tokens)
-    seconds = delta(first.predicted_seconds, last.predicted_seconds)
-    steps = delta(first.verification_steps, last.verification_steps)
-    accepted = delta(acceptance.exact_accepted(first), acceptance.exact_accepted(last))
-    if not tokens or not steps or accepted is None or accepted >= tokens or steps > tokens - accepted:
-        return None
-    return tokens, seconds or 0.0, steps, accepted
-
-
-def _of_counters(
-    tokens: float, seconds: float, steps: float, accepted: float, *, replays: bool | None
-) -> ReplayFigures:
+def _of_counters(tokens: float, seconds: float, drafts: DraftTally, *, replays: bool | None) -> ReplayFigures:
     """Every decode call brings one token beside those accepted, so tokens less accepted ones are the decode calls.
 
     Those that are no step are replays, or steps without a draft; a type that drafts with a model has few of these.
     `replays` says whether there are any, None where that is unknown.
     """
-    calls = tokens - accepted
+    steps, calls = drafts.steps or 0, tokens - drafts.accepted
     again = round(min(steps, calls - steps)) if replays else 0
     share = again / calls if replays is not None else None
     return ReplayFigures(
@@ -169,7 +157,7 @@ def _of_counters(
         replayed_tokens=0 if replays is False else None,
         lost_s=seconds * share if share is not None else None,
         lost_share=share,
-        mean_accepted_length=1.0 + accepted / steps,
+        mean_accepted_length=drafts.mean_accepted_length,
         effective_length=tokens / calls,
     )
 

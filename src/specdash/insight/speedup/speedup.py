@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from specdash.core.readings import Source
 from specdash.core.records import BaselineMethod
-from specdash.insight.log.counter_log import delta
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
 from specdash.insight.request import DraftTally
 from specdash.insight.speculation import speculation
-from specdash.insight.speculation.acceptance import between
+from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
     CONTEXT_NAMES,
@@ -354,15 +353,12 @@ def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | 
     if state.totals_stale_s(now) is not None:
         return None
     for bounds in (state.window(now, window_s), state.counters.life):
-        if bounds is None:
-            continue
-        first, last = bounds[0].counters, bounds[1].counters
-        drafted = between(*bounds)
-        tokens = delta(first.predicted_tokens, last.predicted_tokens)
-        seconds = delta(first.predicted_seconds, last.predicted_seconds)
-        if drafted is not None and tokens and seconds and drafted.drafted and drafted.accepted < tokens:
-            steps = tokens - drafted.accepted
-            return DecodeTotals(0, tokens, seconds, DraftTally(drafted.drafted, drafted.accepted, steps))
+        found = decoded(*bounds) if bounds is not None else None
+        if found is not None and found[1] and found[2].drafted:
+            tokens, seconds, drafts = found
+            return DecodeTotals(
+                0, tokens, seconds, DraftTally(drafts.drafted, drafts.accepted, tokens - drafts.accepted)
+            )
     return None
 
 
