@@ -14,9 +14,9 @@ def decoding(start: float, end: float, prefill: float = 0.0) -> ServedRequest:
 
 def test_time_alone_and_beside_another_are_apart_and_the_others_prefill_is_a_share() -> None:
     first, second = decoding(0, 10), decoding(8, 12, prefill=5)
-    assert beside(first, [first]) == ({1: pytest.approx(10)}, 0.0)
-    assert beside(first, [first, second]) == ({1: pytest.approx(8), 2: pytest.approx(2)}, pytest.approx(0.5))
-    assert beside(second, [first, second]) == ({1: pytest.approx(2), 2: pytest.approx(2)}, 0.0)
+    assert beside(first, [first]) == ({1: 10.0}, 0.0)
+    assert beside(first, [first, second]) == ({1: 8.0, 2: 2.0}, 0.5)
+    assert beside(second, [first, second]) == ({1: 2.0, 2: 2.0}, 0.0)
 
 
 def test_requests_that_follow_each_other_are_not_beside_each_other() -> None:

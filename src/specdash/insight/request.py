@@ -11,31 +11,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.log_facts import (
-    AcceptancePerPosition,
-    CheckpointEvent,
-    DecodeProgress,
-    DecodeTiming,
-    LogFact,
-    PrefillProgress,
-    PromptReused,
-    PromptStarted,
-    PromptTiming,
-    RequestAcceptance,
-    ServerEvent,
-    SlotSelected,
-    TaskCancelled,
-    TaskFailed,
-    TaskLaunched,
-    TaskReleased,
-    TotalTiming,
-    VerificationSteps,
-)
+from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, RequestOutcome, plausible_rate, speed
 from specdash.core.readings import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
     from specdash.core.proxy_events import RequestEvent
@@ -64,7 +45,7 @@ class DraftTally(Struct, frozen=True):
     span_calls: int = 0
 
     @staticmethod
-    def of_steps(fact: VerificationSteps, since_s: float | None = None) -> DraftTally:
+    def of_steps(fact: log_facts.VerificationSteps, since_s: float | None = None) -> DraftTally:
         """Traced steps; `since_s` is the time stamp of the task's step before them, None where there is none."""
         begin = since_s if since_s is not None else fact.first_s
         calls = fact.steps + fact.replays - (since_s is None)
@@ -442,21 +423,21 @@ class Samples:
 _MAX_ENDED = 256
 
 
-_COPIED: dict[type[LogFact], tuple[tuple[str, str], ...]] = {
-    PromptStarted: (("prompt_total_tokens", "prompt_tokens"),),
-    PromptReused: (("prompt_cached", "cached_tokens"),),
-    PrefillProgress: (),
-    DecodeProgress: (("decode_tokens_seen", "n_decoded"),),
-    PromptTiming: (("prompt_ms", "ms"), ("processed_tokens", "tokens")),
-    DecodeTiming: (("decode_ms", "ms"), ("decode_tokens", "tokens")),
-    TotalTiming: (("total_ms", "ms"),),
-    RequestAcceptance: (
+_COPIED: dict[type[log_facts.LogFact], tuple[tuple[str, str], ...]] = {
+    log_facts.PromptStarted: (("prompt_total_tokens", "prompt_tokens"),),
+    log_facts.PromptReused: (("prompt_cached", "cached_tokens"),),
+    log_facts.PrefillProgress: (),
+    log_facts.DecodeProgress: (("decode_tokens_seen", "n_decoded"),),
+    log_facts.PromptTiming: (("prompt_ms", "ms"), ("processed_tokens", "tokens")),
+    log_facts.DecodeTiming: (("decode_ms", "ms"), ("decode_tokens", "tokens")),
+    log_facts.TotalTiming: (("total_ms", "ms"),),
+    log_facts.RequestAcceptance: (
         ("draft_generated", "generated"),
         ("draft_accepted", "accepted"),
         ("mean_accepted_length", "mean_accepted_length"),
         ("acceptance_per_position", "per_position"),
     ),
-    AcceptancePerPosition: (("acceptance_per_position", "rates"),),
+    log_facts.AcceptancePerPosition: (("acceptance_per_position", "rates"),),
 }
 """Which fields of a request have which fields of a fact about it, where those are known."""
 _ONCE = frozenset({"prompt_ms", "decode_ms", "total_ms", "draft_generated"})
@@ -474,11 +455,11 @@ class RequestAssembler:
         self._open: dict[int | None, ServedRequest] = {}
         """By slot; None for timings that name no slot."""
         self._ended: deque[int | None] = deque(maxlen=_MAX_ENDED)
-        self._selections: dict[int, SlotSelected] = {}
+        self._selections: dict[int, log_facts.SlotSelected] = {}
         """How slots were picked whose tasks have not begun yet."""
         self._done: list[ServedRequest] = []
 
-    def feed(self, facts: Iterable[LogFact]) -> list[ServedRequest]:
+    def feed(self, facts: Iterable[log_facts.LogFact]) -> list[ServedRequest]:
         """Take facts in; give the requests that ended, in the order in which they did."""
         for fact in facts:
             self._take(fact)
@@ -491,37 +472,37 @@ class RequestAssembler:
             self._end(key)
         return self.feed(())
 
-    def _take(self, fact: LogFact) -> None:
+    def _take(self, fact: log_facts.LogFact) -> None:
         match fact:
-            case VerificationSteps():
+            case log_facts.VerificationSteps():
                 self._of(fact).steps += DraftTally.of_steps(fact)
-            case SlotSelected():
+            case log_facts.SlotSelected():
                 if (known := self._open.get(fact.slot)) is not None and known.finished:
                     self._end(fact.slot)
                 self._selections[fact.slot] = fact
-            case TaskLaunched():
+            case log_facts.TaskLaunched():
                 self._launched(fact)
-            case CheckpointEvent(action="full_reprocess") if fact.slot in self._open:
+            case log_facts.CheckpointEvent(action="full_reprocess") if fact.slot in self._open:
                 self._open[fact.slot].no_checkpoint = True
-            case TaskReleased():
+            case log_facts.TaskReleased():
                 self._released(fact)
-            case TaskCancelled():
+            case log_facts.TaskCancelled():
                 self._stopped(fact, None)
-            case TaskFailed():
+            case log_facts.TaskFailed():
                 self._stopped(fact, fact.error)
-            case ServerEvent():
+            case log_facts.ServerEvent():
                 self._event(fact)
             case _ if (copied := _COPIED.get(type(fact))) is not None:
                 self._copy(fact, copied)
 
-    def _launched(self, fact: TaskLaunched) -> None:
+    def _launched(self, fact: log_facts.TaskLaunched) -> None:
         self._end(fact.slot)
         request = self._of(fact)
         request.started_s = fact.at_s
         if (selection := self._selections.pop(fact.slot, None)) is not None:
             request.selected, request.similarity, request.kept = selection.how, selection.similarity, selection.kept
 
-    def _released(self, fact: TaskReleased) -> None:
+    def _released(self, fact: log_facts.TaskReleased) -> None:
         request = self._open.get(fact.slot)
         if request is not None and request.task == fact.task:
             request.at_s, request.truncated, request.slot_tokens = fact.at_s, fact.truncated, fact.n_tokens
@@ -530,7 +511,7 @@ class RequestAssembler:
             if request.timed or request.cancelled or request.error is not None:
                 self._end(fact.slot)
 
-    def _event(self, fact: ServerEvent) -> None:
+    def _event(self, fact: log_facts.ServerEvent) -> None:
         if fact.name == "restarted":
             for key in list(self._open):
                 self._end(key)
@@ -539,10 +520,10 @@ class RequestAssembler:
         elif (build := fact.get("build")) is not None:
             self._build = build if build != "0" else None
 
-    def _copy(self, fact: Any, copied: Iterable[tuple[str, str]]) -> None:
+    def _copy(self, fact: Any, copied: Sequence[tuple[str, str]]) -> None:
         known = self._open.get(fact.slot)
         first = copied[0][0] if copied else ""
-        if known is not None and not isinstance(fact, AcceptancePerPosition):
+        if known is not None and not isinstance(fact, log_facts.AcceptancePerPosition):
             # So is what has its timings, where the line comes before those.
             is_other = getattr(known, first) is not None if first in _ONCE else known.timed
             if is_other:
@@ -571,7 +552,7 @@ class RequestAssembler:
             self._ended.append(request.task)
             self._done.append(request)
 
-    def _stopped(self, fact: TaskCancelled | TaskFailed, error: str | None) -> None:
+    def _stopped(self, fact: log_facts.TaskCancelled | log_facts.TaskFailed, error: str | None) -> None:
         """Mark the request; one that no slot had begun ends here, and one that ended before stays as it was."""
         request = next((known for known in self._open.values() if known.task == fact.task), None)
         if request is None:

@@ -10,23 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specdash.core.log_facts import (
-    DETAIL,
-    TOLD,
-    TOUCHED_KEPT,
-    CheckpointEvent,
-    DecodeTiming,
-    LogFact,
-    LogLine,
-    PrefillProgress,
-    PromptCacheState,
-    PromptTiming,
-    ServerEvent,
-    SpeculativeStatistics,
-    TaskLaunched,
-    Touched,
-    VerificationSteps,
-)
+from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
@@ -38,9 +22,9 @@ from specdash.system.stats import share
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.core.log_facts import LogBatch, LogFact, WarningTally
     from specdash.insight.request import ServedRequest
 
+    Facts = Sequence[log_facts.LogFact]
     Clock = float | None
     """Seconds since a server's start, None where its lines have no time stamps."""
 
@@ -48,13 +32,17 @@ if TYPE_CHECKING:
 # When the lines of a log were written: each server's own clock against the moment at which they were read.
 
 
-def _lives(facts: Sequence[LogFact]) -> list[Sequence[LogFact]]:
+def _lives(facts: Facts) -> list[Sequence[log_facts.LogFact]]:
     """The facts by the server that wrote them, in order; there is one at least."""
-    starts = [index for index, fact in enumerate(facts) if isinstance(fact, ServerEvent) and fact.name == "restarted"]
+    starts = [
+        index
+        for index, fact in enumerate(facts)
+        if isinstance(fact, log_facts.ServerEvent) and fact.name == "restarted"
+    ]
     return [facts[start:end] for start, end in zip([0, *starts], [*starts, len(facts)], strict=True)]
 
 
-def _newest(facts: Sequence[LogFact], *others: float | None) -> Clock:
+def _newest(facts: Facts, *others: float | None) -> Clock:
     """The newest time stamp of these facts; `others` are further stamps of that server."""
     stamp = next((fact.at_s for fact in reversed(facts) if fact.at_s is not None), None)
     return max((known for known in (stamp, *others) if known is not None), default=None)
@@ -83,7 +71,7 @@ MINUTE = 60.0
 class Storm:
     """Lines of one class; times are monotonic seconds."""
 
-    def __init__(self, tally: WarningTally, first_at: float) -> None:
+    def __init__(self, tally: log_facts.WarningTally, first_at: float) -> None:
         self.seen = WarningPicture(tally.warning, sample=tally.sample, is_former=True)
         """What it comes to, without what the grammar says of the class, and without ages."""
         self.first_at, self.last_at = first_at, -inf
@@ -93,7 +81,7 @@ class Storm:
         """Lines of the last minute."""
         return float(self._recent.since(now - MINUTE))
 
-    def add(self, at: float, last_at: float, tally: WarningTally) -> None:
+    def add(self, at: float, last_at: float, tally: log_facts.WarningTally) -> None:
         """Count lines that were read at `at`; the last of them was written at `last_at`."""
         seen, is_former = self.seen, tally.lives_ago > 0
         self.last_at = max(self.last_at, last_at)
@@ -113,7 +101,7 @@ class Storm:
 
     def new_server(self) -> None:
         """A new server process writes from here on: its tasks are others."""
-        self.seen = replace(self.seen, tasks=Touched((), self.seen.tasks.more), is_former=True)
+        self.seen = replace(self.seen, tasks=log_facts.Touched((), self.seen.tasks.more), is_former=True)
 
 
 class StormBook:
@@ -122,7 +110,7 @@ class StormBook:
     def __init__(self) -> None:
         self._storms: dict[str, Storm] = {}
 
-    def add(self, at: float, tally: WarningTally, uptime_s: float | None = None) -> None:
+    def add(self, at: float, tally: log_facts.WarningTally, uptime_s: float | None = None) -> None:
         """Count a tally that was read at `at`.
 
         With the server's `uptime_s` known, the lines' own time stamps date them, so that a log read from its beginning
@@ -153,7 +141,6 @@ class StormBook:
 
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
 
-ENDS_KEPT = 512
 _PRIORITY = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
 
 
@@ -161,33 +148,31 @@ class DraftStatistics:
     """The latest statistics per implementation, of the server that writes now; they are totals since its start."""
 
     def __init__(self) -> None:
-        self._latest: dict[tuple[int | None, str], SpeculativeStatistics] = {}
+        self._latest: dict[tuple[int | None, str], log_facts.SpeculativeStatistics] = {}
         """By port (of a router's child) and type."""
-        self._totals: deque[tuple[float, int, float]] = deque(maxlen=ENDS_KEPT)
-        """When a request ended, and draft tokens and milliseconds of all implementations by then."""
+        self._spent = Windowed(NO_DRAFTS, KEEP_S)
+        """Draft tokens of all implementations, and the time that they took."""
 
-    def note(self, at: float, fact: SpeculativeStatistics, port: int | None = None) -> None:
+    def note(self, at: float, fact: log_facts.SpeculativeStatistics, port: int | None = None) -> None:
         """Take in a line written at monotonic `at`."""
         before = self._latest.get((port, fact.type))
         if before is not None and fact.tokens_generated < before.tokens_generated:
-            self._totals.clear()
+            before, self._spent = None, Windowed(NO_DRAFTS, KEEP_S)
         self._latest[(port, fact.type)] = fact
-        tokens = sum(statistics.tokens_generated for statistics in self._latest.values())
-        spent = sum(sum(statistics.durations_ms) for statistics in self._latest.values())
-        if self._totals and self._totals[-1][0] == at:
-            self._totals.pop()
-        self._totals.append((at, tokens, spent))
+        grown = [
+            DraftTally(known.tokens_generated, span_s=sum(known.durations_ms) / 1000.0)
+            for known in (fact, before)
+            if known is not None
+        ]
+        self._spent.add(at, grown[0] - grown[1] if len(grown) > 1 else grown[0])
 
-    def seconds_per_token(self, since: float, until: float = inf) -> float | None:
-        """What drafting one token took by monotonic `until`, since `since` or, where nothing was drafted since, the
-        server's start; None where the log has no durations."""
-        if not self._totals or not any(statistics.durations_ms for statistics in self._latest.values()):
-            return None
-        _, tokens, spent = next((total for total in reversed(self._totals) if total[0] <= until), self._totals[-1])
-        first = next((total for total in reversed(self._totals) if total[0] < since), None)
-        if first is not None and tokens > first[1]:
-            tokens, spent = tokens - first[1], spent - first[2]
-        return spent / tokens / 1000.0 if tokens > 0 else None
+    def seconds_per_token(self, since: float) -> float | None:
+        """What drafting one token took since `since` or, where nothing was drafted since, the server's start; None
+        where the log has no durations."""
+        spent = self._spent.since(since)
+        spent = spent if spent.drafted > 0 else self._spent.total
+        is_timed = any(statistics.durations_ms for statistics in self._latest.values())
+        return spent.span_s / spent.drafted if is_timed and spent.drafted > 0 else None
 
     def figures(self) -> tuple[TypeFigures, ...]:
         """Per implementation, in the engine's order of priority."""
@@ -272,7 +257,7 @@ class LogView:
         """Requests of the server whose lines are read, until the file's earlier lines are all read."""
         self._assemblers: dict[int | None, RequestAssembler] = {}
         """By port of a router's child, None for the server itself."""
-        self._tail: deque[LogLine] = deque(maxlen=TAIL_LINES)
+        self._tail: deque[log_facts.LogLine] = deque(maxlen=TAIL_LINES)
         self._tail_end = 0
         self._begin()
 
@@ -288,7 +273,7 @@ class LogView:
         """Its events of checkpoints by `kind action`, and its server events by name."""
         self.checkpoint_mib: dict[str, float] = {}
         """Size of the newest checkpoint of each kind."""
-        self.events: dict[str, ServerEvent] = {}
+        self.events: dict[str, log_facts.ServerEvent] = {}
         self.implementations: dict[str, dict[str, str]] = {}
         """Settings that each speculative implementation printed at the start, by type."""
         self.step_totals = Windowed(NO_DRAFTS, KEEP_S, STEPS_GRAIN_S)
@@ -297,15 +282,15 @@ class LogView:
         """The drafts of requests that ended."""
         self.slot_steps: dict[int, SlotSteps] = {}
         self.drafting = DraftStatistics()
-        self.cache_state: PromptCacheState | None = None
+        self.cache_state: log_facts.PromptCacheState | None = None
         """What the prompt cache held at its latest line (verbosity 4)."""
         self.full_reprocessed = Windowed(0, KEEP_S, 1.0)
         """Prompts that were read from their start for want of a checkpoint."""
-        self.prefill: dict[int, PrefillProgress] = {}
+        self.prefill: dict[int, log_facts.PrefillProgress] = {}
         self._task_of: dict[int, int] = {}
         """The task that each slot began last."""
 
-    def add(self, at: float, batch: LogBatch) -> LatestBatch:
+    def add(self, at: float, batch: log_facts.LogBatch) -> LatestBatch:
         """Take in one batch read at monotonic `at`, and return what in it is of this moment.
 
         The newest line dates the others by their time stamps.
@@ -314,13 +299,13 @@ class LogView:
         parts = _lives(batch.facts)
         if batch.restarted and len(parts) == 1:
             self._new_server()
-            self._assemblers[None].feed((ServerEvent("restarted"),))
+            self._assemblers[None].feed((log_facts.ServerEvent("restarted"),))
         self.lines += batch.lines
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
         self.unrecognised += batch.unrecognised
-        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else TOLD * len(batch.tail)
-        self._tail.extend(zip(batch.tail, map(DETAIL.__eq__, kinds), strict=True))
+        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else log_facts.TOLD * len(batch.tail)
+        self._tail.extend(zip(batch.tail, map(log_facts.DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
         stamps = [*map(_newest, parts[:-1]), _newest(parts[-1], *_other_stamps(batch))]
         clocks = _at_reading(stamps, batch.age_s)
@@ -350,7 +335,14 @@ class LogView:
         return fresh
 
     def _life(
-        self, at: float, facts: Sequence[LogFact], clock: Clock, fresh: LatestBatch, port: int | None, *, is_live: bool
+        self,
+        at: float,
+        facts: Facts,
+        clock: Clock,
+        fresh: LatestBatch,
+        port: int | None,
+        *,
+        is_live: bool,
     ) -> None:
         """Take in what one server wrote. `clock` is its time stamp of the moment `at`."""
         for fact in facts:
@@ -394,7 +386,7 @@ class LogView:
         """A count of the log, None where the log was not read from its beginning."""
         return count if self.since_wall is None else None
 
-    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[LogLine, ...]]:
+    def lines_after(self, after: int, limit: int) -> tuple[int, tuple[log_facts.LogLine, ...]]:
         """Raw lines numbered above `after`, at most the last `limit`, and the newest number."""
         fresh = min(self._tail_end - after, limit, len(self._tail))
         if fresh <= 0:
@@ -433,7 +425,7 @@ class LogView:
         self.storms.new_server()
         self._begin()
 
-    def _steps(self, at: float, fact: VerificationSteps) -> None:
+    def _steps(self, at: float, fact: log_facts.VerificationSteps) -> None:
         live = self.slot_steps.get(fact.slot)
         if live is None or live.task != fact.task:
             live = self.slot_steps[fact.slot] = SlotSteps(fact.task)
@@ -443,45 +435,45 @@ class LogView:
         live.restored += fact.restored
         live.last_s = fact.at_s
 
-    def _fact(self, at: float, fact: LogFact, port: int | None) -> None:
+    def _fact(self, at: float, fact: log_facts.LogFact, port: int | None) -> None:
         match fact:
-            case VerificationSteps():
+            case log_facts.VerificationSteps():
                 self._steps(at, fact)
-            case SpeculativeStatistics():
+            case log_facts.SpeculativeStatistics():
                 self.drafting.note(at, fact, port)
-            case PrefillProgress():
+            case log_facts.PrefillProgress():
                 self.prefill[fact.slot] = fact
-            case CheckpointEvent(action=action, kind=kind):
+            case log_facts.CheckpointEvent(action=action, kind=kind):
                 self.checkpoints[f"{kind} {action}"] += 1
                 self.here[f"{kind} {action}"] += 1
                 if fact.size_mib is not None and action == "created":
                     self.checkpoint_mib[kind] = fact.size_mib
                 if action == "full_reprocess":
                     self.full_reprocessed.add(at, 1)
-            case PromptCacheState():
+            case log_facts.PromptCacheState():
                 self.cache_state = fact
-            case ServerEvent(name=name):
+            case log_facts.ServerEvent(name=name):
                 self.here[name] += 1
                 self.events[name] = fact
                 if name == "spec_implementation":
                     self.implementations.setdefault(fact.get("type") or "", {})
                 elif name == "spec_parameters" and self.implementations:
                     self.implementations[next(reversed(self.implementations))].update(fact.fields)
-            case TaskLaunched():
+            case log_facts.TaskLaunched():
                 self._task_of[fact.slot] = fact.task
 
-    def _note_live(self, fact: LogFact, fresh: LatestBatch) -> None:
+    def _note_live(self, fact: log_facts.LogFact, fresh: LatestBatch) -> None:
         match fact:
-            case CheckpointEvent():
+            case log_facts.CheckpointEvent():
                 self._live[f"{fact.kind} {fact.action}"] += 1
-            case ServerEvent():
+            case log_facts.ServerEvent():
                 self._live[fact.name] += 1
-            case VerificationSteps():
+            case log_facts.VerificationSteps():
                 fresh.drafts += DraftTally.of_steps(fact)
-            case PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
+            case log_facts.PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
                 fresh.prompt_tokens += fact.tokens
                 fresh.prompt_ms += fact.ms
-            case DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
+            case log_facts.DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
                 # The time begins with the first token, which is the prompt's.
                 fresh.decode_tokens += fact.tokens - 1
                 fresh.decode_ms += fact.ms
@@ -495,7 +487,7 @@ class LogView:
             self.requests_exact.add(at, request.drafts)
 
 
-def _other_stamps(batch: LogBatch) -> list[float | None]:
+def _other_stamps(batch: log_facts.LogBatch) -> list[float | None]:
     """Time stamps of lines that are no facts."""
     stamps = [tally.last_s for tally in batch.warnings if not tally.lives_ago]
     if batch.tail and batch.age_s is not None:
@@ -505,13 +497,13 @@ def _other_stamps(batch: LogBatch) -> list[float | None]:
     return stamps
 
 
-def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[LogFact]) -> WarningTally:
+def _with_tasks(tally: log_facts.WarningTally, before: dict[int, int], facts: Facts) -> log_facts.WarningTally:
     """The tally with the tasks of its slots while its lines were written, where the lines themselves name none."""
     if tally.tasks.ids or not tally.slots.ids:
         return tally
     tasks = {slot: [before[slot]] if slot in before else [] for slot in tally.slots.ids}
     for fact in facts:
-        if not isinstance(fact, TaskLaunched) or fact.slot not in tasks:
+        if not isinstance(fact, log_facts.TaskLaunched) or fact.slot not in tasks:
             continue
         if fact.at_s is not None and tally.last_s is not None and fact.at_s > tally.last_s:
             continue
@@ -519,7 +511,8 @@ def _with_tasks(tally: WarningTally, before: dict[int, int], facts: Sequence[Log
             tasks[fact.slot].clear()
         tasks[fact.slot].append(fact.task)
     found = dict.fromkeys(task for of_slot in tasks.values() for task in of_slot)
-    return replace(tally, tasks=Touched(tuple(found)[-TOUCHED_KEPT:], tally.slots.more or len(found) > TOUCHED_KEPT))
+    touched = log_facts.Touched((), tally.slots.more).and_then(log_facts.Touched(tuple(found)))
+    return replace(tally, tasks=touched)
 
 
 def _age(now_s: float | None, at_s: float | None) -> float:

@@ -121,8 +121,8 @@ def _figures(
         again = False if way in (Rollback.CUT, Rollback.STATE) else True if way and drafts_each_step else None
         return _of_counters(*totals, replays=again) if totals is not None else ReplayFigures()
     decode_s, effective = steps.decode_s, steps.tokens / steps.calls
-    share = steps.replays / steps.calls
-    lost_s = totals[1] * share if totals is not None else None
+    share: float | None = steps.replays / steps.calls
+    lost_s = totals[1] * steps.replays / steps.calls if totals is not None else None
     if decode_s is not None:
         lost_s = min(steps.replay_s, decode_s)
         share = lost_s / decode_s if decode_s > 0 else None

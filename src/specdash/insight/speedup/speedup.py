@@ -110,7 +110,7 @@ def derive(state: TargetState, now: float, wall: float, window_s: float) -> Spee
         return SpeedUpPicture(why=OFF)
     pool = _pool(state, now, wall, window_s)
     is_full = len(pool.chosen) == MOST
-    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s, now)
+    cost = drafting.seconds_per_token(now - wall + pool.chosen[0].began if is_full else now - window_s)
     samples, chosen = state.experiments.samples, pool.chosen
     key = (
         samples,
