@@ -42,7 +42,7 @@ from specdash.insight.speedup import speedup
 from specdash.insight.speedup.verdict import VerdictKind, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
@@ -102,18 +102,6 @@ def _unhealthy(state: TargetState, now: float, failure: Failure) -> tuple[Backen
     return BackendState.DOWN, str(failure)
 
 
-def _is_key_refused(state: TargetState, readings: Sequence[Reading[Any]]) -> bool:
-    """Whether an endpoint refuses the key, and none has taken it since the refusals began."""
-    refused = [
-        state.refused_since.get(reading.source, reading.at)
-        for reading in readings
-        if reading.failure is not None and reading.failure.kind is FailureKind.UNAUTHORIZED
-    ]
-    # A server that says an endpoint is switched off has checked the key first.
-    taken = (reading for reading in readings if reading.failure is None or reading.failure.kind is FailureKind.DISABLED)
-    return bool(refused) and not any(reading.at > max(refused) for reading in taken)
-
-
 STUCK = "this build never waits there, so its inference loop is stuck: restart it"
 TOO_BUSY = "this machine is too busy for specdash to look in time"
 _UNAUTHORIZED = "the server wants an API key: start specdash with --api-key-env NAME or --api-key-file FILE"
@@ -126,7 +114,8 @@ def _healthy(state: TargetState, now: float, signs: ServerSigns) -> tuple[Backen
     current = [(name, reading) for name, reading in looks if reading is not None and reading.at >= since]
     failures = [(name, reading.failure) for name, reading in current if reading.failure is not None]
     kinds = {failure.kind for _, failure in failures}
-    if _is_key_refused(state, [reading for _, reading in current]):
+    # Where another endpoint answers, or is switched off, which it says after it has checked the key, the key is good.
+    if FailureKind.UNAUTHORIZED in kinds and len(failures) == len(current) and FailureKind.DISABLED not in kinds:
         return BackendState.UNAUTHORIZED, _UNAUTHORIZED
     if FailureKind.LOADING in kinds:
         return BackendState.LOADING, "the model is loading"

@@ -190,8 +190,6 @@ class TargetState:
         self._absent_since: float | None = None
         self.recovered_at: float | None = None
         """When /health turned good after it was not."""
-        self.refused_since: dict[Source, float] = {}
-        """Since when an endpoint has refused the key without a break."""
         self._steps_at: float | None = None
         self._busy_slots = 1.0
         self._works = 0
@@ -279,10 +277,6 @@ class TargetState:
         kind = reading.failure.kind if reading.failure is not None else None
         if reading.source is Source.HEALTH and before is not None and _is_good(reading) and not _is_good(before):
             self.recovered_at = reading.at
-        if kind is FailureKind.UNAUTHORIZED:
-            self.refused_since.setdefault(reading.source, reading.at)
-        else:
-            self.refused_since.pop(reading.source, None)
         absent = kind in (FailureKind.REFUSED, FailureKind.LOADING) and reading.source in _ANSWER_FOR_IT
         if absent or (isinstance(value, Health) and value.status is HealthStatus.LOADING):
             self._absent_since = reading.at

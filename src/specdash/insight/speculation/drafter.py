@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -140,9 +141,10 @@ LEAST_GAIN = 0.02
 """Two starts of one configuration differ by as much."""
 HEAVY = 0.5
 """Share of draft tokens rejected from which n-gram drafts are called too long."""
-CLAMPED, REDUCED = "draft_clamped", "synth_limit_reduced"
-_CLAMP = re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)")
-_REDUCE = re.compile(r"reduced from (\d+) to (\d+)")
+_REDUCED = {
+    "draft_clamped": re.compile(r"n_max=(\d+).*block size (\d+) -- clamping to (\d+)"),
+    "synth_limit_reduced": re.compile(r"reduced from (\d+) to (\d+)"),
+}
 
 
 class _Own(Struct, frozen=True):
@@ -211,28 +213,18 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
                 "lifetime",
                 DraftTally(figures.tokens_drafted, figures.tokens_accepted, figures.drafts),
             )
-    scrape = state.counters.last
-    if scrape is None or scrape.counters.verification_steps is None:
-        # Without counters: the log's lines at the end of requests.
-        ended = state.log.requests_exact
-        recent = ended.since(now - window_s)
-        logged, basis = (recent, "window") if recent.steps else (ended.total, "lifetime")
-        return (
-            _Own((logged.acceptance_per_position or ())[:LONGEST], basis, logged, len(chain) > 1)
-            if logged.steps
-            else _Own()
+    scrape, ended = state.counters.last, state.log.requests_exact
+    length, drafts = None, (ended.since(now - window_s), ended.total)
+    if scrape is not None and scrape.counters.verification_steps is not None:
+        length = len(scrape.counters.accepted_per_position or ()) or None
+        counted = (state.window(now, window_s), state.counters.life)
+        drafts = tuple(
+            acceptance.between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted
         )
-    last = scrape.counters
-    length = len(last.accepted_per_position) if last.accepted_per_position else None
-    bounds = state.window(now, window_s)
-    done = acceptance.between(*bounds) if bounds is not None else None
-    basis = "window"
-    if done is None or not done.steps or not done.drafted:
-        life = state.counters.life
-        done, basis = acceptance.between(*life) if life is not None else None, "lifetime"
-    if done is None or not done.steps:
-        return _Own(length=length)
-    return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
+    for basis, done in zip(("window", "lifetime"), drafts, strict=True):
+        if done.steps and done.drafted:
+            return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)
+    return _Own(length=length)
 
 
 def _lengths(
@@ -253,33 +245,25 @@ def _lengths(
 
 def _clamps(state: TargetState) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """What the engine reduced, in words, and to what."""
-    if not state.log.storms.count(CLAMPED) and not state.log.storms.count(REDUCED):
-        return (), ()
     words, limits = [], []
     for view in (storm.seen for storm in state.log.storms.newest_first):
-        if view.is_former:
-            continue
-        if view.warning == CLAMPED and (found := _CLAMP.search(view.sample)):
-            asked, block, limit = found.groups()
-            words.append(f"{asked} asked, {limit} drafted: the draft's block has {block} tokens")
-            limits.append(int(limit))
-        elif view.warning == REDUCED and (found := _REDUCE.search(view.sample)):
-            asked, limit = found.groups()
-            words.append(f"{asked} asked, {limit} drafted: the limit of synthetic acceptance")
+        found = _REDUCED[view.warning].search(view.sample) if view.warning in _REDUCED and not view.is_former else None
+        if found is not None:
+            asked, *block, limit = found.groups()
+            why = f"the draft's block has {block[0]} tokens" if block else "the limit of synthetic acceptance"
+            words.append(f"{asked} asked, {limit} drafted: {why}")
             limits.append(int(limit))
     return tuple(words), tuple(limits)
 
 
 def bins(positions: tuple[float, ...]) -> tuple[PositionBin, ...]:
     """The positions one by one while they are few, else 0, 1, 2, 3, 4 to 7, 8 to 15, …"""
-    found = []
-    first = 0
-    while first < len(positions):
-        last = first if len(positions) <= SINGLE or first < 4 else 2 * first - 1
-        part = positions[first : last + 1]
-        found.append(PositionBin(first, min(last, len(positions) - 1), sum(part) / len(part)))
-        first = last + 1
-    return tuple(found)
+    count = len(positions)
+    doubling = [0, 1, 2, 3, *(2**power for power in range(2, 32))]
+    bounds = range(count + 1) if count <= SINGLE else [*(first for first in doubling if first < count), count]
+    return tuple(
+        PositionBin(first, last - 1, sum(positions[first:last]) / (last - first)) for first, last in pairwise(bounds)
+    )
 
 
 def _with_costs(

@@ -35,6 +35,7 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
     counted = acceptance.between(*bounds) if bounds is not None else None
     lengths = drafted[0] if drafted is not None and drafted[0].steps else lifetime
     active = is_active(state)
+    warnings = (storm.seen for storm in state.log.storms.newest_first)
     return SpeculationPicture(
         active=active,
         types=types_of(state),
@@ -49,10 +50,10 @@ def derive(state: TargetState, now: float, window_s: float) -> SpeculationPictur
         acceptance=Acceptance(
             window=_windowed(state, drafted, now, window_s),
             lifetime=_dated(_measured(lifetime, Source.METRICS, None, "lifetime"), state.totals_stale_s(now)),
-            live=_live(state, now),
+            live=_measured(state.log.live_steps(now, LIVE_SPAN_S), Source.LOG, LIVE_SPAN_S, "live"),
         ),
         tokens_per_decode=_gain(state, now),
-        problem="" if active else _problem(state),
+        problem="" if active else next((seen.sample for seen in warnings if seen.warning in PROBLEM_CLASSES), ""),
         unseen=unseen(state),
     )
 
@@ -98,10 +99,6 @@ def _measured(drafted: DraftTally | None, source: Source, window_s: float | None
     if drafted is None or drafted.acceptance is None:
         return MeasuredFigure()
     return MeasuredFigure(drafted.acceptance, ReadingStatus.KNOWN, source, window_s, 0.0, basis)
-
-
-def _live(state: TargetState, now: float) -> MeasuredFigure:
-    return _measured(state.log.live_steps(now, LIVE_SPAN_S), Source.LOG, LIVE_SPAN_S, "live")
 
 
 def _gain(state: TargetState, now: float) -> MeasuredFigure:
@@ -155,8 +152,3 @@ def asked_length(state: TargetState, kind: SpecType) -> int | None:
 def whole(text: str | None) -> int | None:
     """The whole number that a parameter or the log says; None where it is none."""
     return int(text) if text is not None and text.isdecimal() else None
-
-
-def _problem(state: TargetState) -> str:
-    seen = (storm.seen for storm in state.log.storms.newest_first)
-    return next((warning.sample for warning in seen if warning.warning in PROBLEM_CLASSES), "")
