@@ -5,14 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, count, counted, idle_since, read_log, state_of
+from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
 from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
 from specdash.core.readings import ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.insight.picture import CheckpointsPicture
-from specdash.insight.request import NO_DRAFTS, DraftTally
 from specdash.insight.state import TargetState
-from specdash.insight.windowed import Windowed
 
 
 def seen(state: TargetState, now: float = NOW, window_s: float = 300.0) -> CheckpointsPicture:
@@ -40,15 +38,6 @@ def test_the_models_memory_and_the_type_say_how_tokens_are_taken_back(
 ) -> None:
     found = seen(state_of(types, model=model))
     assert (found.memory, found.rollback, found.because) == (model.memory, way, because)
-
-
-def test_without_the_models_file_the_log_says_it() -> None:
-    state = state_of("draft-simple")
-    assert seen(state).rollback is None
-    assert "nothing is known" in seen(state).because
-    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(1, facts=(ServerEvent("spec_checkpoints"),))))
-    assert seen(state).rollback is Rollback.CHECKPOINT
-    assert seen(state).memory is None
 
 
 def test_what_the_server_does_overrules_what_its_model_is_taken_for() -> None:
@@ -170,32 +159,3 @@ def test_replays_never_make_a_decode_call_better(runs: list[VerificationSteps], 
     assert found.mean_accepted_length is not None
     assert 1.0 <= found.effective_length <= found.mean_accepted_length + 1e-9
     assert found.lost_share is None or 0.0 <= found.lost_share <= 1.0
-
-
-@given(st.integers(1, 500), st.integers(0, 2000), st.integers(0, 500))
-def test_nor_do_counters_say_so(taken: int, hit: int, more: int) -> None:
-    state = state_of("draft-simple", model=MAMBA)
-    count(state, NOW - 200, (), steps=0, drafted=0)
-    count(state, NOW - 2, (hit,), steps=taken, drafted=hit + 1, plain=more)
-    found = seen(state)
-    assert found.effective_length is not None
-    assert found.mean_accepted_length is not None
-    assert 1.0 <= found.effective_length <= found.mean_accepted_length + 1e-9
-    assert found.lost_share is not None
-    assert 0.0 <= found.lost_share <= 1.0
-    assert found.replays <= found.steps
-
-
-@given(st.lists(st.tuples(st.floats(0, 30), steps), max_size=40), st.floats(0, 600))
-def test_a_window_is_what_came_in_it(runs: list[tuple[float, VerificationSteps]], back: float) -> None:
-    totals = Windowed(NO_DRAFTS, 3700.0, grain_s=1.0)
-    at, every = 0.0, []
-    for gap, run in runs:
-        at += gap
-        totals.add(at, DraftTally.of_steps(run))
-        every.append((at, run))
-    inside = totals.since(at - back)
-    least = sum(run.steps for when, run in every if when > at - back + 1.0)
-    most = sum(run.steps for when, run in every if when > at - back - 1.0)
-    assert inside.steps is not None
-    assert least <= inside.steps <= most

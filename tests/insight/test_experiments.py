@@ -107,21 +107,6 @@ def test_cancelled_failed_and_cut_off_requests_do_not_count() -> None:
     assert counts(experiments) == (1, 0)
 
 
-def test_what_is_too_short_has_no_speed_and_without_drafts_there_is_no_acceptance() -> None:
-    experiments = Experiments()
-    experiments.samples.add_logged(*logged(T - 10, processed_tokens=31, decode_tokens=7))
-    experiments.samples.add_logged(*logged(T - 10, draft_generated=None))
-    experiments.samples.add_logged(*logged(T - 10, prompt_ms=0.0, decode_ms=float("inf")))
-    experiments.records = (record(),)
-    by_name = {measure.name: measure.before.count for measure in told(experiments).measures}
-    assert by_name == {
-        MeasureName.ACCEPTANCE: 2,
-        MeasureName.DECODE: 1,
-        MeasureName.PREFILL: 1,
-        MeasureName.TTFT: 2,
-    }
-
-
 def event(at: float, name: str, **fields: object) -> RequestEvent:
     figures = {"duration_s": 2.0, "ttft_s": 0.3, "decode_rate": 40.0, "prefill_rate": 900.0, "prompt_tokens": 400}
     return RequestEvent(at, "s", name, completion_tokens=80, **{**figures, **fields})  # type: ignore[arg-type]
@@ -253,27 +238,11 @@ def test_a_restart_whose_build_changed_gets_its_card() -> None:
     assert acceptance.verdict is ExperimentVerdict.WORSE
 
 
-def test_an_apply_that_changed_the_build_is_the_subject_itself() -> None:
-    experiments = Experiments()
-    for end, build in ((T - 20, "1"), (T - 10, "1"), (T + 20, "2"), (T + 30, "2")):
-        experiments.samples.add_logged(*logged(end, build=build))
-    experiments.records = (record(7),)
-    assert told(experiments).mark.name == "apply 7"
-
-
 # What may be said -----------------------------------------------------------------------------------------------------
 
 
 def measured(before: list[ServedRequest], after: list[ServedRequest]) -> dict[MeasureName, MeasureComparison]:
     return {measure.name: measure for measure in compare(sides(before, after), NONE)}
-
-
-def test_few_requests_are_not_enough_and_it_is_said_how_many_there_are() -> None:
-    rng = random.Random(1)
-    found = measured(requests(rng, T, 40), requests(rng, T, 7, speed=500.0))[MeasureName.DECODE]
-    assert found.words == "not enough data (7 of 12 requests)"
-    assert (found.low, found.high) == (None, None)
-    assert measured([], [])[MeasureName.DECODE].words == "not enough data (0 of 12 requests)"
 
 
 def test_a_real_change_is_found_with_its_direction_and_size() -> None:
@@ -332,16 +301,6 @@ def test_the_interval_holds_the_change_and_exchanging_the_sides_turns_the_verdic
             assert comparison.change == pytest.approx(-other.change)
 
 
-@given(samples, samples)
-def test_the_same_requests_once_more_do_not_turn_a_verdict(
-    before: list[ServedRequest], after: list[ServedRequest]
-) -> None:
-    once, twice = measured(before, after), measured(before * 2, after * 2)
-    for name, comparison in once.items():
-        assert twice[name].change == pytest.approx(comparison.change)
-        assert {comparison.verdict, twice[name].verdict} != {ExperimentVerdict.BETTER, ExperimentVerdict.WORSE}
-
-
 def fairness(before: list[ServedRequest], after: list[ServedRequest]) -> str:
     experiments = Experiments()
     experiments.samples.logged.extend([*before, *after])
@@ -372,10 +331,3 @@ def test_an_unfair_comparison_says_why() -> None:
         replace(request_sample, began=T + 30 + 0.01 * index, ended=T + 40) for index, request_sample in enumerate(after)
     ]
     assert "1.0 requests ran at a time before, 2" in fairness(before, crowd)
-
-
-def test_acceptance_that_rises_while_decode_slows_is_explained() -> None:
-    rng = random.Random(5)
-    before = requests(rng, T - 300, 60, speed=60.0, rate=0.5)
-    after = requests(rng, T + 20, 60, speed=40.0, rate=0.9)
-    assert "acceptance got better and decode worse" in fairness(before, after)

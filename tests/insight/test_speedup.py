@@ -1,6 +1,5 @@
 """Is speculation paying? What the picture says, and what it does not dare to say."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -70,21 +69,6 @@ def test_a_step_of_two_tokens_that_takes_less_time_than_one_of_one_is_measured()
         assert (picture.basis, picture.verdict) == (Basis.MEASURED, Paying.PAYING)
         assert picture.value == pytest.approx(rate / 50)
     assert told(state(drafting_one(140.0), BASE)).why.endswith(TOO_GOOD)
-
-
-def test_a_difference_no_greater_than_that_of_two_starts_is_no_clear_gain() -> None:
-    for rate in (49.5, 50.0, 50.5):
-        assert told(state(row_of(60, rate=rate), BASE)).verdict is Paying.EVEN
-
-
-def test_an_unsure_loss_is_not_called_hurting() -> None:
-    rng = random.Random(3)
-    noisy = [request(WALL - 300 + 5 * place, rate=48.0 * rng.lognormvariate(0, 0.5)) for place in range(ENOUGH + 2)]
-    picture = told(state(noisy, BASE), 600.0)
-    assert picture.low is not None
-    assert picture.high is not None
-    assert picture.low < 1 < picture.high
-    assert picture.verdict is Paying.EVEN
 
 
 def test_a_few_requests_give_a_value_and_no_verdict() -> None:
@@ -173,14 +157,6 @@ def test_rates_are_of_the_requests_that_the_factor_compares() -> None:
     assert picture.value == pytest.approx(2.0)
     assert (picture.decode_rate, picture.baseline_rate) == pytest.approx((100.0, 50.0))
     assert picture.mean_accepted_length == pytest.approx(2.0)
-
-
-def test_the_headline_and_its_tables_have_one_statistic() -> None:
-    """Tokens over time: one slow answer counts as much as it lasts, above and below."""
-    picture = told(state([request(WALL - 60, rate=5.0), *row_of(6, rate=500.0)]))
-    (group,) = picture.by_context
-    assert group.requests == picture.requests == 7
-    assert group.decode_rate == pytest.approx(picture.decode_rate) == pytest.approx(1400 / (40 + 6 * 0.4))
 
 
 def test_where_the_window_has_too_few_the_newest_stand_for_it_and_it_says_so() -> None:

@@ -1,10 +1,8 @@
 """Warning classes are counted, rated per minute and dated, however many lines come."""
 
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from specdash.core.log_facts import TOUCHED_KEPT, Touched, WarningTally
+from specdash.core.log_facts import Touched, WarningTally
 from specdash.insight.log.log_view import StormBook
 
 
@@ -33,13 +31,6 @@ def test_an_old_log_read_now_is_not_a_storm_of_this_minute() -> None:
     assert (view.first_at, view.last_at) == (390.0, 400.0)
 
 
-def test_the_most_recent_class_comes_first() -> None:
-    book = StormBook()
-    book.add(1.0, tally(1))
-    book.add(2.0, WarningTally("context_shift", 1, None, None, "slot context shift"))
-    assert [view.seen.warning for view in book.newest_first] == ["context_shift", "find_slot_non_consecutive"]
-
-
 def touching(slots: tuple[int, ...], tasks: tuple[int, ...], *, more: bool = False) -> WarningTally:
     return WarningTally("context_shift", 1, None, None, "...", Touched(slots, more), Touched(tasks, more))
 
@@ -53,33 +44,12 @@ def test_slots_and_tasks_are_counted_once_each() -> None:
     assert (view.seen.tasks_touched, view.seen.tasks.more) == (3, False)
 
 
-def test_a_new_servers_tasks_are_others_and_its_slots_the_same() -> None:
-    book = StormBook()
-    book.add(1.0, touching((0,), (7,)))
-    book.new_server()
-    book.add(2.0, touching((0,), (7,)))
-    (view,) = book.newest_first
-    assert (view.seen.slots.ids, view.seen.tasks_touched) == ((0,), 2)
-
-
 def test_the_busiest_minute_is_remembered() -> None:
     book = StormBook()
     book.add(10.0, tally(90))
     book.add(500.0, tally(4))
     (view,) = book.newest_first
     assert (view.per_minute(501.0), view.seen.peak_per_minute) == (4, 90)
-
-
-@given(st.lists(st.lists(st.integers(0, 600), max_size=40), max_size=40))
-def test_what_is_kept_is_bounded_and_a_count_is_exact_or_a_least_one(named: list[list[int]]) -> None:
-    touched = Touched()
-    for numbers in named:
-        touched = touched.and_then(Touched(tuple(dict.fromkeys(numbers))))
-    distinct = {number for numbers in named for number in numbers}
-    assert len(touched.ids) == len(set(touched.ids)) <= TOUCHED_KEPT
-    assert set(touched.ids) <= distinct
-    assert touched.more or set(touched.ids) == distinct
-    assert touched.more == (len(distinct) > TOUCHED_KEPT)
 
 
 def former(book: StormBook) -> bool:
