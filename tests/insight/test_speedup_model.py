@@ -32,7 +32,7 @@ def test_the_published_formula_is_the_upper_bound() -> None:
     # Leviathan et al. 2023: E = (1 - a^(g+1)) / (1 - a), speed-up E / (g c + 1), here for a = 0.8, g = 5, c = 0.1.
     length, drafted, cost = (1 - 0.8**6) / (1 - 0.8), 5, 0.1
     share = drafted * cost / (1 + drafted * cost)
-    assert leviathan(length, drafted, share).high == pytest.approx(length / (drafted * cost + 1))
+    assert leviathan(length, drafted, share, (0.0, 0.2, 0.8)).high == pytest.approx(length / (drafted * cost + 1))
 
 
 @given(requests, shares)

@@ -21,6 +21,7 @@ from specdash.core.readings import (
 from specdash.core.records import EventKind, TimelineEvent
 from specdash.core.sources import SOURCES, STALE_AFTER_S
 from specdash.insight import router
+from specdash.insight.charts import Metric
 from specdash.insight.picture import (
     BackendPicture,
     BackendState,
@@ -232,8 +233,8 @@ def _backend(state: TargetState, now: float, wall: float, window_s: float) -> Ba
         model_path=props.model_path if props else None,
         n_ctx=props.n_ctx if props else None,
         uptime_s=state.uptime(now, wall) if verdict is not BackendState.DOWN or _lives(state) else None,
-        prefill=_rate(state.prefill, now, lifetime[0]),
-        decode=_rate(state.decode, now, lifetime[1]),
+        prefill=_rate(state.rates[Metric.PREFILL], now, lifetime[0]),
+        decode=_rate(state.rates[Metric.DECODE], now, lifetime[1]),
         requests_processing=gauges.requests_processing if gauges else None,
         requests_deferred=gauges.requests_deferred if gauges else None,
         requests_finished=state.log.whole(state.log.finished),

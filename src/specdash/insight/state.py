@@ -44,6 +44,7 @@ from specdash.insight.rates import (
 from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between
+from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -182,8 +183,9 @@ class TargetState:
         self.busy_slots: deque[tuple[float, int]] = deque(maxlen=4096)
         """How many slots were at work, by monotonic time."""
         self.memo = Memo()
-        self.prefill: deque[RateSample] = deque(maxlen=60)
-        self.decode: deque[RateSample] = deque(maxlen=60)
+        self.rates: dict[Metric, deque[RateSample]] = {
+            metric: deque(maxlen=60) for metric in (Metric.PREFILL, Metric.DECODE)
+        }
         self.gain: RateSample | None = None
         kept = min(4096, int(kept_s) + 60)
         self.series: dict[Metric, Series] = {metric: Series(kept) for metric in Metric}
@@ -305,9 +307,7 @@ class TargetState:
             self.experiments.samples.leave_out(self._probes, check.checked)
         if totals and (self.counters.is_unused or (self.counters.last is None and not self.log.finished)):
             # No client has asked for anything: earlier speeds belong to no request.
-            self.prefill.clear()
-            self.decode.clear()
-            self.gain = None
+            self._forget_speeds()
 
     def picture(self, now: float, wall: float, window_s: float = 300.0, *, for_rules: bool = False) -> Picture:
         """Everything known at monotonic time `now`, with windowed figures over the last `window_s` seconds;
@@ -451,11 +451,7 @@ class TargetState:
         slots: Slots | None = self.value(Source.SLOTS)
         busy = mean_busy_slots(first.counters, last.counters, len(slots.slots) if slots is not None else None)
         self._busy_slots = busy if busy is not None else self._busy_slots
-        prefill, decode = counter_rates(first, last, busy)
-        if prefill is not None:
-            self._rate(RateSample(at, prefill, Source.METRICS), Metric.PREFILL)
-        if decode is not None:
-            self._rate(RateSample(at, decode, Source.METRICS), Metric.DECODE)
+        self._rates(at, Source.METRICS, *counter_rates(first, last, busy))
         drafted = between(first, last)
         tracing = self._steps_at is not None and at - self._steps_at < _STEPS_FRESH_S
         if drafted is not None and drafted.acceptance is not None and not tracing:
@@ -466,11 +462,7 @@ class TargetState:
         self._works += bool(busy and not (self.busy_slots and self.busy_slots[-1][1]))
         self.busy_slots.append((at, busy))
         self.slot_watch.add(at, slots, self.decode_calls, self.log.slot_steps)
-        prefill, decode = self.slot_rates.add(at, slots)
-        if prefill is not None:
-            self._rate(RateSample(at, prefill, Source.SLOTS), Metric.PREFILL)
-        if decode is not None:
-            self._rate(RateSample(at, decode, Source.SLOTS), Metric.DECODE)
+        self._rates(at, Source.SLOTS, *self.slot_rates.add(at, slots))
 
     def _log(self, at: float, batch: LogBatch) -> None:
         lines, lives = self.log.lines, self.log.lives
@@ -485,28 +477,29 @@ class TargetState:
         if fresh.drafts.drafted:
             self._steps_at = at
             self._point(Metric.ACCEPTANCE, at, fresh.drafts.acceptance)
-        if fresh.prompt_tokens and fresh.prompt_ms:
-            self._rate(RateSample(at, fresh.prompt_tokens * 1000.0 / fresh.prompt_ms, Source.LOG), Metric.PREFILL)
-        if fresh.decode_tokens and fresh.decode_ms:
-            speed = fresh.decode_tokens * 1000.0 / fresh.decode_ms
-            self._rate(RateSample(at, speed * self._busy_slots, Source.LOG), Metric.DECODE)
+        prefill, decode = share(fresh.prompt_tokens, fresh.prompt_s), share(fresh.decode_tokens, fresh.decode_s)
+        self._rates(at, Source.LOG, prefill, decode * self._busy_slots if decode is not None else None)
 
-    def _rate(self, sample: RateSample, metric: Metric) -> None:
-        """Take a rate, unless a better source just gave one: two sources of one moment must not be averaged."""
-        samples = self.prefill if metric is Metric.PREFILL else self.decode
-        rank = RATE_SOURCES.index(sample.source)
-        if any(RATE_SOURCES.index(s.source) < rank and sample.at - s.at < BETTER_FOR_S for s in samples):
-            return
-        samples.append(sample)
-        self._point(metric, sample.at, sample.value)
+    def _rates(self, at: float, source: Source, prefill: float | None, decode: float | None) -> None:
+        """Take rates, unless a better source just gave one: two sources of one moment must not be averaged."""
+        rank = RATE_SOURCES.index(source)
+        for metric, value in ((Metric.PREFILL, prefill), (Metric.DECODE, decode)):
+            samples = self.rates[metric]
+            better = (known for known in samples if RATE_SOURCES.index(known.source) < rank)
+            if value and not any(at - known.at < BETTER_FOR_S for known in better):
+                samples.append(RateSample(at, value, source))
+                self._point(metric, at, value)
 
     def _forget_process(self, at: float) -> None:
         self.slot_rates = SlotRates()
         self.slot_watch = SlotWatch()
-        self.prefill.clear()
-        self.decode.clear()
-        self.gain = None
+        self._forget_speeds()
         self.log.forget_process(at)
+
+    def _forget_speeds(self) -> None:
+        for samples in self.rates.values():
+            samples.clear()
+        self.gain = None
 
 
 def _is_good(health: Reading[Health]) -> bool:

@@ -226,9 +226,9 @@ class LatestBatch(Struct):
 
     drafts: DraftTally = NO_DRAFTS
     prompt_tokens: int = 0
-    prompt_ms: float = 0.0
+    prompt_s: float = 0.0
     decode_tokens: int = 0
-    decode_ms: float = 0.0
+    decode_s: float = 0.0
     ended: list[tuple[float, ServedRequest]] = field(default_factory=list)
 
 
@@ -472,11 +472,11 @@ class LogView:
                 fresh.drafts += DraftTally.of_steps(fact)
             case log_facts.PromptTiming() if speed(fact.tokens, fact.ms, PREFILL):
                 fresh.prompt_tokens += fact.tokens
-                fresh.prompt_ms += fact.ms
+                fresh.prompt_s += fact.ms / 1000.0
             case log_facts.DecodeTiming() if speed(fact.tokens - 1, fact.ms, DECODE):
                 # The time begins with the first token, which is the prompt's.
                 fresh.decode_tokens += fact.tokens - 1
-                fresh.decode_ms += fact.ms
+                fresh.decode_s += fact.ms / 1000.0
 
     def _finish(self, at: float, request: ServedRequest) -> None:
         self.recent.appendleft((at, request))

@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from specdash.insight.request import ServedRequest
 
 
-VERIFY_COSTS = (0.0, 0.2, 0.8)
+VERIFY_COSTS = (0.01, 0.2, 0.8)
 """What each draft token adds to a step's verification, as a share of a token's decode: least, usual, most. Published: 0
-while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4."""
-LEAST_VERIFY_COST = 0.01
-"""Of a server that is watched: a draft token's logits and its sampling are never free, so a drafter that is hardly ever
-right costs something, however little."""
-VERIFY_COSTS_ANYWHERE = (0.0, 0.5, 1.5)
+while memory bandwidth is the limit (Leviathan's assumption), 0.2 on an RTX 3090, 0.8 on an Apple M4. Its logits and its
+sampling are never free, so a drafter that is hardly ever right costs something, however little."""
+VERIFY_COSTS_ANYWHERE = (0.01, 0.5, 1.5)
 """The same where no NVIDIA GPU is seen. Measured with llama.cpp: 0.15 for a 99 MB model on several cores, 1.24 for the
 demo's of 2 MB on one, whose batches of a few tokens cost more than as many single ones."""
 DRAFT_COSTS = (0.02, 0.1, 0.4)

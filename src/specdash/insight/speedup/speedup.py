@@ -19,7 +19,6 @@ from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
     CONTEXT_NAMES,
-    LEAST_VERIFY_COST,
     PHASES,
     VERIFY_COSTS,
     VERIFY_COSTS_ANYWHERE,
@@ -250,9 +249,8 @@ def _estimated(
     how += "; what verifying costs is assumed" if effort.drafted_per_step > 0 else ""
     found = sampled(found, effort)
     verdict = _verdict(found)
-    if verdict is Paying.EVEN and found.high - found.low > NARROW:
-        verdict = Paying.UNKNOWN
-    if effort.requests < ENOUGH and verdict is not Paying.HURTING:
+    is_wide = verdict is Paying.EVEN and found.high - found.low > NARROW
+    if is_wide or (effort.requests < ENOUGH and verdict is not Paying.HURTING):
         verdict = Paying.UNKNOWN
     return SpeedUpPicture(
         value=found.value,
@@ -344,8 +342,7 @@ def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, b
 def verify_costs_of(state: TargetState) -> tuple[float, ...]:
     """What verifying a draft token adds to a step on this machine, as a share of a token's decode: an assumption."""
     gpus: Gpus | None = state.value(Source.GPU)
-    _, usual, most = VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
-    return LEAST_VERIFY_COST, usual, most
+    return VERIFY_COSTS if gpus is not None and gpus.gpus else VERIFY_COSTS_ANYWHERE
 
 
 def _counted(state: TargetState, now: float, window_s: float) -> DecodeTotals | None:
