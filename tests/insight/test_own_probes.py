@@ -91,7 +91,6 @@ def test_an_idle_new_server_shows_nothing_that_no_client_asked_for(known_first: 
     assert (acceptance.window.value, acceptance.lifetime.value) == (None, None)
     assert (backend.prefill.value, backend.decode.value) == (None, None)
     assert (picture.speedup.value, picture.speedup.requests) == (None, 0)
-    assert picture.speedup.by_context == ()
     assert not backend.speculation.draft_tokens_total
     assert picture.views.drafter.acceptance is None
 

@@ -15,7 +15,7 @@ from specdash.core.records import Baseline, BaselineMethod
 from specdash.core.target import Target
 from specdash.insight.log.log_view import DraftStatistics
 from specdash.insight.picture import Basis, Paying, SpeedUpPicture
-from specdash.insight.request import RequestPurpose, ServedRequest
+from specdash.insight.request import ServedRequest
 from specdash.insight.speedup.speedup import TOO_GOOD, derive
 from specdash.insight.speedup.verdict import ENOUGH
 from specdash.insight.state import TargetState
@@ -54,7 +54,6 @@ def test_a_gain_above_the_tokens_of_a_step_is_the_baselines_fault_and_no_gain() 
     assert picture.baseline is None
     assert picture.value is not None
     assert picture.value < 2.0
-    assert all(group.speedup is None for group in picture.by_context)
 
 
 def drafting_one(rate: float) -> list[ServedRequest]:
@@ -248,37 +247,6 @@ def test_a_real_log_tells_what_drafting_costs() -> None:
     (draft,) = told(made).by_type
     assert (draft.type, draft.drafts, draft.tokens_drafted, draft.tokens_accepted) == ("draft-simple", 36, 282, 202)
     assert draft.mean_accepted_length == pytest.approx(6.61, abs=0.005), "as the server says itself"
-
-
-def test_groups_tell_context_and_kind_of_work_apart() -> None:
-    short = row_of(
-        8, every_s=20.0, prompt_total_tokens=30, tokens=101, accepted=80, rate=120.0, purpose=RequestPurpose.CHAT
-    )
-    long = row_of(6, every_s=21.0, prompt_total_tokens=700, accepted=10, rate=60.0, purpose=RequestPurpose.TOOL_CALL)
-    picture = told(state(sorted([*short, *long], key=lambda request_sample: request_sample.ended), BASE))
-    assert [(group_figures.name, group_figures.requests) for group_figures in picture.by_context] == [
-        ("0–256", 8),
-        ("256–1k", 6),
-    ]
-    assert [(group_figures.name, group_figures.requests) for group_figures in picture.by_phase] == [
-        ("tool call", 6),
-        ("chat", 8),
-    ]
-    assert picture.by_context[0].acceptance == pytest.approx(80 / 150)
-    assert picture.by_context[1].decode_rate == pytest.approx(60.0)
-
-
-def test_without_a_proxy_the_shape_of_the_prompt_is_all_there_is() -> None:
-    shapes = [
-        request(WALL - 30, prompt_total_tokens=9000),
-        request(WALL - 20, prompt_total_tokens=9000, prompt_cached=8900),
-        request(WALL - 10, prompt_total_tokens=50),
-    ]
-    assert [group_figures.name for group_figures in told(state(shapes, BASE)).by_phase] == [
-        "long prompt",
-        "follow-up",
-        "new prompt",
-    ]
 
 
 def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:

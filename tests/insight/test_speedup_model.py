@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from insight.speedup_data import request
 from specdash.insight.request import ServedRequest
-from specdash.insight.speedup.estimate import Pair, break_even, compared, context_of, effort_of, leviathan
+from specdash.insight.speedup.estimate import Pair, break_even, compared, effort_of, leviathan
 
 tokens = st.integers(2, 4000)
 shares = st.none() | st.floats(0, 1)
@@ -61,12 +61,3 @@ def test_replays_are_among_the_decode_calls_that_tokens_tell() -> None:
     # Counted by a real server (n_decode_total): 60 tokens, 40 accepted in 9 steps, 9 replays, 1 step without a draft.
     effort = effort_of([request(tokens=60, accepted=40, drafted=72)])
     assert effort.drafts.steps == 19
-
-
-@pytest.mark.parametrize(
-    ("prompt", "decoded", "bucket"),
-    [(255, 0, "0–256"), (250, 6, "256–1k"), (250, None, "0–256"), (1023, 1, "1k–4k"), (65536, 0, "64k+")],
-)
-def test_a_requests_context_is_its_prompt_and_its_answer(prompt: int, decoded: int | None, bucket: str) -> None:
-    sample = ServedRequest(0, 1, prompt_total_tokens=prompt, decode_tokens=decoded)
-    assert context_of(sample) == bucket

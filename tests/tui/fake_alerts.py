@@ -9,7 +9,6 @@ from specdash.insight.picture import (
     AlertsPicture,
     ApplyMark,
     Basis,
-    GroupFigures,
     Paying,
     Picture,
     SpeedUpPicture,
@@ -33,13 +32,6 @@ PAYING = SpeedUpPicture(
     draft_share=0.11,
     break_even_length=2.40,
     break_even_acceptance=0.31,
-    by_context=(
-        GroupFigures("under 1k", 31, 0.74, 4.9, 118.0, 2.05),
-        GroupFigures("1k to 4k", 29, 0.67, 4.4, 106.0, 1.84),
-        GroupFigures("4k to 16k", 18, 0.51, 3.2, 74.0, 1.41),
-        GroupFigures("over 16k", 4, 0.33, 2.4, 51.0, 0.96),
-    ),
-    by_phase=(GroupFigures("tool call", 40, 0.81, 5.4, 121.0, 2.1), GroupFigures("prose", 42, 0.47, 3.0, 71.0, 1.22)),
     by_type=(
         TypeFigures("draft-simple", 12_400, 11_000, 98_000, 66_000, 0.67, 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), 12.1),
         TypeFigures("ngram-mod", 3_100, 900, 21_000, 5_100, 0.24, 1.9, (0.4, 0.3, 0.2), 0.2),
@@ -53,7 +45,6 @@ HURTING = replace(
     verdict=Paying.HURTING,
     decode_rate=47.2,
     mean_accepted_length=1.62,
-    by_context=(GroupFigures("under 1k", 31, 0.2, 1.7, 49.0, 0.85), GroupFigures("1k to 4k", 8, 0.1, 1.3, 40.0, 0.7)),
 )
 ESTIMATE = replace(
     PAYING,

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         DrafterPicture,
         ExperimentCard,
         ExperimentSide,
-        GroupFigures,
         LogPicture,
         MeasureComparison,
         MeasuredFigure,
@@ -262,15 +261,16 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
             "acceptance": speedup.break_even_acceptance,
         },
         "baseline": json_of(speedup.baseline),
-        "by_context": json_of(speedup.by_context),
+        # Groups that 0.1 had.
+        "by_context": [],
         "by_generated": [],
-        "by_phase": json_of(speedup.by_phase),
+        "by_phase": [],
         "by_type": json_of(speedup.by_type),
     }
 
 
 def speedup_rows(picture: Picture) -> list[tuple[str, str]]:
-    """For people: one line, and one of groups where they differ in anything."""
+    """For people: the verdict and what it rests on."""
     speedup = picture.speedup
     judged = verdict(picture)
     rows = [("verdict", judged.headline), ("  why", judged.because)]
@@ -289,16 +289,7 @@ def speedup_rows(picture: Picture) -> list[tuple[str, str]]:
             else ""
         )
         rows.append(("  break-even", f"mean length {speedup.break_even_length:.2f}, it is {length}{needed}"))
-    for name, groups in (("  context", speedup.by_context), ("  work", speedup.by_phase)):
-        if len(groups) > 1:
-            rows.append((name, "  ".join(_short(group) for group in groups)))
     return rows
-
-
-def _short(group: GroupFigures) -> str:
-    speedup = f" {times(group.speedup)}" if group.speedup is not None else ""
-    acceptance = f" {percent(group.acceptance)}" if group.acceptance is not None else ""
-    return f"{group.name}:{speedup}{acceptance} (n {group.requests})"
 
 
 _UNITS = {"acceptance": (100.0, " %"), "decode": (1.0, " tok/s"), "prefill": (1.0, " tok/s"), "ttft": (1.0, " s")}

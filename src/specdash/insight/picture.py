@@ -300,18 +300,6 @@ class Paying(StrEnum):
     UNKNOWN = "unknown"
 
 
-class GroupFigures(Struct, frozen=True):
-    """One group of requests: a bucket of context lengths, or a phase of the work."""
-
-    name: str
-    requests: int
-    acceptance: float | None = None
-    mean_accepted_length: float | None = None
-    decode_rate: float | None = None
-    """Tokens over decode time, of one request."""
-    speedup: float | None = None
-
-
 class TypeFigures(Struct, frozen=True):
     """One speculative implementation of a chain, since the server's start."""
 
@@ -358,10 +346,6 @@ class SpeedUpPicture(Struct, frozen=True):
     """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
     break_even_acceptance: float | None = None
     """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
-    by_context: tuple[GroupFigures, ...] = ()
-    """By context length at the request's end, shortest first."""
-    by_phase: tuple[GroupFigures, ...] = ()
-    """By kind of work."""
     by_type: tuple[TypeFigures, ...] = ()
     """Per speculative implementation, in their order of priority; empty where the log does not tell."""
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from specdash.core.proxy_events import DECODE, speed
-from specdash.insight.picture import GroupFigures
-from specdash.insight.request import NO_DRAFTS, DraftTally, RequestPurpose
-from specdash.system.stats import Z_95, Interval, interval, ratio, ratio_of, wilson
+from specdash.insight.request import NO_DRAFTS, DraftTally
+from specdash.system.stats import Z_95, Interval, interval, ratio_of, wilson
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from specdash.core.speculation import SpecType
     from specdash.insight.request import ServedRequest
@@ -164,63 +163,3 @@ def break_even(length: float, speedup: float, drafted_per_step: float) -> tuple[
         return needed, None
     acceptance = (needed - 1) / drafted_per_step
     return needed, max(0.0, acceptance) if acceptance <= 1 else None
-
-
-# Requests grouped by what they were: by context length and by kind of work.
-
-CONTEXT_BOUNDS = (256, 1024, 4096, 16384, 65536)
-CONTEXT_NAMES = ("0–256", "256–1k", "1k–4k", "4k–16k", "16k–64k", "64k+")
-LONG_PROMPT = 2048
-"""Tokens to process from which a request counts as one with a long prompt."""
-FOLLOW_UP = 0.5
-"""Share of a prompt's tokens that must have been cached for a follow-up."""
-LONG, NEXT, FRESH = "long prompt", "follow-up", "new prompt"
-PHASES = (*(str(purpose) for purpose in RequestPurpose), LONG, NEXT, FRESH)
-
-
-def context_of(sample: ServedRequest) -> str | None:
-    """The bucket of its context's length at its end."""
-    if sample.prompt_tokens is None:
-        return None
-    length = sample.prompt_tokens + (sample.decode_tokens or 0)
-    return CONTEXT_NAMES[sum(length >= bound for bound in CONTEXT_BOUNDS)]
-
-
-def phase_of(sample: ServedRequest) -> str | None:
-    """What the proxy saw it was for; else the shape of its prompt, which is all that the server's log tells."""
-    if sample.purpose is not None:
-        return str(sample.purpose)
-    if sample.prompt_tokens is None:
-        return None
-    cached = sample.cached_tokens or 0
-    if sample.prompt_tokens - cached >= LONG_PROMPT:
-        return LONG
-    return NEXT if cached >= FOLLOW_UP * sample.prompt_tokens and cached else FRESH
-
-
-def grouped(
-    samples: Sequence[ServedRequest],
-    pairs: Sequence[Pair | None],
-    name_of: Callable[[ServedRequest], str | None],
-    order: Sequence[str],
-) -> tuple[GroupFigures, ...]:
-    """One group a name, in this order. `pairs` are of the requests at the same places; no pair is a request that cannot
-    be compared."""
-    groups: dict[str | None, list[tuple[ServedRequest, Pair | None]]] = {}
-    for sample, pair in zip(samples, pairs, strict=True):
-        groups.setdefault(name_of(sample), []).append((sample, pair))
-    figures = []
-    for name in (name for name in order if name in groups):
-        effort = effort_of([sample for sample, _ in groups[name]])
-        known = [pair for _, pair in groups[name] if pair is not None]
-        figures.append(
-            GroupFigures(
-                name=name,
-                requests=effort.requests,
-                acceptance=effort.drafts.acceptance,
-                mean_accepted_length=effort.length,
-                decode_rate=effort.rate,
-                speedup=ratio((pair.without, pair.took) for pair in known),
-            )
-        )
-    return tuple(figures)

@@ -18,20 +18,15 @@ from specdash.insight.speculation import speculation
 from specdash.insight.speculation.acceptance import decoded
 from specdash.insight.speedup.baselines import RECORD, DecodingServer, Reference, matching
 from specdash.insight.speedup.estimate import (
-    CONTEXT_NAMES,
-    PHASES,
     VERIFY_COSTS,
     VERIFY_COSTS_ANYWHERE,
     DecodeTotals,
     Pair,
     break_even,
     compared,
-    context_of,
     draft_costs_of,
     effort_of,
-    grouped,
     leviathan,
-    phase_of,
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
@@ -174,7 +169,7 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     if length is not None and sum(pair.without for pair in known) > MOST_GAIN * length * sum(
         pair.took for pair in known
     ):
-        places, pairs, why_not = [], [None] * len(pairs), TOO_GOOD
+        places, why_not = [], TOO_GOOD
     # The text beside the figure is about the requests that are compared.
     about = places or range(len(pool.chosen))
     samples = [pool.chosen[place] for place in about]
@@ -190,13 +185,7 @@ def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[
     if effort.length is not None and picture.value:
         length, acceptance = break_even(effort.length, picture.value, effort.drafted_per_step)
         picture = replace(picture, break_even_length=length, break_even_acceptance=acceptance)
-    return replace(
-        picture,
-        mean_accepted_length=effort.length,
-        draft_share=share,
-        by_context=grouped(pool.chosen, pairs, context_of, CONTEXT_NAMES),
-        by_phase=grouped(pool.chosen, pairs, phase_of, PHASES),
-    )
+    return replace(picture, mean_accepted_length=effort.length, draft_share=share)
 
 
 def _measured(
