@@ -214,13 +214,11 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
                 DraftTally(figures.tokens_drafted, figures.tokens_accepted, figures.drafts),
             )
     scrape, ended = state.counters.last, state.log.requests_exact
-    length, drafts = None, (ended.since(now - window_s), ended.total)
+    length, drafts = None, [ended.since(now - window_s), ended.total]
     if scrape is not None and scrape.counters.verification_steps is not None:
         length = len(scrape.counters.accepted_per_position or ()) or None
         counted = (state.window(now, window_s), state.counters.life)
-        drafts = tuple(
-            acceptance.between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted
-        )
+        drafts = [acceptance.between(*bounds) or NO_DRAFTS if bounds is not None else NO_DRAFTS for bounds in counted]
     for basis, done in zip(("window", "lifetime"), drafts, strict=True):
         if done.steps and done.drafted:
             return _Own((done.acceptance_per_position or ())[:LONGEST], basis, done, len(chain) > 1, length)

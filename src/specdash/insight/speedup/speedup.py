@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from bisect import bisect_left, bisect_right
+from itertools import islice, pairwise
 from math import exp, inf, log, sqrt
+from operator import itemgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,7 @@ from specdash.insight.speedup.estimate import (
     sampled,
 )
 from specdash.insight.speedup.verdict import ENOUGH, VerdictKind, judged
-from specdash.system.stats import Z_95, Interval
+from specdash.system.stats import Z_95, Interval, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,34 +153,31 @@ def _started(state: TargetState, now: float, wall: float) -> float:
 
 def _picture(state: TargetState, pool: _Pool, cost: float | None, moment: tuple[float, float, float]) -> SpeedUpPicture:
     now, wall, window_s = moment
-    profiles = [beside(sample, pool.every) for sample in pool.chosen]
+    rows: list[tuple[ServedRequest, dict[int, float], Pair | None]] = []
     baselines, why_not = matching(state.baselines, _server(state), state.experiments.records)
     started = _started(state, now, wall)
     reference = Reference(baselines, wall, started if started > -inf else inf) if baselines else None
-    pairs: list[Pair | None] = [None] * len(pool.chosen)
+    looks = [(at + wall - now, busy) for at, busy in state.busy_slots]
+    for sample in pool.chosen:
+        profile, filled = beside(sample, pool.every)
+        is_fair = reference is not None and filled <= PREFILL_SHARE and not _is_unseen(looks, sample, profile)
+        rows.append((sample, profile, _pair(reference, sample, profile) if reference is not None and is_fair else None))
     if reference is not None:
-        first = min((sample.began for sample in pool.chosen), default=wall)
-        looks = [(at + wall - now, busy) for at, busy in state.busy_slots if at + wall - now >= first]
-        for place, sample in enumerate(pool.chosen):
-            if not _is_unseen(looks, sample, profiles[place]):
-                pairs[place] = _pair(reference, sample, *profiles[place])
-        why_not = why_not or _why_uncovered(reference, pool, profiles)
-    places = [place for place, pair in enumerate(pairs) if pair is not None]
-    known = [pair for pair in pairs if pair is not None]
-    length = effort_of([pool.chosen[place] for place in places]).length
-    if length is not None and sum(pair.without for pair in known) > MOST_GAIN * length * sum(
-        pair.took for pair in known
-    ):
-        places, why_not = [], TOO_GOOD
+        why_not = why_not or _why_uncovered(reference, pool, [profile for _, profile, _ in rows])
+    covered = [row for row in rows if row[2] is not None]
+    pairs = [pair for _, _, pair in covered if pair is not None]
+    most = MOST_GAIN * (effort_of([sample for sample, _, _ in covered]).length or inf)
+    if sum(pair.without for pair in pairs) > most * sum(pair.took for pair in pairs):
+        covered, why_not = [], TOO_GOOD
     # The text beside the figure is about the requests that are compared.
-    about = places or range(len(pool.chosen))
-    samples = [pool.chosen[place] for place in about]
+    about = covered or rows
+    samples = [sample for sample, _, _ in about]
     effort = effort_of(samples) if samples else _counted(state, now, window_s)
     if effort is None:
         return SpeedUpPicture()
-    share = _draft_share(state, effort, cost, _mean_count([profiles[place] for place in about]))
-    if places and reference is not None:
-        picture = _measured(known, samples, reference, len(pairs) - len(places), held=pool.held)
+    share = _draft_share(state, effort, cost, _mean_count([profile for _, profile, _ in about]))
+    if covered and reference is not None:
+        picture = _measured(pairs, samples, reference, len(rows) - len(covered), held=pool.held)
     else:
         costs = verify_costs_of(state), draft_costs_of(speculation.chain_of(state), effort.drafted_per_step)
         picture = _estimated(effort, share, why_not, costs)
@@ -267,13 +266,11 @@ def _middle(sample: ServedRequest) -> float:
     return (sample.prompt_tokens or 0) + (sample.decode_tokens or 0) / 2
 
 
-def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float], filled: float) -> Pair | None:
-    if filled > PREFILL_SHARE or sample.prompt_tokens is None or not sample.decode_s:
+def _pair(reference: Reference, sample: ServedRequest, profile: dict[int, float]) -> Pair | None:
+    seconds = reference.over(_middle(sample), profile) if sample.prompt_tokens is not None else None
+    if seconds is None or not sample.decode_s:
         return None
-    found = reference.over(_middle(sample), profile)
-    if found is None:
-        return None
-    return Pair(found * ((sample.decode_tokens or 1) - 1), sample.decode_s)
+    return Pair(seconds * ((sample.decode_tokens or 1) - 1), sample.decode_s)
 
 
 _SOURCES = {
@@ -291,9 +288,9 @@ def _words(reference: Reference) -> str:
     return f"the baseline (context {spans} tokens, {at_once} at once; {source})"
 
 
-def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[dict[int, float], float]]) -> str:
+def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[dict[int, float]]) -> str:
     """Why no request could be compared with the baselines there are."""
-    counts = sorted(max(profile, key=lambda count: profile[count]) for profile, _ in profiles if profile)
+    counts = sorted(max(profile, key=lambda count: profile[count]) for profile in profiles if profile)
     usual = counts[len(counts) // 2] if counts else 1
     recorded, contexts = reference.concurrencies, [_middle(sample) for sample in pool.chosen] or [0.0]
     if not recorded[0] <= usual <= recorded[-1]:
@@ -305,18 +302,16 @@ def _why_uncovered(reference: Reference, pool: _Pool, profiles: Sequence[tuple[d
     return "prompts of others, or requests that have not ended, ran beside all of them"
 
 
-def _is_unseen(
-    looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: tuple[dict[int, float], float]
-) -> bool:
+def _is_unseen(looks: Sequence[tuple[float, int]], sample: ServedRequest, profile: dict[int, float]) -> bool:
     """Whether others ran beside it that no sample tells of: cancelled ones, and those still running. `looks` are how
     many slots were at work, by Unix time."""
-    busy = [count for at, count in looks if sample.ended - (sample.decode_s or 0.0) <= at <= sample.ended]
+    first = bisect_left(looks, sample.ended - (sample.decode_s or 0.0), key=itemgetter(0))
+    busy = [count for _, count in islice(looks, first, bisect_right(looks, sample.ended, key=itemgetter(0)))]
     return len(busy) >= 2 and sum(busy) / len(busy) > (_mean_count([profile]) or 1.0) + 0.5
 
 
-def _mean_count(profiles: Sequence[tuple[dict[int, float], float]]) -> float | None:
-    total = sum(sum(profile.values()) for profile, _ in profiles)
-    return sum(count * span for profile, _ in profiles for count, span in profile.items()) / total if total else None
+def _mean_count(profiles: Sequence[dict[int, float]]) -> float | None:
+    return ratio((count * span, span) for profile in profiles for count, span in profile.items())
 
 
 def _draft_share(state: TargetState, effort: DecodeTotals, cost: float | None, beside: float | None) -> float | None:
