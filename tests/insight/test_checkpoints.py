@@ -1,12 +1,9 @@
 """What taking rejected tokens back costs is told from what the server did, and says from what."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_since, read_log, state_of
-from specdash.core.log_facts import LogBatch, ServerEvent, VerificationSteps
+from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, read_log, state_of
+from specdash.core.log_facts import LogBatch, ServerEvent
 from specdash.core.readings import ModelOutline, Reading, Slot, Slots, Source
 from specdash.core.speculation import MemoryKind, Rollback
 from specdash.insight.picture import CheckpointsPicture
@@ -124,38 +121,3 @@ def test_a_new_server_counts_anew() -> None:
     state.apply(Reading.known(Source.LOG, NOW, LogBatch(1, facts=(ServerEvent("server_starting"),), restarted=True)))
     found = seen(state, NOW + 1)
     assert (found.context.created, found.speculative.created, found.steps) == (0, 0, 0)
-
-
-def test_an_idle_server_keeps_what_is_known_since_its_start() -> None:
-    state = counted(state_of("draft-simple", model=MAMBA), (16, 16), steps=18, drafted=144, plain=22)
-    idle_since(state, 2000.0)
-    found = seen(state, NOW + 2000.0)
-    assert found.held
-    assert found.steps == 18
-
-
-steps = st.builds(
-    lambda count, hit, missed, replays: VerificationSteps(
-        0, 1, count, hit, hit + missed, min(replays, count), replays, replayed=min(replays, count)
-    ),
-    st.integers(1, 50),
-    st.integers(0, 400),
-    st.integers(0, 400),
-    st.integers(0, 50),
-)
-
-
-@given(st.lists(steps, min_size=1, max_size=20), st.floats(0.001, 0.2), st.floats(0, 1))
-def test_replays_never_make_a_decode_call_better(runs: list[VerificationSteps], each_s: float, part: float) -> None:
-    state = state_of("draft-simple", model=MAMBA)
-    at_s, facts = 1.0, []
-    for run in runs:
-        begun, at_s = at_s, at_s + each_s * (run.steps + run.replays)
-        took = part * each_s * run.replays
-        facts.append(replace(run, first_s=begun + each_s, at_s=at_s, replay_s=took))
-    state.apply(Reading.known(Source.LOG, NOW - 1, LogBatch(len(facts), facts=tuple(facts))))
-    found = seen(state)
-    assert found.effective_length is not None
-    assert found.mean_accepted_length is not None
-    assert 1.0 <= found.effective_length <= found.mean_accepted_length + 1e-9
-    assert found.lost_share is None or 0.0 <= found.lost_share <= 1.0

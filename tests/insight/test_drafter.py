@@ -11,7 +11,7 @@ from insight.views_data import LLAMA, MAMBA, NOW, QWEN, WALL, counted, idle_sinc
 from specdash.core.log_facts import LogBatch, SpeculativeStatistics, WarningTally
 from specdash.core.readings import Gpu, Gpus, ModelOutline, Reading, Slot, Slots, Source
 from specdash.insight.picture import DrafterPicture
-from specdash.insight.speculation.drafter import bins, verdict_of
+from specdash.insight.speculation.drafter import verdict_of
 from specdash.insight.state import TargetState
 
 FALLING = (90, 75, 60, 20, 10, 4)
@@ -111,22 +111,6 @@ def test_a_log_alone_tells_type_length_and_acceptance(log: str, kind: str, lengt
     assert found.acceptance == pytest.approx(accepted)
 
 
-def test_replays_make_shorter_drafts_better_and_are_taken_into_account() -> None:
-    accepted = (95, 90, 80, 10, 2, 0)
-    plain = seen(
-        with_a_gpu(counted(state_of("draft-simple", model=LLAMA, draft_n_max="6"), accepted, steps=100, drafted=600))
-    )
-    again = seen(
-        with_a_gpu(
-            counted(state_of("draft-simple", model=MAMBA, draft_n_max="6"), accepted, steps=100, drafted=600, plain=100)
-        )
-    )
-    assert plain.best_length == again.best_length == 3
-    assert plain.best_gain is not None
-    assert again.best_gain is not None
-    assert again.best_gain > plain.best_gain
-
-
 def test_nor_from_a_chain_whose_types_nobody_tells_apart() -> None:
     state = counted(state_of("draft-mtp,ngram-mod", model=QWEN), (50, *(30,) * 63), steps=60, drafted=3000)
     found = seen(state)
@@ -163,18 +147,6 @@ def test_the_verdict_is_one_sentence_whatever_is_known() -> None:
     longer = replace(nothing, steps=99, acceptance=0.9, mean_accepted_length=2.8, best_length=2, best_gain=0.0)
     assert "no shorter draft" in verdict_of(longer, (0.95, 0.9), 2)
     assert "still accepted in 90 % of steps: try longer" in verdict_of(replace(longer, longer_gain=0.2), (0.95, 0.9), 2)
-
-
-@given(st.lists(st.floats(0, 1), max_size=64).map(tuple))
-def test_bins_hold_every_position_once(positions: tuple[float, ...]) -> None:
-    found = bins(positions)
-    assert [place for position_bin in found for place in range(position_bin.first, position_bin.last + 1)] == list(
-        range(len(positions))
-    )
-    assert sum(
-        position_bin.rate * (position_bin.last + 1 - position_bin.first) for position_bin in found
-    ) == pytest.approx(sum(positions))
-    assert len(found) <= 16
 
 
 drafts = st.lists(st.integers(0, 1000), min_size=1, max_size=12).map(lambda found: tuple(sorted(found, reverse=True)))

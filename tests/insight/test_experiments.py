@@ -131,18 +131,6 @@ def test_the_source_that_suffices_comes_before_the_one_that_is_preferred() -> No
     assert of(told(experiments).measures, MeasureName.TTFT).source == "log: prompt time"
 
 
-def test_without_a_log_the_proxy_tells_everything() -> None:
-    experiments = Experiments()
-    for number in range(20):
-        experiments.samples.add_event(event(T - 100 + number, f"b{number}", draft_tokens=10, accepted_tokens=5))
-        experiments.samples.add_event(event(T + 20 + number, f"a{number}", draft_tokens=10, accepted_tokens=5))
-    experiments.records = (record(),)
-    measures = told(experiments).measures
-    assert {measure.source for measure in measures} == {"proxy events"}
-    assert {measure.verdict for measure in measures} == {ExperimentVerdict.UNCLEAR}
-    assert of(measures, MeasureName.ACCEPTANCE).before.value == 0.5
-
-
 def test_events_that_tell_of_something_else_do_not_count_and_none_counts_twice() -> None:
     samples = Samples()
     for bad in ({"outcome": Ended.ERROR}, {"retries": 1}, {"held_s": 3.0}, {"duration_s": None}):
@@ -243,17 +231,6 @@ def test_a_restart_whose_build_changed_gets_its_card() -> None:
 
 def measured(before: list[ServedRequest], after: list[ServedRequest]) -> dict[MeasureName, MeasureComparison]:
     return {measure.name: measure for measure in compare(sides(before, after), NONE)}
-
-
-def test_a_real_change_is_found_with_its_direction_and_size() -> None:
-    rng = random.Random(2)
-    found = measured(requests(rng, T, 60), requests(rng, T, 60, speed=70.0, rate=0.4))
-    assert found[MeasureName.ACCEPTANCE].verdict is ExperimentVerdict.WORSE
-    assert found[MeasureName.ACCEPTANCE].change == pytest.approx(-0.2, abs=0.06)
-    assert found[MeasureName.DECODE].verdict is ExperimentVerdict.BETTER
-    assert found[MeasureName.DECODE].change == pytest.approx(0.4, abs=0.12)
-    assert found[MeasureName.TTFT].verdict is ExperimentVerdict.BETTER, "less is better"
-    assert (found[MeasureName.TTFT].change or 0) < 0
 
 
 def test_a_difference_that_two_starts_of_one_configuration_have_is_none() -> None:

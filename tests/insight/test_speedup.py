@@ -42,10 +42,6 @@ def test_a_server_that_is_twice_as_fast_as_its_baseline_gains_two() -> None:
     assert picture.baseline == BASE[0]
 
 
-def test_one_that_is_slower_is_hurt_by_speculation() -> None:
-    assert told(state(row_of(20, rate=40.0), BASE)).verdict is Paying.HURTING
-
-
 def test_a_gain_above_the_tokens_of_a_step_is_the_baselines_fault_and_no_gain() -> None:
     """A step of two tokens cannot gain more than two: the baseline was recorded while the machine was busy."""
     picture = told(state(row_of(20), (baseline(rate=5.0),)))
@@ -174,15 +170,6 @@ def test_requests_beside_others_are_not_measured_against_a_baseline_of_one() -> 
     assert picture.basis is Basis.ESTIMATED
     assert "--concurrency 3" in picture.why
     assert picture.verdict is not Paying.HURTING
-
-
-def test_they_are_with_baselines_around_them() -> None:
-    beside = [request(WALL - 10 - 10 * place + shift, rate=30.0) for place in range(20) for shift in (0.0, 0.01)]
-    both = (*BASE, baseline(concurrency=4, rate=20.0))
-    picture = told(state(sorted(beside, key=lambda request_sample: request_sample.ended), both))
-    assert picture.basis is Basis.MEASURED
-    # Two at once: 1/50 + (1/20 - 1/50) / 3 seconds a token without speculation.
-    assert picture.value == pytest.approx(30.0 * 0.03, rel=0.01)
 
 
 def test_a_prompt_that_was_processed_beside_it_disqualifies_a_request() -> None:

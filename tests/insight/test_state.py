@@ -117,21 +117,6 @@ def test_a_log_read_from_its_beginning_does_not_pass_for_this_moment() -> None:
     assert later.value is None
 
 
-def test_a_real_log_gives_requests_warnings_and_lines() -> None:
-    told = TargetState(Target("http://127.0.0.1:8080", log="server.log"))
-    parser = LogParser()
-    told.apply(Reading.known(Source.LOG, 1.0, parser.feed((DATA / "logs" / "llama_draft75_lv4.log").read_bytes())))
-    picture = told.picture(1.0, 0.0).log
-    first = picture.requests[-1]
-    assert (first.processed_tokens, first.prompt_ms, first.decode_tokens) == (122, 19.23, 120)
-    assert (first.draft_accepted, first.draft_generated) == (101, 141)
-    assert picture.lines is not None
-    assert picture.lines > 100
-    newest, lines = told.log_lines(0, 10)
-    assert len(lines) == 10
-    assert told.log_lines(newest, 10) == (newest, ())
-
-
 def test_a_source_that_fails_keeps_its_last_value_and_says_why() -> None:
     told = state(health=(1.0, OK), metrics=(1.0, Counters(draft_tokens=10, accepted_tokens=5)))
     told.apply(Reading.unknown(Source.METRICS, 2.0, FailureKind.TIMEOUT, "no answer within 3.0 s"))
