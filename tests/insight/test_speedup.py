@@ -232,8 +232,13 @@ def test_a_real_log_tells_what_drafting_costs() -> None:
     made.apply(Reading.known(Source.LOG, NOW - 1, LogParser().feed(log)))
     assert made.log.drafting.seconds_per_token(0.0) == pytest.approx((0.051 + 117.496 + 0.032) / 282 / 1000)
     (draft,) = told(made).by_type
-    assert (draft.type, draft.drafts, draft.tokens_drafted, draft.tokens_accepted) == ("draft-simple", 36, 282, 202)
-    assert draft.mean_accepted_length == pytest.approx(6.61, abs=0.005), "as the server says itself"
+    assert (draft.type, draft.drafts_generated, draft.tokens_generated, draft.tokens_accepted) == (
+        "draft-simple",
+        36,
+        282,
+        202,
+    )
+    assert draft.length == pytest.approx(6.61, abs=0.005), "as the server says itself"
 
 
 def test_each_type_of_a_chain_has_its_figures_and_a_restart_ends_them() -> None:

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
+from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
 from specdash.insight.derive import events
 from specdash.insight.picture import (
@@ -12,7 +13,6 @@ from specdash.insight.picture import (
     Paying,
     Picture,
     SpeedUpPicture,
-    TypeFigures,
 )
 from specdash.insight.rules.catalogue import RuleSpec
 
@@ -33,8 +33,10 @@ PAYING = SpeedUpPicture(
     break_even_length=2.40,
     break_even_acceptance=0.31,
     by_type=(
-        TypeFigures("draft-simple", 12_400, 11_000, 98_000, 66_000, 0.67, 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), 12.1),
-        TypeFigures("ngram-mod", 3_100, 900, 21_000, 5_100, 0.24, 1.9, (0.4, 0.3, 0.2), 0.2),
+        SpeculativeStatistics(
+            "draft-simple", 12_400, 11_000, 62_925, 42_160, (), 4.4, (0.91, 0.84, 0.77, 0.69, 0.6), (12_100.0,)
+        ),
+        SpeculativeStatistics("ngram-mod", 3_100, 900, 11_625, 2_790, (), 1.9, (0.4, 0.3, 0.2), (200.0,)),
     ),
 )
 HURTING = replace(

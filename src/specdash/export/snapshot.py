@@ -52,6 +52,10 @@ _PREFIX = (
     "ended_age_s slot task session prompt_tokens cached=cached_tokens processed=processed_tokens ttft_s similarity "
     "cached_share"
 )
+_BY_TYPE = (
+    "type drafts=drafts_generated drafts_accepted tokens_drafted=tokens_generated tokens_accepted acceptance "
+    "mean_accepted_length=length acceptance_per_position seconds"
+)
 SCHEMA: Final = "specdash.snapshot/1"
 """Changes its number when a documented field changes its meaning or goes; added fields do not change it."""
 
@@ -265,7 +269,10 @@ def speedup_json(picture: Picture) -> dict[str, Any]:
         "by_context": [],
         "by_generated": [],
         "by_phase": [],
-        "by_type": json_of(speedup.by_type),
+        "by_type": [
+            {**json_of(figures, _BY_TYPE), "acceptance_per_position": [*(figures.acceptance_per_position or ())]}
+            for figures in speedup.by_type
+        ],
     }
 
 

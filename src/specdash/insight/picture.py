@@ -21,6 +21,7 @@ from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from specdash.core.changes import ApplyRecord
+    from specdash.core.log_facts import SpeculativeStatistics
     from specdash.core.proxy_events import ActiveView, GuardrailEvent, ProxyStatus, RequestEvent, SessionView
     from specdash.core.readings import FailureKind, Gpu, Host, ProcessTree, SchedulingDelay
     from specdash.core.records import Alert, Baseline, TimelineEvent, TrialNote
@@ -300,23 +301,6 @@ class Paying(StrEnum):
     UNKNOWN = "unknown"
 
 
-class TypeFigures(Struct, frozen=True):
-    """One speculative implementation of a chain, since the server's start."""
-
-    type: str
-    drafts: int
-    """Drafts that it made."""
-    drafts_accepted: int
-    """Of them, those with at least one accepted token."""
-    tokens_drafted: int
-    tokens_accepted: int
-    acceptance: float | None = None
-    mean_accepted_length: float | None = None
-    acceptance_per_position: tuple[float, ...] = ()
-    seconds: float | None = None
-    """Time spent drafting."""
-
-
 class SpeedUpPicture(Struct, frozen=True):
     """Net speed-up of decode against no speculation, over the window: 1 is no gain, below 1 it hurts."""
 
@@ -346,8 +330,9 @@ class SpeedUpPicture(Struct, frozen=True):
     """Tokens per verification step at which the speed-up is 1, with the cost of a step as it is."""
     break_even_acceptance: float | None = None
     """The acceptance that gives this length, with drafts as long as they are; None where none would do."""
-    by_type: tuple[TypeFigures, ...] = ()
-    """Per speculative implementation, in their order of priority; empty where the log does not tell."""
+    by_type: tuple[SpeculativeStatistics, ...] = ()
+    """Per speculative implementation of a chain, since the server's start, in their order of priority; empty where the
+    log does not tell."""
 
 
 ENOUGH = 12

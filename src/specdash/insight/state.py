@@ -34,13 +34,7 @@ from specdash.insight.log.log_view import LogView
 from specdash.insight.picture import AlertsPicture, BackendState
 from specdash.insight.progress import LateWatch, SlotWatch
 from specdash.insight.proxy.proxy import ProxyState
-from specdash.insight.rates import (
-    RateSample,
-    SlotRates,
-    counter_rates,
-    mean_busy_slots,
-    tokens_per_decode,
-)
+from specdash.insight.rates import RateSample, SlotRates, counter_rates, mean_busy_slots, tokens_per_decode
 from specdash.insight.request import Samples
 from specdash.insight.rules.scene import PictureHistory, RuleScene, sample_of
 from specdash.insight.speculation.acceptance import between

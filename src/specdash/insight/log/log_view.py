@@ -14,10 +14,9 @@ from specdash.core import log_facts
 from specdash.core.proxy_events import DECODE, PREFILL, speed
 from specdash.core.speculation import SPEC_TYPES
 from specdash.insight.log.counter_log import KEEP_S
-from specdash.insight.picture import TypeFigures, WarningPicture
+from specdash.insight.picture import WarningPicture
 from specdash.insight.request import NO_DRAFTS, DraftTally, RequestAssembler
 from specdash.insight.windowed import Windowed
-from specdash.system.stats import share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,8 +140,6 @@ class StormBook:
 
 # What each speculative implementation says of itself in the log's `statistics` lines, and what a draft token costs.
 
-_PRIORITY = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
-
 
 class DraftStatistics:
     """The latest statistics per implementation, of the server that writes now; they are totals since its start."""
@@ -160,7 +157,7 @@ class DraftStatistics:
             before, self._spent = None, Windowed(NO_DRAFTS, KEEP_S)
         self._latest[(port, fact.type)] = fact
         grown = [
-            DraftTally(known.tokens_generated, span_s=sum(known.durations_ms) / 1000.0)
+            DraftTally(known.tokens_generated, span_s=known.seconds or 0.0)
             for known in (fact, before)
             if known is not None
         ]
@@ -174,25 +171,10 @@ class DraftStatistics:
         is_timed = any(statistics.durations_ms for statistics in self._latest.values())
         return spent.span_s / spent.drafted if is_timed and spent.drafted > 0 else None
 
-    def figures(self) -> tuple[TypeFigures, ...]:
+    def figures(self) -> tuple[log_facts.SpeculativeStatistics, ...]:
         """Per implementation, in the engine's order of priority."""
-        ordered = sorted(self._latest.values(), key=lambda fact: (_PRIORITY.get(fact.type, len(_PRIORITY)), fact.type))
-        return tuple(
-            TypeFigures(
-                type=fact.type,
-                drafts=fact.drafts_generated,
-                drafts_accepted=fact.drafts_accepted,
-                tokens_drafted=fact.tokens_generated,
-                tokens_accepted=fact.tokens_accepted,
-                acceptance=share(fact.tokens_accepted, fact.tokens_generated),
-                mean_accepted_length=1.0 + fact.tokens_accepted / fact.drafts_generated
-                if fact.drafts_generated
-                else None,
-                acceptance_per_position=fact.acceptance_per_position or (),
-                seconds=sum(fact.durations_ms) / 1000.0 if fact.durations_ms else None,
-            )
-            for fact in ordered
-        )
+        order = {spec_kind.name: index for index, spec_kind in enumerate(SPEC_TYPES)}
+        return tuple(sorted(self._latest.values(), key=lambda fact: (order.get(fact.type, len(order)), fact.type)))
 
 
 RECENT_REQUESTS = 50
@@ -335,14 +317,7 @@ class LogView:
         return fresh
 
     def _life(
-        self,
-        at: float,
-        facts: Facts,
-        clock: Clock,
-        fresh: LatestBatch,
-        port: int | None,
-        *,
-        is_live: bool,
+        self, at: float, facts: Facts, clock: Clock, fresh: LatestBatch, port: int | None, *, is_live: bool
     ) -> None:
         """Take in what one server wrote. `clock` is its time stamp of the moment `at`."""
         for fact in facts:

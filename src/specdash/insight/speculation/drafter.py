@@ -207,11 +207,11 @@ def _own(state: TargetState, now: float, window_s: float, chain: tuple[SpecType,
     if len(chain) > 1:
         figures = next((figure for figure in state.log.drafting.figures() if figure.type == main.name), None)
         # Where checkpoints are restored, these count replays too.
-        if figures is not None and figures.drafts and not state.log.step_totals.total.replays:
+        if figures is not None and figures.drafts_generated and not state.log.step_totals.total.replays:
             return _Own(
-                figures.acceptance_per_position,
+                figures.acceptance_per_position or (),
                 "lifetime",
-                DraftTally(figures.tokens_drafted, figures.tokens_accepted, figures.drafts),
+                DraftTally(figures.tokens_generated, figures.tokens_accepted, figures.drafts_generated),
             )
     scrape, ended = state.counters.last, state.log.requests_exact
     length, drafts = None, [ended.since(now - window_s), ended.total]
@@ -305,10 +305,7 @@ def _with_costs(
     best = max(range(len(rates)), key=lambda place: rates[place])
     longer = speeds((*shares, shares[-1] * hazards(shares)[-1]), drafted + 1.0, costs)
     return replace(
-        found,
-        best_length=best + 1,
-        best_gain=rates[best] / rates[-1] - 1.0,
-        longer_gain=longer[-1] / longer[-2] - 1.0,
+        found, best_length=best + 1, best_gain=rates[best] / rates[-1] - 1.0, longer_gain=longer[-1] / longer[-2] - 1.0
     )
 
 

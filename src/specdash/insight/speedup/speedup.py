@@ -224,10 +224,7 @@ def _measured(
 
 
 def _estimated(
-    effort: DecodeTotals,
-    share: float | None,
-    why_not: str,
-    costs: tuple[tuple[float, ...], tuple[float, ...]],
+    effort: DecodeTotals, share: float | None, why_not: str, costs: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> SpeedUpPicture:
     if effort.length is None or effort.rate is None:
         return SpeedUpPicture(why=why_not or "no request has ended yet")

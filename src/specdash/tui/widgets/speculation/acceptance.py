@@ -20,7 +20,8 @@ from specdash.tui.widgets.speculation.verdict import verdict_role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdash.insight.picture import MeasuredFigure, SpeculationPicture, SpeedUpPicture, TypeFigures
+    from specdash.core.log_facts import SpeculativeStatistics
+    from specdash.insight.picture import MeasuredFigure, SpeculationPicture, SpeedUpPicture
     from specdash.tui.view import View
 
 
@@ -118,20 +119,20 @@ def _gauge(least: float, now: float, width: int) -> Line:
     return tuple(cells)
 
 
-def _types(types: Sequence[TypeFigures], width: int) -> list[Line]:
+def _types(types: Sequence[SpeculativeStatistics], width: int) -> list[Line]:
     """One implementation of the chain a line, with its acceptance per position as columns."""
     if not types:
         return []
 
-    def positions(type_figures: TypeFigures) -> Span:
-        shares = [round(share * 100) for share in type_figures.acceptance_per_position[:16]]
+    def positions(type_figures: SpeculativeStatistics) -> Span:
+        shares = [round(share * 100) for share in (type_figures.acceptance_per_position or ())[:16]]
         return sparkline(shares, 100), "acceptance"
 
-    columns: list[Column[TypeFigures]] = [
+    columns: list[Column[SpeculativeStatistics]] = [
         Column("by type", _NAME, lambda type_figures: (clean(type_figures.type, 40), "text"), 0, right=False),
-        Column("drafts", 6, lambda type_figures: (compact(type_figures.drafts), "dim"), 3),
+        Column("drafts", 6, lambda type_figures: (compact(type_figures.drafts_generated), "dim"), 3),
         Column("accepted", 8, lambda type_figures: (percent(type_figures.acceptance), "text"), 0),
-        Column("length", 6, lambda type_figures: (number(type_figures.mean_accepted_length, 2), "text"), 1),
+        Column("length", 6, lambda type_figures: (number(type_figures.length, 2), "text"), 1),
         Column("drafting", 8, lambda type_figures: (number(type_figures.seconds, 1, "s"), "text"), 4),
         Column("positions", 9, positions, 2, right=False, stretch=True),
     ]
