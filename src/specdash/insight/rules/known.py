@@ -10,7 +10,7 @@ from msgspec import Struct
 from specdash.core.proxy_events import RequestOutcome
 from specdash.core.readings import ReadingStatus
 from specdash.insight.derive import TOO_BUSY
-from specdash.insight.picture import BackendState, is_error
+from specdash.insight.picture import BackendState, ended_at, is_error
 from specdash.insight.rules.catalogue import UnjudgeableError
 from specdash.system.text import UNKNOWN
 
@@ -123,11 +123,7 @@ def turns_of(scene: RuleScene, seconds: float) -> EndedRequests:
     proxy, since = scene.picture.proxy, scene.picture.wall - seconds
     if proxy.events_status is ReadingStatus.KNOWN:
         # They are written as they end, so older ones come after.
-        ended = list(
-            takewhile(
-                lambda event: event.at + (event.duration_s or 0.0) >= since, (one for one in proxy.finished if one.at)
-            )
-        )
+        ended = list(takewhile(lambda event: ended_at(event) >= since, (one for one in proxy.finished if one.at)))
         left = sum(event.outcome is RequestOutcome.CLIENT_LEFT for event in ended)
         return EndedRequests(len(ended), sum(map(is_error, ended)), left, ended)
     total, errors, left = (
