@@ -13,8 +13,17 @@ from specdash.core.proxy_events import RequestEvent
 from specdash.core.proxy_events import RequestOutcome as Ended
 from specdash.core.readings import Reading, Source
 from specdash.core.target import Target
-from specdash.insight.experiments import Experiments, compare, restarted_at, short_text
-from specdash.insight.picture import ENOUGH, ExperimentCard, ExperimentVerdict, MeasureComparison, MeasureName
+from specdash.insight.experiments import (
+    ENOUGH,
+    ExperimentCard,
+    Experiments,
+    ExperimentVerdict,
+    MeasureComparison,
+    MeasureName,
+    compare,
+    restarted_at,
+    short_text,
+)
 from specdash.insight.request import KEPT, Samples, ServedRequest
 from specdash.insight.state import TargetState
 from specdash.llama.log.parser import LogParser

@@ -3,8 +3,7 @@
 import random
 
 from insight.experiment_data import T, requests, sides
-from specdash.insight.experiments import compare
-from specdash.insight.picture import ExperimentVerdict, MeasureName
+from specdash.insight.experiments import ExperimentVerdict, MeasureName, compare
 
 CLEAR = (ExperimentVerdict.BETTER, ExperimentVerdict.WORSE)
 NONE = sides((), ())

@@ -6,14 +6,8 @@ from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord
 from specdash.core.log_facts import SpeculativeStatistics
 from specdash.core.records import Alert, AlertSeverity, Baseline, EventKind, TimelineEvent
 from specdash.insight.derive import events
-from specdash.insight.picture import (
-    AlertsPicture,
-    ApplyMark,
-    Basis,
-    Paying,
-    Picture,
-    SpeedUpPicture,
-)
+from specdash.insight.experiments import ApplyMark
+from specdash.insight.picture import AlertsPicture, Basis, Paying, Picture, SpeedUpPicture
 from specdash.insight.rules.catalogue import RuleSpec
 
 BASELINE = Baseline(1_789_990_000.0, "Qwen3-Coder-30B", "llama-server", 4096, 1, 57.6, 55.0, 60.1, 12)

@@ -24,16 +24,13 @@ from specdash.system.text import MIB, UNKNOWN, ago, gain, number, percent, size,
 if TYPE_CHECKING:
     from specdash.core.proxy_events import ActiveView, RequestEvent, SessionView
     from specdash.core.records import Alert
+    from specdash.insight.experiments import ApplyMark, ExperimentCard, ExperimentSide, MeasureComparison
     from specdash.insight.picture import (
         AlertsPicture,
-        ApplyMark,
         BackendPicture,
         CheckpointsPicture,
         DrafterPicture,
-        ExperimentCard,
-        ExperimentSide,
         LogPicture,
-        MeasureComparison,
         MeasuredFigure,
         Picture,
         PrefixCachePicture,

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
     from specdash.core.readings import Props, Reading, RouterModels, Slot
     from specdash.core.records import Alert
-    from specdash.insight.picture import AlertsPicture, ApplyMark, ProxyPicture, SpeedUpPicture
+    from specdash.insight.experiments import ApplyMark
+    from specdash.insight.picture import AlertsPicture, ProxyPicture, SpeedUpPicture
     from specdash.insight.rates import RateSample
     from specdash.insight.state import TargetState
 

@@ -4,6 +4,7 @@ in docs/experiments.md."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from enum import StrEnum
 from itertools import takewhile
 from math import expm1, log
 from typing import TYPE_CHECKING
@@ -12,15 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.changes import ApplyKind, ApplyOutcome, ApplyRecord, ApplyStep, Change, Role
-from specdash.insight.picture import (
-    ENOUGH,
-    ApplyMark,
-    ExperimentCard,
-    ExperimentSide,
-    ExperimentVerdict,
-    MeasureComparison,
-    MeasureName,
-)
 from specdash.insight.request import Samples, drafts_of
 from specdash.system.stats import MOST, Resampled, difference, median, median_of, quantile, ratio, ratio_of
 from specdash.system.text import percent, shortened
@@ -31,6 +23,88 @@ if TYPE_CHECKING:
     from specdash.insight.request import ServedRequest
 
     Sides = tuple[tuple[ServedRequest, ...], tuple[ServedRequest, ...]]
+
+
+ENOUGH = 12
+"""Requests that each side needs before a difference is reported."""
+
+
+class ApplyMark(Struct, frozen=True):
+    """One apply: when it changed what runs (`wall`, and how long ago), and what it changed in short."""
+
+    record: ApplyRecord
+    age_s: float
+    wall: float
+    text: str
+    """`DRAFT_MAX 4→12`; of several changes the first one and how many more. Secrets are masked."""
+
+    @property
+    def name(self) -> str:
+        """`apply 7`; `restart` of one whose build changed, which no apply was."""
+        return f"{self.record.kind} {self.record.number}" if self.record.number else "restart"
+
+
+class MeasureName(StrEnum):
+    """What is compared."""
+
+    ACCEPTANCE = "acceptance"
+    """Accepted over generated draft tokens."""
+    DECODE = "decode"
+    PREFILL = "prefill"
+    TTFT = "ttft"
+    """Seconds to the first token."""
+
+
+class ExperimentVerdict(StrEnum):
+    """The result of a comparison."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNCLEAR = "no clear difference"
+    TOO_FEW = "not enough data"
+
+
+class ExperimentSide(Struct, frozen=True):
+    """One measure of the requests of one side: how many, the median (of acceptance the ratio of sums), and the
+    quartiles of single requests."""
+
+    count: int = 0
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class MeasureComparison(Struct, frozen=True):
+    """One measure before and after. `change` is after less before, with its 95 % interval; None without a value on
+    either side, and the interval None where data do not suffice."""
+
+    name: MeasureName
+    source: str
+    """Where the values come from, in words."""
+    before: ExperimentSide
+    after: ExperimentSide
+    is_relative: bool
+    """Whether `change` is a share of the value before (0.12 is 12 % more), or a difference of fractions."""
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: ExperimentVerdict = ExperimentVerdict.TOO_FEW
+
+    @property
+    def words(self) -> str:
+        """The verdict in words, with how many requests there are where they do not suffice."""
+        if self.verdict is not ExperimentVerdict.TOO_FEW:
+            return str(self.verdict)
+        return f"{self.verdict} ({min(self.before.count, self.after.count)} of {ENOUGH} requests)"
+
+
+class ExperimentCard(Struct, frozen=True):
+    """What the newest apply changed in practice."""
+
+    mark: ApplyMark
+    measures: tuple[MeasureComparison, ...]
+    caveats: tuple[str, ...] = ()
+    """What makes the comparison unfair, in sentences without a full stop."""
 
 
 LEAST = 5
