@@ -1,13 +1,15 @@
 """What the proxy costs: the upstream asked directly and through it, in one run on one machine.
 
-    python benchmarks/proxy_cost.py [ROUNDS]
+    python benchmarks/proxy_cost.py [ROUNDS] [--old PYTHON] [--litellm COMMAND]
 
-Prints JSON, each figure the median of the rounds: time to the first text of one stream at a time, events a second with
-8 streams at once as fast as they go, the proxy's memory after that, and after 500 clients and bodies of 30 MB.
+Prints JSON, each figure the median of the rounds: time to the first text with 1, 8 and 64 streams at once, events a
+second with 8 streams as fast as they go, the proxy's memory after that, and after 500 clients and bodies of 30 MB.
+PYTHON runs another version of specdash, COMMAND is `litellm` of its own environment: peers in the same run.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -150,35 +152,58 @@ def upstream(folder: Path, *pace: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def proxy(upstream_url: str, folder: Path) -> Iterator[tuple[str, psutil.Process]]:
+def proxy(upstream_url: str, folder: Path, python: str = sys.executable) -> Iterator[tuple[str, psutil.Process]]:
     """The proxy in front of it."""
     port = free_port("127.0.0.1")
     file = folder / f"proxy-{port}.env"
     keys = {"LLAMA_CPP_BASE": f"{upstream_url}/v1", "PROXY_PORT": port, "PROXY_EVENTS_FILE": folder / "events.jsonl"}
     file.write_text("".join(f"{key}={value}\n" for key, value in keys.items()), encoding="utf-8")
-    command = [sys.executable, "-m", "specdash", "proxy", "run", "--env-file", str(file)]
-    with started(command, port, folder) as process:
+    with started([python, "-m", "specdash", "proxy", "run", "--env-file", str(file)], port, folder) as process:
         yield f"http://127.0.0.1:{port}", process
+
+
+@contextlib.contextmanager
+def litellm(upstream_url: str, folder: Path, command: str) -> Iterator[str]:
+    """LiteLLM's proxy in front of it, as its own documentation configures a server that speaks OpenAI's protocol."""
+    port = free_port("127.0.0.1")
+    file = folder / f"litellm-{port}.yaml"
+    model = {"model": "openai/m", "api_base": f"{upstream_url}/v1", "api_key": "none"}
+    config = {
+        "model_list": [{"model_name": "m", "litellm_params": model}],
+        "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},
+    }
+    file.write_text(json.dumps(config), encoding="utf-8")
+    words = [command, "--config", str(file), "--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
+    with started(words, port, folder):
+        yield f"http://127.0.0.1:{port}"
 
 
 def figures(name: str, url: str, path: str) -> dict[str, float]:
     """Of one way to the upstream."""
-    single = load(url, path, streams=300, at_once=1, tokens=16)
+    found: dict[str, float] = {}
+    failed = 0
+    for at_once, streams in ((1, 300), (8, 300), (64, 300)):
+        loaded = load(url, path, streams=streams, at_once=at_once, tokens=16)
+        failed += loaded.failed
+        found |= {f"{name}_ttft_{at_once}_p{share * 100:.0f}_ms": loaded.ttft_ms(share) for share in (0.5, 0.99)}
     fast = load(url, path, streams=64, at_once=8, tokens=1000)
-    return {
-        f"{name}_ttft_p50_ms": single.ttft_ms(0.5),
-        f"{name}_ttft_p99_ms": single.ttft_ms(0.99),
-        f"{name}_events_per_s": sum(stream.events for stream in fast.streams) / fast.wall_s,
-        f"{name}_failed": single.failed + fast.failed,
-    }
+    events = sum(stream.events for stream in fast.streams) / fast.wall_s
+    return {**found, f"{name}_events_per_s": events, f"{name}_failed": failed + fast.failed}
 
 
-def measured(folder: Path) -> dict[str, float]:
+def measured(folder: Path, old: str | None, litellm_command: str | None) -> dict[str, float]:
     """One round."""
-    with upstream(folder) as url, proxy(url, folder) as (ours, process):
-        found = figures("direct", url, "/v1/chat/completions") | figures("proxy", ours, "/v1/messages")
-        found["added_ttft_p50_ms"] = found["proxy_ttft_p50_ms"] - found["direct_ttft_p50_ms"]
-        found["rss_mb"] = process.memory_info().rss / 1e6
+    with upstream(folder) as url:
+        found = figures("direct", url, "/v1/chat/completions")
+        with proxy(url, folder) as (ours, process):
+            found |= figures("proxy", ours, "/v1/messages")
+            found["rss_mb"] = process.memory_info().rss / 1e6
+        if old is not None:
+            with proxy(url, folder, old) as (theirs, _):
+                found |= figures("old", theirs, "/v1/messages")
+        if litellm_command is not None:
+            with litellm(url, folder, litellm_command) as theirs:
+                found |= figures("litellm", theirs, "/v1/chat/completions")
     with upstream(folder, str(PACE_S)) as url, proxy(url, folder) as (ours, process):
         crowd = load(ours, "/v1/messages", streams=500, at_once=500, tokens=32)
         for _ in range(4):
@@ -189,8 +214,13 @@ def measured(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("rounds", type=int, nargs="?", default=2)
+    parser.add_argument("--old", metavar="PYTHON")
+    parser.add_argument("--litellm", metavar="COMMAND")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rounds = [measured(Path(folder)) for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 2)]
+        rounds = [measured(Path(folder), args.old, args.litellm) for _ in range(args.rounds)]
     print(
         json.dumps({name: round(statistics.median(each[name] for each in rounds), 2) for name in rounds[0]}, indent=1)
     )

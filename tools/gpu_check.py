@@ -54,7 +54,7 @@ from pathlib import Path
 from specdash.backend import demo
 demo.WIDE_ROWS = int(sys.argv[2])
 target, trouble = demo.widened_target(Path(sys.argv[1]))
-print(trouble or target.path)
+print(trouble or target)
 print(demo.bundled_model(demo.DRAFT_MODEL))
 sys.exit(bool(trouble))
 """

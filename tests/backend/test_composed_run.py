@@ -31,7 +31,7 @@ def env(models: dict[str, Path], engine: str, **changes: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_auto_takes_the_draft_and_it_drafts(models: dict[str, Path], tmp_path: Path, engine: str) -> None:
-    wanted = env(models, engine, LLAMA_SPEC_TYPE="auto", LLAMA_DRAFT_MODEL=str(models["draft"]), LLAMA_CTX_SIZE="auto")
+    wanted = env(models, engine, LLAMA_SPEC_TYPE="auto", LLAMA_DRAFT_MODEL=str(models["draft"]), LLAMA_CTX_SIZE="0")
     with running_backend(wanted, tmp_path) as backend:
         (slot,) = backend.get("/slots")
         assert (slot["speculative"], slot["n_ctx"]) == (True, tiny_models.CONTEXT)

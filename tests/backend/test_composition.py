@@ -14,7 +14,7 @@ from specdash.backend import binary, embedded
 from specdash.backend.settings import BackendSettings, SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG, BY_NAME
-from specdash.core.speculation import SPEC_TYPES, SpecType, spec_type
+from specdash.core.speculation import SPEC_TYPES, spec_type
 from support.known_engines import BUILD
 
 if TYPE_CHECKING:
@@ -58,14 +58,10 @@ envs = st.fixed_dictionaries(
 )
 
 
-def _detect(_path: str) -> SpecType | None:
-    return None
-
-
 def _read(env: Mapping[str, str]) -> BackendSettings | None:
     choice = SpecTypeChoice(("ngram-mod",), "so the test says", uses_draft=False)
     try:
-        return settings_from_env({**MODEL, **env}, _detect, choice)
+        return settings_from_env({**MODEL, **env}, choice)
     except InputError:
         return None
 
@@ -107,11 +103,6 @@ def test_what_is_rendered_has_one_chain_and_lengths_that_can_draft_for_both_engi
     assert tuple(assigned.get("spec-type", ())) == found.spec_types
     for name in LENGTHS:
         assert str(assigned.get(name, "")) == values.get(name, "")
-
-
-def test_a_draft_whose_type_the_engine_detects_needs_none() -> None:
-    found = settings_from_env({**MODEL, "LLAMA_EXTRA_ARGS": "-md d.gguf"}, lambda _: spec_type("dflash"))
-    assert (found.spec_types, found.spec_source) == (("draft-dflash",), "detected from LLAMA_EXTRA_ARGS")
 
 
 def test_the_default_chain_is_spelled_out_and_joins_the_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
 def test_it_has_wide_layers_of_zeros_in_a_file_that_takes_little_room(tmp_path: Path) -> None:
     target, why = demo.widened_target(tmp_path)
-    made, bundled = read_facts(target.path), read_facts(demo.bundled_model(demo.TARGET_MODEL))
+    made, bundled = read_facts(target), read_facts(demo.bundled_model(demo.TARGET_MODEL))
     assert why == ""
-    assert target.path.parent == tmp_path
+    assert target.parent == tmp_path
     assert made.number("feed_forward_length") == demo.WIDE_ROWS
     assert made.block_count == bundled.block_count
     assert 80_000_000 < made.file_bytes <= 82_000_000
-    assert target.path.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
+    assert target.stat().st_blocks * 512 < 10_000_000, "zeros are holes of the file"
 
 
 def test_only_rows_of_zeros_are_added(tmp_path: Path) -> None:
@@ -40,14 +41,14 @@ def test_only_rows_of_zeros_are_added(tmp_path: Path) -> None:
     places = [(header.data_start, header) for header in (wide, own)]
     for tensor, before in zip(wide.tensors, own.tensors, strict=True):
         (at, _), (at_before, _) = places
-        new, old = values[at : at + tensor[1]], had[at_before : at_before + before[1]]
-        places = [(at + tensor[1] + -tensor[1] % 32, wide), (at_before + before[1] + -before[1] % 32, own)]
-        if "ffn_down" in tensor[0]:
-            half = len(new) // (2 * tensor[3][1])
-            assert old == b"".join(new[row * 2 * half :][:half] for row in range(tensor[3][1]))
+        new, old = values[at : at + tensor.size], had[at_before : at_before + before.size]
+        places = [(at + tensor.size + -tensor.size % 32, wide), (at_before + before.size + -before.size % 32, own)]
+        if "ffn_down" in tensor.name:
+            half = len(new) // (2 * tensor.shape[1])
+            assert old == b"".join(new[row * 2 * half :][:half] for row in range(tensor.shape[1]))
             assert new.count(0) >= len(old)
         else:
-            assert new == old + bytes(len(new) - len(old)), tensor[0]
+            assert new == old + bytes(len(new) - len(old)), tensor.name
 
 
 def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None:
@@ -56,17 +57,25 @@ def test_a_model_of_other_layers_or_more_rows_is_refused(tmp_path: Path) -> None
             resize(demo.bundled_model(demo.TARGET_MODEL), tmp_path / "wide.gguf", wanted)
 
 
-def test_a_directory_that_cannot_be_written_is_a_reason_too(tmp_path: Path) -> None:
+def test_where_it_cannot_be_written_the_bundled_one_serves_with_the_draft_length_that_suits_it(tmp_path: Path) -> None:
     target, why = demo.widened_target(tmp_path / "missing")
-    assert target == demo.bundled_target()
+    assert target == demo.bundled_model(demo.TARGET_MODEL)
     assert "No such file" in why
+    for path, length in ((target, 4), (tmp_path / "wide.gguf", 3)):
+        text = demo.env_text(port=1, log=tmp_path / "l", spec_types=("draft-simple",), engine="auto", target=path)
+        assert f'LLAMA_MODEL="{path}"' in text
+        assert f'LLAMA_DRAFT_MAX="{length}"' in text
 
 
-def test_the_env_file_names_the_target_and_the_draft_length_that_suits_it(tmp_path: Path) -> None:
-    target = demo.DemoTarget(tmp_path / "wide.gguf", 3)
-    text = demo.env_text(port=1, log=tmp_path / "l", spec_types=("draft-simple",), engine="auto", target=target)
-    assert f'LLAMA_MODEL="{target.path}"' in text
-    assert 'LLAMA_DRAFT_MAX="3"' in text
+@pytest.mark.parametrize("name", [demo.TARGET_MODEL, demo.DRAFT_MODEL])
+def test_the_card_names_the_digest_and_the_size_of_the_file_it_describes(name: str) -> None:
+    model = demo.bundled_model(name)
+    card = (model.parent / "MODEL_CARD.md").read_text(encoding="utf-8")
+    row = next(row for row in card.splitlines() if f"`{name}`" in row)
+    assert "PSF-2.0" in card
+    assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in row
+    assert f"| {model.stat().st_size:,} |" in row
+    assert model.stat().st_size < 2_500_000
 
 
 def test_a_round_of_traffic_pays_for_45_seconds_before_it_hurts() -> None:

@@ -135,7 +135,7 @@ class TestReplacing:
         assert file.read_bytes() == NEW
 
     def test_sweeps_up_what_a_killed_specdash_left(self, env_file: Path) -> None:
-        (env_file.parent / ".a.env.1-2.specdash-new").write_bytes(b"half")
+        (env_file.parent / ".a.env.4194309-2.specdash-new").write_bytes(b"half")
         replace_env(read_env(env_file), NEW)
         assert names(env_file.parent) == ["a.env"]
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import xllamacpp
 
-from specdash.backend import binary, devices, embedded
-from specdash.backend.devices import Device, parse_devices
+from specdash.backend import embedded
+from specdash.backend.binary import Engine
 from specdash.backend.embedded_facts import devices as package_devices
-from specdash.backend.engines import PACKAGE, Engine, build_of
-from specdash.backend.launch import make_plan
-from specdash.backend.plan import Circumstances, Plan
-from specdash.backend.rules import machine
+from specdash.backend.engines import Device, for_cpu, list_devices, parse_devices
+from specdash.backend.plan import Circumstances, plan
 from specdash.backend.settings import BackendSettings, settings_from_env
 from support import known_engines as known
 from support.engines import llama_server_binary
@@ -23,7 +20,6 @@ from support.help_engine import TODAY, help_engine
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdash.core.errors import Finding
 
 LISTED = """\
 ggml_cuda_init: found 2 CUDA devices:
@@ -32,37 +28,17 @@ Available devices:
   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)
   CUDA1: NVIDIA GeForce RTX 4090 (24564 MiB, 24100 MiB free)
 """
-KEYS = {
-    "LLAMA_DEVICE": ("CUDA0,CUDA1", "--device CUDA0,CUDA1"),
-    "LLAMA_GPU_LAYERS": ("all", "--gpu-layers all"),
-    "LLAMA_N_GPU_LAYERS": ("20", "--gpu-layers 20"),
-    "LLAMA_FLASH_ATTN": ("on", "--flash-attn on"),
-    "LLAMA_CACHE_TYPE_K": ("q8_0", "--cache-type-k q8_0"),
-    "LLAMA_CACHE_TYPE_V": ("q8_0", "--cache-type-v q8_0"),
-    "LLAMA_TENSOR_SPLIT": ("3,1", "--tensor-split 3,1"),
-    "LLAMA_SPLIT_MODE": ("row", "--split-mode row"),
-    "LLAMA_MAIN_GPU": ("1", "--main-gpu 1"),
-    "LLAMA_DRAFT_DEVICE": ("CUDA1", "--spec-draft-device CUDA1"),
-    "LLAMA_DRAFT_GPU_LAYERS": ("all", "--spec-draft-ngl all"),
-    "LLAMA_DRAFT_CACHE_TYPE_K": ("q4_0", "--spec-draft-type-k q4_0"),
-    "LLAMA_DRAFT_CACHE_TYPE_V": ("q4_0", "--spec-draft-type-v q4_0"),
-}
 
 
 def settings(**env: str) -> BackendSettings:
     return settings_from_env({"LLAMA_MODEL": "m.gguf", **env})
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_each_key_becomes_its_flag_and_sets_its_attribute_of_the_package(key: str) -> None:
-    value, flag = KEYS[key]
-    assert flag in " ".join(binary.arguments(settings(**{key: value}), known.BUILD))
+def test_a_split_of_tensors_reaches_the_package() -> None:
     params = xllamacpp.CommonParams()
-    for row in embedded.fit(settings(**{key: value})).assignments:
-        if "device" not in row.name:
-            embedded.apply(xllamacpp, params, row.name, row.path, row.value)
-    assert key != "LLAMA_TENSOR_SPLIT" or list(params.tensor_split)[:3] == [3.0, 1.0, 0.0]
-    assert key != "LLAMA_MAIN_GPU" or params.main_gpu == 1
+    for row in embedded.fit(settings(LLAMA_TENSOR_SPLIT="3,1", LLAMA_MAIN_GPU="1")).assignments:
+        embedded.apply(xllamacpp, params, row.name, row.path, row.value)
+    assert (list(params.tensor_split)[:3], params.main_gpu) == ([3.0, 1.0, 0.0], 1)
 
 
 def test_the_list_of_devices_is_read() -> None:
@@ -84,11 +60,6 @@ def test_the_package_lists_what_is_no_cpu() -> None:
     assert all(row["name"] != "CPU" for row in xllamacpp.get_device_info() if package_devices([row]))
 
 
-def judged(engine: Engine, **env: str) -> tuple[Finding, ...]:
-    """What the rule about devices says of settings for an engine."""
-    return tuple(machine.no_gpu(Plan(env, Circumstances(None, base={}), settings(**env), engine=engine)))
-
-
 def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
     folder.mkdir()
     program = folder / "llama-server"
@@ -99,46 +70,28 @@ def built(folder: Path, *libraries: str, holding: bytes = b"") -> Engine:
 
 
 @pytest.mark.parametrize(
-    ("libraries", "holding", "cuda", "others"),
+    ("libraries", "holding", "cpu"),
     [
-        (("libggml-base.so", "libggml-cpu.so"), b"", False, ()),
-        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", True, ()),
-        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False, ("vulkan",)),
-        ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", True, ()),
-        ((), b"..ggml_backend_cpu_reg..", False, ()),
-        ((), b"a thin program", None, ()),
+        (("libggml-base.so", "libggml-cpu.so"), b"", True),
+        (("libggml-cpu-haswell.so", "libggml-cuda.so.0"), b"", False),
+        (("libggml-cpu.so", "libggml-vulkan.so"), b"", False),
+        ((), b"..ggml_backend_cpu_reg..libcuda.so.1..", False),
+        ((), b"..ggml_backend_cpu_reg..", True),
+        ((), b"a thin program", False),
     ],
 )
-def test_the_files_of_an_engine_tell_what_it_was_built_for(
-    tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cuda: bool | None, others: tuple[str, ...]
+def test_the_files_of_an_engine_tell_whether_it_was_built_for_the_cpu_alone(
+    tmp_path: Path, libraries: tuple[str, ...], holding: bytes, cpu: bool
 ) -> None:
-    engine = built(tmp_path / "bin", *libraries, holding=holding)
-    found = build_of(engine)
-    assert (found.cuda, found.others) == (cuda, others), found
-    assert found.cpu_only == (cuda is False and not others)
-    assert found.evidence
-
-
-def test_layers_on_the_gpu_have_no_effect_with_an_engine_for_the_cpu(tmp_path: Path) -> None:
-    engine = built(tmp_path / "bin", "libggml-cpu.so")
-    (lack,) = judged(engine, LLAMA_N_GPU_LAYERS="99")
-    assert lack.severity == "warning"
-    assert "LLAMA_N_GPU_LAYERS=99 has no effect: llama-server b1 was built for the CPU; `specdash doctor`" in lack.line
-    assert judged(engine, LLAMA_N_GPU_LAYERS="0") == ()
-
-
-def test_the_installed_package_tells_what_it_was_built_for() -> None:
-    found = build_of(known.engine(sys.executable, PACKAGE))
-    assert found.cuda is not None, found
-    assert "xllamacpp" in found.evidence
+    assert for_cpu(built(tmp_path / "bin", *libraries, holding=holding)) is cpu
 
 
 @pytest.mark.llama_server
 def test_the_real_binary_lists_its_devices() -> None:
     engine = known.engine(llama_server_binary())
-    found = devices._listed(engine.kind, engine.path, (), 0)
+    found = list_devices(engine)
     assert found is not None
-    assert bool(found) == (build_of(engine).cuda is True)
+    assert bool(found) != for_cpu(engine)
 
 
 def gpu_engine(folder: Path, free_mib: int) -> str:
@@ -157,9 +110,8 @@ def gpu_engine(folder: Path, free_mib: int) -> str:
 
 
 def test_the_plan_is_made_for_the_gpus_that_the_engine_lists(models: dict[str, Path], tmp_path: Path) -> None:
-    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_CTX_SIZE": "auto", "LLAMA_GPU_LAYERS": "all"}
+    env = {"LLAMA_MODEL": str(models["target"]), "LLAMA_PORT": "0", "LLAMA_GPU_LAYERS": "all"}
     env["LLAMA_BIN"] = gpu_engine(tmp_path / "bin", 500)
-    on_gpu = make_plan(env).settings
-    assert on_gpu.decisions[0].steps[0].startswith("CUDA0 (NVIDIA H200): 500 MiB free, x 0.90, less 400 MiB")
-    hidden = make_plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}).settings
-    assert hidden.decisions[0].steps[0].startswith("main memory: ")
+    (found,) = plan(env, Circumstances(None)).gpus
+    assert (found.words, found.free_bytes) == ("CUDA0 (NVIDIA H200)", 500 * 2**20)
+    assert plan({**env, "CUDA_VISIBLE_DEVICES": "-1"}, Circumstances(None)).gpus == ()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from specdash.backend.env_store import Backups
-from specdash.collect.discover import recorded_target
-from specdash.collect.own_files import RecordWatch
+from specdash.collect.discover import recorded_target, with_record
 from specdash.control.deployment import Service
 from specdash.core.changes import Role
 from specdash.core.errors import ExitCode
@@ -27,7 +26,6 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specdash.core.target import Target
 
 LLAMA_SERVER = pytest.param("llama-server", marks=pytest.mark.llama_server)
 XLLAMACPP = pytest.param("xllamacpp", marks=pytest.mark.engine)
@@ -146,14 +144,11 @@ def test_the_dashboard_raises_an_alert_until_the_file_is_mended(scripted: Edited
 def test_a_dashboard_that_is_open_sees_an_edit_that_a_reload_refuses(scripted: Edited) -> None:
     scripted.start_with("")
     scripted.backend.wait_checked()
-    known: list[Target] = []
     target = recorded_target(scripted.backend.url, scripted.env)
     assert target is not None
-    watch = RecordWatch(target, known.append, scripted.env)
 
     def refused() -> str:
-        watch.step()
-        return known[-1].refused if known else ""
+        return with_record(target, scripted.env).refused
 
     assert refused() == ""
     scripted.backend.env_file.write_bytes(scripted.good + HAS_A_WRONG_VALUE.encode())

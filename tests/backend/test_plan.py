@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from specdash.backend.launch import LaunchPlan, make_plan, plan_from_file
+from specdash.backend.launch import make_plan, plan_from_file
 from specdash.core.errors import InputError
 from support.engines import write_env
-from support.help_engine import TODAY, help_engine
+from support.help_engine import help_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,24 +27,14 @@ def values(models: dict[str, Path], tmp_path: Path) -> dict[str, str]:
     }
 
 
-def planned(values: dict[str, str], build: str, tmp_path: Path, **more: str) -> LaunchPlan:
-    help_engine(tmp_path / "llama-server", build)
-    return make_plan({**values, **more})
-
-
-def test_the_command_is_what_is_rendered(values: dict[str, str], tmp_path: Path) -> None:
-    plan = planned(values, TODAY, tmp_path)
+def test_the_command_is_what_is_rendered_and_has_the_defaults_in_force(values: dict[str, str], tmp_path: Path) -> None:
+    help_engine(tmp_path / "llama-server")
+    plan = make_plan(values)
     assert plan.rendered == plan.argv[1:]
     assert "--spec-draft-n-max" in plan.argv
-
-
-def test_what_is_refused_is_an_error_that_counts_the_others(values: dict[str, str], tmp_path: Path) -> None:
+    assert dict(plan.speculation)["spec-draft-p-min"] == "0"
     with pytest.raises(InputError, match=r"has no --nonsense.* \(and 1 more\)$"):
-        planned(values, TODAY, tmp_path, LLAMA_EXTRA_ARGS="--nonsense --rubbish")
-
-
-def test_the_defaults_in_force_are_those_that_the_build_states(values: dict[str, str], tmp_path: Path) -> None:
-    assert dict(planned(values, TODAY, tmp_path).speculation)["spec-draft-p-min"] == "0"
+        make_plan({**values, "LLAMA_EXTRA_ARGS": "--nonsense --rubbish"})
 
 
 def test_the_digest_is_of_the_bytes_that_were_read(values: dict[str, str], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_extra_args_win_over_our_key_and_our_key_over_llama_cpps() -> None:
     env = {"LLAMA_ARG_CTX_SIZE": "1", "LLAMA_CTX_SIZE": "2"}
     ours = settings(**env)
     assert value(ours, "ctx-size") == (2, "LLAMA_CTX_SIZE")
-    assert ours.warnings == ("LLAMA_ARG_CTX_SIZE=1 is ignored: LLAMA_CTX_SIZE wins",)
+    assert [str(remark) for remark in ours.remarks] == ["LLAMA_ARG_CTX_SIZE=1 is ignored: LLAMA_CTX_SIZE wins"]
     assert value(settings(**env, LLAMA_EXTRA_ARGS="-c 3"), "ctx-size") == (3, "LLAMA_EXTRA_ARGS")
 
 
@@ -44,7 +44,9 @@ def test_metrics_and_slots_are_on_unless_the_operator_says_otherwise() -> None:
     assert [settings().value(name) for name in ("metrics", "slots")] == [True, True]
     dark = settings(LLAMA_EXTRA_ARGS="--no-slots")
     assert dark.value("slots") is False
-    assert dark.warnings == ("LLAMA_EXTRA_ARGS turns /slots off: specdash cannot show what it reads there",)
+    assert [str(remark) for remark in dark.remarks] == [
+        "LLAMA_EXTRA_ARGS turns /slots off: specdash cannot show what it reads there"
+    ]
     assert settings(LLAMA_ARG_NO_ENDPOINT_METRICS="1").value("metrics") is False
 
 
@@ -74,7 +76,7 @@ def test_eagle3_samples_off_the_device_where_slots_could_draft_at_once() -> None
     several = settings(**eagle3, LLAMA_PARALLEL="2")
     assert several.value("spec-draft-backend-sampling") is False
     assert several.parameters["spec-draft-backend-sampling"].source.startswith("default")
-    assert several.warnings == ()
+    assert several.remarks == ()
     assert "spec-draft-backend-sampling" not in settings(**eagle3).parameters
     assert "spec-draft-backend-sampling" not in settings(LLAMA_SPEC_TYPE="draft-mtp", LLAMA_PARALLEL="2").parameters
     wanted = settings(**eagle3, LLAMA_PARALLEL="2", LLAMA_EXTRA_ARGS="--spec-draft-backend-sampling")
@@ -86,13 +88,8 @@ def test_ngram_simple_never_drafts_less_than_it_looks_up() -> None:
     config = settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6")
     assert value(config, "spec-ngram-simple-size-n") == (6, "default 12, lowered to LLAMA_DRAFT_MAX")
     assert "spec-ngram-simple-size-n" not in settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="12").parameters
-    with pytest.raises(InputError, match="--spec-ngram-simple-size-n 7 is above LLAMA_DRAFT_MAX=6: ngram-simple"):
+    with pytest.raises(InputError, match="-size-n 7 in LLAMA_EXTRA_ARGS is above LLAMA_DRAFT_MAX=6: ngram-simple"):
         settings(LLAMA_SPEC_TYPE="ngram-simple", LLAMA_DRAFT_MAX="6", LLAMA_EXTRA_ARGS="--spec-ngram-simple-size-n 7")
-
-
-def test_llama_cpps_own_variables_outside_the_catalogue_are_passed_through_without_a_word() -> None:
-    config = settings(LLAMA_ARG_RPC="h:1")
-    assert (config.native, config.warnings) == ({"LLAMA_ARG_RPC": "h:1"}, ())
 
 
 def test_a_secret_is_in_no_argument_and_in_no_representation() -> None:

@@ -11,20 +11,19 @@ import pytest
 from specdash.backend.start_check import (
     FirstCompletion,
     ServerPromise,
-    SlotsLook,
     StartWatch,
     check_start,
     judge,
     line,
 )
 from specdash.core.records import Drafting, RunRecord, StartCheck
-from specdash.llama.start_failures import unspoken
+from specdash.llama.start_failures import explain
 from support.fault_server import FaultServer, hangs, says
 from support.waiting import until
 
 OK = says(200, '{"status":"ok"}')
 MISMATCH = "0.00.030.070 E spec common_specu: the target and draft vocabs are not compatible"
-SIMPLE = {"spec-type": "draft-simple", "spec-draft-model": "d.gguf"}
+HIDDEN = "/slots answers HTTP 501"
 
 
 def promised(url: str = "http://x", types: tuple[str, ...] = ("draft-simple",), **more: Any) -> ServerPromise:
@@ -47,40 +46,38 @@ def completion(drafted: int, accepted: int, tokens: int = 16) -> Any:
 
 
 def checked(server: FaultServer, promise: ServerPromise | None = None, **more: Any) -> StartCheck:
-    given: dict[str, Any] = {"parameters": SIMPLE, **more}
-    return check_start(promise or promised(server.url), list, **given)
+    return check_start(promise or promised(server.url), list, **more)
 
 
 @pytest.mark.parametrize(
-    ("look", "probed", "wanted"),
+    ("slots", "probed", "wanted"),
     [
-        (SlotsLook(2, 2), FirstCompletion(16, 8, 5), Drafting.YES),
-        (SlotsLook(2, 2), FirstCompletion(16), Drafting.READY),
-        (SlotsLook(2, 2), None, Drafting.READY),
-        (SlotsLook(2, 0), None, Drafting.FAILED),
-        (SlotsLook(2, 1), None, Drafting.FAILED),
-        (SlotsLook(problem="/slots answers HTTP 501"), FirstCompletion(16, 8, 8), Drafting.YES),
-        (SlotsLook(problem="/slots answers HTTP 501"), FirstCompletion(16), Drafting.UNKNOWN),
+        ((2, 2), FirstCompletion(16, 8, 5), Drafting.YES),
+        ((2, 2), FirstCompletion(16), Drafting.READY),
+        ((2, 2), None, Drafting.READY),
+        ((2, 0), None, Drafting.FAILED),
+        ((2, 1), None, Drafting.FAILED),
+        ((None, None), FirstCompletion(16, 8, 8), Drafting.YES),
+        ((None, None), FirstCompletion(16), Drafting.UNKNOWN),
     ],
 )
-def test_slots_and_drafts_give_the_verdict(look: SlotsLook, probed: FirstCompletion | None, wanted: Drafting) -> None:
-    found = judge(promised(), look, None, probed, 5.0)
-    assert (found.drafting, found.checked) == (wanted, 5.0)
+def test_slots_and_drafts_give_the_verdict(
+    slots: tuple[int | None, int | None], probed: FirstCompletion | None, wanted: Drafting
+) -> None:
+    found = judge(promised(), slots, HIDDEN if slots[1] is None else "", None, probed)
+    assert found.drafting is wanted
     assert found.because
     assert bool(found.fix) is (wanted is Drafting.FAILED)
 
 
 def test_the_line_says_the_figures_or_the_cause_and_what_to_do() -> None:
-    assert line(judge(promised(), SlotsLook(1, 1), None, FirstCompletion(16, 8, 5), 0)) == (
+    assert line(judge(promised(), (1, 1), "", None, FirstCompletion(16, 8, 5))) == (
         "speculating: draft-simple, 5 of 8 drafted tokens accepted"
     )
-    failed = judge(promised(), SlotsLook(1, 0), unspoken({"spec-type": "draft-simple"}), None, 0)
-    assert failed.cause == "draft_not_given"
-    assert line(failed) == (
-        "running without speculation because draft-simple needs a draft model, and none is given; "
-        "set LLAMA_DRAFT_MODEL, or an n-gram type"
-    )
-    repeats = judge(promised(types=("ngram-mod",)), SlotsLook(1, 1), None, FirstCompletion(32), 0)
+    failed = judge(promised(), (1, 0), "", explain([MISMATCH], None))
+    assert failed.cause == "vocab_mismatch"
+    assert line(failed) == f"running without speculation because {failed.because}; {failed.fix}"
+    repeats = judge(promised(types=("ngram-mod",)), (1, 1), "", None, FirstCompletion(32))
     assert "n-gram types draft only where text repeats" in line(repeats)
 
 
@@ -125,32 +122,19 @@ def test_nothing_is_generated_where_that_would_be_wrong(
             assert server.count("/slots") == 0
 
 
-def test_the_key_is_used() -> None:
+def test_the_log_names_the_cause_even_late_and_the_first_verdict_comes_before_the_probe() -> None:
+    seen: list[StartCheck] = []
+    lines: list[list[str]] = [[], [MISMATCH]]
     with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
-        checked(server, promised(server.url, key="sesame"))
+        checked(server, promised(server.url, key="sesame"), publish=seen.append)
+        assert [(check.drafting, check.pending) for check in seen] == [(Drafting.READY, True)]
         assert all("bearer sesame" in call.head.lower() for call in server.asked("/completion"))
-
-
-def test_the_log_names_the_cause_and_the_first_verdict_comes_before_the_probe() -> None:
-    told: list[StartCheck] = []
-    with FaultServer({"/slots": slots(True), "/completion": completion(8, 5)}) as server:
-        checked(server, publish=told.append)
-        assert [(start_check.drafting, start_check.pending) for start_check in told] == [(Drafting.READY, True)]
         server.routes["/slots"] = slots(False)
-        found = check_start(promised(server.url), lambda: [MISMATCH], parameters=SIMPLE)
+        found = check_start(promised(server.url), lambda: lines.pop(0))
     assert (found.drafting, found.cause) == (Drafting.FAILED, "vocab_mismatch")
 
 
-def test_a_cause_that_is_still_on_its_way_is_waited_for() -> None:
-    said: list[list[str]] = [[], [MISMATCH]]
-    with FaultServer({"/slots": slots(False)}) as server:
-        found = check_start(promised(server.url), lambda: said.pop(0), parameters=SIMPLE)
-    assert found.cause == "vocab_mismatch"
-
-
-@pytest.mark.parametrize(
-    "answer", [says(500, '{"error":{"message":"failed to process batch"}}'), says(400, "{}"), says(200, "{}")]
-)
+@pytest.mark.parametrize("answer", [says(500, '{"error":{"message":"failed to process batch"}}'), says(200, "{}")])
 def test_a_server_that_fails_its_first_completion_has_failed(answer: Any) -> None:
     with FaultServer({"/slots": slots(True), "/completion": answer}) as server:
         found = checked(server)
@@ -167,9 +151,9 @@ def test_a_refusal_of_this_client_is_no_verdict_on_drafting(status: int) -> None
     assert f"HTTP {status}" in found.because
 
 
-def test_whoever_ends_the_server_ends_the_probe_with_its_connection() -> None:
+def test_the_end_of_the_server_ends_the_probe_with_its_connection() -> None:
     with FaultServer({"/health": OK, "/slots": slots(True), "/completion": hangs()}) as server:
-        watch = StartWatch(promised(server.url), list, SIMPLE, probe=True)
+        watch = StartWatch(promised(server.url), list, probe=True)
         until(lambda: server.count("/completion"), 20)
         watch.cancel()
         (thread,) = [thread for thread in threading.enumerate() if thread.name == "start-check"]

@@ -48,17 +48,17 @@ def test_health_tells_loading_with_its_share_and_no_answer_from_a_stranger() -> 
 
 def test_a_sleeping_server_is_not_woken_by_looking() -> None:
     with FaultServer({"/slots": slots(True), "/props": says(200, '{"is_sleeping": true}')}) as server:
-        assert start_check.check_start(ServerPromise(server.url), list, parameters={}).drafting is Drafting.UNKNOWN
-        assert start_check.busy(server.url, ServerPromise(server.url)) is None
+        assert start_check.check_start(ServerPromise(server.url), list).drafting is Drafting.UNKNOWN
+        assert start_check.busy(ServerPromise(server.url)) is None
         assert server.count("/slots") == 0
 
 
 def test_running_and_waiting_requests_are_counted_from_metrics_or_slots() -> None:
     text = "llamacpp:requests_processing 2\nllamacpp:requests_deferred 3\n"
     with FaultServer({"/metrics": says(200, text), "/slots": slots(True, True)}) as server:
-        assert start_check.busy(server.url, ServerPromise(server.url)) == 5
+        assert start_check.busy(ServerPromise(server.url)) == 5
         server.routes["/metrics"] = says(501, "{}")
-        assert start_check.busy(server.url, ServerPromise(server.url)) == 1
+        assert start_check.busy(ServerPromise(server.url)) == 1
 
 
 def test_a_probe_that_saw_a_rejected_draft_needs_no_second() -> None:

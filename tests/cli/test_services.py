@@ -14,10 +14,12 @@ from specdash.backend.demo import DRAFT_MODEL, TARGET_MODEL, bundled_model
 from specdash.backend.launch import free_port, plan_from_file
 from specdash.cli.main import main
 from specdash.control.services.adopt import adopted_values
+from specdash.control.services.setup import backend_text
 from specdash.core.envfile import read_values
 from specdash.core.errors import ExitCode
 from specdash.core.paths import backend_env_file, proxy_env_file, state_dir
 from specdash.core.target import Target
+from specdash.llama.gguf import read_facts
 from specdash.system.processes import listening_pid
 from support.engines import llama_server_binary
 from support.waiting import until
@@ -87,6 +89,13 @@ def test_what_is_not_a_llama_server_is_not_adopted(capsys: pytest.CaptureFixture
         assert services("adopt", "--url", f"http://127.0.0.1:{server.getsockname()[1]}") == ExitCode.REFUSED
     assert f"process {os.getpid()}, which listens there, is not a llama-server" in capsys.readouterr().err
     assert adopted_values(["/usr/bin/python", "-m", "specdash.backend.embedded"], {}, Target("http://[::1]:1")) is None
+
+
+def test_the_env_file_for_a_model_has_the_context_that_fits_as_a_number() -> None:
+    model = bundled_model(TARGET_MODEL)
+    values = read_values(backend_text(str(model)).encode(), "backend.env")
+    assert values["LLAMA_SPEC_TYPE"] == "auto"
+    assert int(values["LLAMA_CTX_SIZE"]) == read_facts(str(model)).context_length
 
 
 class TestNothingThere:

@@ -8,18 +8,14 @@ from specdash.collect.api_key import key_file_warning, resolve_api_key
 from specdash.core.errors import InputError
 
 
-def test_without_a_source_there_is_no_key() -> None:
-    assert resolve_api_key(None, None, {"LLAMA_API_KEY": "K"}) is None
-
-
-def test_the_variable_goes_before_the_file() -> None:
-    assert resolve_api_key("MY_KEY", "/no/such/file", {"MY_KEY": " K1\n"}) == "K1"
-
-
-def test_the_first_key_of_a_file_is_taken(tmp_path: Path) -> None:
+def test_the_variable_goes_before_the_first_key_of_the_file_and_without_either_there_is_none(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("# ours\n\n  K2  \nK3\n")
+    assert resolve_api_key("MY_KEY", "/no/such/file", {"MY_KEY": " K1\n"}) == "K1"
     assert resolve_api_key(None, str(file), {}) == "K2"
+    assert resolve_api_key(None, None, {"LLAMA_API_KEY": "K"}) is None
+    assert key_file_warning(None) is None
+    assert key_file_warning(str(tmp_path / "no")) is None
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
@@ -55,8 +51,3 @@ def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, mode: int,
     warning = key_file_warning(str(file))
     assert (warning is not None) is warns
     assert warning is None or "chmod 600" in warning
-
-
-def test_no_key_file_needs_no_warning(tmp_path: Path) -> None:
-    assert key_file_warning(None) is None
-    assert key_file_warning(str(tmp_path / "no")) is None

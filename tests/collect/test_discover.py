@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from specdash.collect.discover import (
     discover,
@@ -21,10 +22,11 @@ from specdash.collect.discover import (
     is_llama_server,
     server_arguments,
     target_for_url,
+    with_record,
 )
 from specdash.core.paths import run_records_dir
 from specdash.core.readings import Failure, FailureKind, Props
-from specdash.core.records import RunRecord
+from specdash.core.records import Drafting, RunRecord, StartCheck
 from specdash.core.target import Target
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import began
@@ -64,11 +66,8 @@ def leave_key(env: dict[str, str], tmp_path: Path, url: str, **changes: Any) -> 
 
 
 async def looked_at(target: Target) -> Props | Failure:
-    client = LlamaClient(target)
-    try:
+    async with contextlib.aclosing(LlamaClient(target)) as client:
         return await client.props()
-    finally:
-        await client.aclose()
 
 
 @contextlib.contextmanager
@@ -102,95 +101,46 @@ def listening_as_another_user(port: int = 0) -> Iterator[tuple[str, list[bytes]]
 
 
 class TestRunRecords:
-    def test_a_live_record_tells_what_props_cannot(self, env: dict[str, str]) -> None:
-        record(env)
-        target = discover(env)[0]
-        assert target.url == "http://127.0.0.1:18199"
-        assert target.engine == "xllamacpp 1"
-        assert target.log == "/var/log/llama.log"
-        assert target.pid == os.getpid()
-        assert target.parameters == (("spec-type", "ngram-mod"),)
-        assert "run record" in target.origin
-
-    @pytest.mark.parametrize("changes", [{"pid": 2**22 + 5}, {"pid_started": 1.0}, {"url": "no address"}])
-    def test_a_record_of_another_life_is_void(self, env: dict[str, str], changes: dict[str, Any]) -> None:
-        record(env, **changes)
-        assert not [target for target in discover(env) if "run record" in target.origin]
-
-    def test_the_record_of_a_backend_that_ended_and_was_not_reaped_is_void(self, env: dict[str, str]) -> None:
-        with zombie() as pid:
-            record(env, pid=pid, pid_started=began(pid))
-            assert not [target for target in discover(env) if "run record" in target.origin]
-            assert ended_run(env=env) is not None
-
-    def test_a_damaged_record_hides_no_other(self, env: dict[str, str]) -> None:
+    def test_a_live_record_gives_an_address_what_the_server_does_not(self, env: dict[str, str]) -> None:
         record(env)
         (run_records_dir(env) / "0.json").write_bytes(b"\xff{")
         (run_records_dir(env) / "2.json").write_text('{"pid": 1')
-        assert "run record" in discover(env)[0].origin
+        target = discover(env)[0]
+        assert (target.url, target.engine, target.pid) == ("http://127.0.0.1:18199", "xllamacpp 1", os.getpid())
+        assert (target.log, target.parameters) == ("/var/log/llama.log", (("spec-type", "ngram-mod"),))
+        named = target_for_url("http://localhost:18199", env, origin="--url")
+        assert named == replace(target, url="http://localhost:18199", origin=f"--url; {target.origin}")
+        for url in ("http://127.0.0.1:18198", "http://box:18199"):
+            target = target_for_url(url, env)
+            assert (target.url, target.log, target.origin) == (url, None, "--url")
 
-    def test_the_key_comes_from_the_variable_that_the_record_names(self, env: dict[str, str]) -> None:
+    def test_the_key_is_the_first_of_the_variable_the_env_file_or_the_key_file(
+        self, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        """`LLAMA_API_KEY=old,new` is how keys are changed without an outage (docs/apply.md)."""
         record(env, api_key_env="LLAMA_API_KEY")
         assert discover(env)[0].api_key is None
-        assert discover({**env, "LLAMA_API_KEY": "K1"})[0].api_key == "K1"
-
-    def test_else_from_the_backends_own_env_file(self, env: dict[str, str], tmp_path: Path) -> None:
-        file = tmp_path / "llama.env"
-        file.write_text("LLAMA_API_KEY=K2\n")
-        record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
-        assert discover(env)[0].api_key == "K2"
-
-    def test_of_several_keys_the_first_is_sent(self, env: dict[str, str], tmp_path: Path) -> None:
-        """`LLAMA_API_KEY=old,new` is how keys are changed without an outage (docs/apply.md)."""
-        file = tmp_path / "llama.env"
+        assert discover({**env, "LLAMA_API_KEY": "K1,K2"})[0].api_key == "K1"
+        file, keys = tmp_path / "llama.env", tmp_path / "keys"
         file.write_text("LLAMA_API_KEY=old, new\n")
         record(env, api_key_env="LLAMA_API_KEY", env_file=str(file))
         assert discover(env)[0].api_key == "old"
-        assert discover({**env, "LLAMA_API_KEY": "K1,K2"})[0].api_key == "K1"
-
-    def test_a_key_may_come_from_the_file_that_the_server_reads_its_keys_from(
-        self, env: dict[str, str], tmp_path: Path
-    ) -> None:
-        keys = tmp_path / "keys"
         record(env, api_key_file=str(keys))
         assert discover(env)[0].api_key is None
         keys.write_text("# of the clients\n\nK4\nK5\n")
         assert discover(env)[0].api_key == "K4"
 
-    def test_an_address_that_the_user_names_gains_what_is_known_of_it(self, env: dict[str, str]) -> None:
-        record(env)
-        target = target_for_url("http://localhost:18199", env, origin="--url")
-        assert target.url == "http://localhost:18199"
-        assert target.engine == "xllamacpp 1"
-        assert target.origin.startswith("--url; run record")
-
-    def test_between_two_boots_an_address_keeps_the_key_of_what_ran_there_last(
-        self, env: dict[str, str], tmp_path: Path
-    ) -> None:
-        file = tmp_path / "llama.env"
-        file.write_text("LLAMA_API_KEY=K3\n")
-        with zombie() as pid:
-            record(env, pid=pid, pid_started=began(pid), api_key_env="LLAMA_API_KEY", env_file=str(file))
-            assert target_for_url("http://127.0.0.1:18199", env).api_key == "K3"
-            assert target_for_url("http://127.0.0.1:18198", env).api_key is None
-
-    def test_a_listener_of_our_own_user_gets_the_key_of_what_ran_there_last(
-        self, env: dict[str, str], tmp_path: Path
-    ) -> None:
-        with FaultServer({"/props": says(200, "{}")}) as server, zombie() as pid:
-            leave_key(env, tmp_path, server.url, pid=pid, pid_started=began(pid))
-            target = target_for_url(server.url, env)
-            assert target.api_key == "K4"
-            asyncio.run(looked_at(target))
-            assert "Bearer K4" in server.asked("/props")[0].head
-
     @pytest.mark.parametrize("is_alive", [True, False])
-    def test_a_listener_of_another_user_gets_none(self, env: dict[str, str], tmp_path: Path, is_alive: bool) -> None:
+    def test_a_listener_of_another_user_or_of_one_that_is_not_known_gets_no_key(
+        self, env: dict[str, str], tmp_path: Path, is_alive: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with listening_as_another_user() as (url, heard), zombie() as pid:
             leave_key(env, tmp_path, url, **({} if is_alive else {"pid": pid, "pid_started": began(pid)}))
             assert target_for_url(url, env).api_key is None
             assert not any(target.api_key for target in discover(env))
             assert heard == []
+            monkeypatch.setattr("specdash.collect.discover.listener_owners", lambda _port: None)
+            assert target_for_url(url, env).api_key is None
 
     def test_one_that_listens_there_only_later_gets_none_either(self, env: dict[str, str], tmp_path: Path) -> None:
         port = free_port()
@@ -204,19 +154,41 @@ class TestRunRecords:
         assert b"".join(heard) == b""
         assert refused == Failure(FailureKind.UNREACHABLE, "another user's program listens there, and gets no key")
 
-    def test_where_the_owner_of_a_listener_is_not_known_it_gets_none(
-        self, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("specdash.collect.discover.listener_owners", lambda _port: None)
-        with zombie() as pid:
-            leave_key(env, tmp_path, "http://127.0.0.1:18199", pid=pid, pid_started=began(pid))
-            assert target_for_url("http://127.0.0.1:18199", env).api_key is None
+    @pytest.mark.parametrize("changes", [{"pid": 2**22 + 5}, {"pid_started": 1.0}, {"url": "no address"}])
+    def test_a_record_of_another_life_is_void(self, env: dict[str, str], changes: dict[str, Any]) -> None:
+        record(env, **changes)
+        assert not [target for target in discover(env) if "run record" in target.origin]
 
-    def test_an_address_of_which_nothing_is_known_stays_as_it_is(self, env: dict[str, str]) -> None:
-        record(env)
-        for url in ("http://127.0.0.1:18198", "http://box:18199"):
-            target = target_for_url(url, env)
-            assert (target.url, target.log, target.origin) == (url, None, "--url")
+    def test_the_record_of_a_backend_that_ended_and_was_not_reaped_is_void(self, env: dict[str, str]) -> None:
+        with zombie() as pid:
+            record(env, pid=pid, pid_started=began(pid))
+            assert not [target for target in discover(env) if "run record" in target.origin]
+            assert ended_run(env=env) is not None
+
+    def test_a_listener_of_our_own_user_gets_the_key_of_what_ran_there_last(
+        self, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        with FaultServer({"/props": says(200, "{}")}) as server, zombie() as pid:
+            leave_key(env, tmp_path, server.url, pid=pid, pid_started=began(pid))
+            target = target_for_url(server.url, env)
+            assert target.api_key == "K4"
+            asyncio.run(looked_at(target))
+            assert "Bearer K4" in server.asked("/props")[0].head
+
+
+def test_a_target_has_what_its_newest_run_record_says_and_keeps_it_between_two_engines(env: dict[str, str]) -> None:
+    target = Target("http://127.0.0.1:18199", log="/mine.log", log_named=True)
+    assert with_record(target, env) == target
+    record(env)
+    record(env, "other", url="http://127.0.0.1:9999", engine="another")
+    known = with_record(target, env)
+    assert (known.engine, known.log, known.parameters) == ("xllamacpp 1", "/mine.log", (("spec-type", "ngram-mod"),))
+    assert with_record(replace(target, log_named=False), env).log == "/var/log/llama.log"
+    record(env, start_check=StartCheck(Drafting.FAILED, 1.0, "because", "do that", pending=False))
+    later = with_record(known, env)
+    assert later.start_check is not None, "a verdict is written into the same file"
+    (run_records_dir(env) / "1.json").unlink()
+    assert with_record(later, env) == later
 
 
 @pytest.fixture
@@ -303,15 +275,11 @@ class TestCommandLines:
         assert server_arguments(disabled).speculation == (("spec-type", "ngram-mod,none"),)
         assert server_arguments(disabled, environment).speculation == (("spec-type", "draft-mtp"),)
 
-    @pytest.mark.parametrize("port", ["x", "", "0", "-1", "123456"])
-    def test_a_port_that_is_none_is_unknown(self, port: str) -> None:
-        assert server_arguments(["llama-server", "--port", port]).port is None
 
-    def test_a_flag_without_its_value_is_no_trap(self) -> None:
-        assert server_arguments(["llama-server", "--port"]).port is None
-
-    def test_a_socket_file_has_no_address(self) -> None:
-        assert server_arguments(["llama-server", "--host", "/run/llama.sock"]).url() is None
+@pytest.mark.parametrize("words", [["--port", "x"], ["--port", ""], ["--port", "0"], ["--port", "123456"], ["--port"]])
+def test_a_port_that_is_none_is_unknown_and_a_socket_file_has_no_address(words: list[str]) -> None:
+    assert server_arguments(["llama-server", *words]).port is None
+    assert server_arguments(["llama-server", "--host", "/run/llama.sock", *words]).url() is None
 
 
 def test_discovery_is_light_enough_for_every_command() -> None:

@@ -1,19 +1,33 @@
-"""GPU readings: the real NVML where it is, the reason where it is not, and every driver fault survived.
+"""GPU readings: every field of a GPU, the reason where there is none, and every driver fault survived.
 
 Faults cannot be had from a healthy driver, so they are injected by a stand-in for the `pynvml` module.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 
 from specdash.collect import gpu as gpu_module
-from specdash.collect.gpu import PROBES, RETRY_ABSENT_S, STATIC_PROBES, GpuCollector, reasons_in_words
-from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading, ReadingStatus, Source
-from support.driver_library import DriverLibrary, error, healthy, number, processes, structure
+from specdash.collect.gpu import (
+    PROBES,
+    RETRY_ABSENT_S,
+    STATIC_PROBES,
+    Absence,
+    GpuCollector,
+    GpuLooks,
+    gpus_on_the_bus,
+    look,
+    reasons_in_words,
+)
+from specdash.core.readings import FailureKind, Gpu, GpuProcess, Gpus, Reading
+from support.driver_library import healthy
 from support.faulty_nvml import FaultyNvml
+
+CLOCKS = {"sm_clock_mhz", "memory_clock_mhz"}
+"""Fields of one function of NVML."""
 
 
 class Bench:
@@ -59,21 +73,6 @@ def bench(nvml: FaultyNvml) -> Bench:
     return Bench(nvml)
 
 
-def test_the_real_nvml_gives_gpus_or_the_reason_why_not() -> None:
-    readings: list[Reading[Gpus]] = []
-    pause = GpuCollector(readings.append).step(1.0)
-    (reading,) = readings
-    assert reading.source is Source.GPU
-    if reading.value is None:
-        assert reading.failure is not None
-        assert reading.failure.kind is FailureKind.UNAVAILABLE
-        assert reading.failure.detail
-        assert pause >= 2.0
-    else:
-        assert reading.value.gpus[0].name
-        assert reading.value.gpus[0].memory_total_bytes
-
-
 def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
     bench.step()
     assert bench.gpu == Gpu(
@@ -93,12 +92,10 @@ def test_all_fields_of_a_healthy_gpu(bench: Bench) -> None:
         throttle_reasons=("power cap",),
         processes=(GpuProcess(10, 1 << 30, "p10", True), GpuProcess(11, None, "p11", False)),
     )
-    assert bench.readings[0].value is not None
-    assert bench.readings[0].value.driver_version == "575.1"
 
 
 def test_every_field_of_the_observation_is_filled_by_one_probe() -> None:
-    fields = [name for probe in (*PROBES, *STATIC_PROBES) for name in probe.fields]
+    fields = [name for names in (*PROBES, *STATIC_PROBES) for name in names]
     assert sorted(fields) == sorted(set(Gpu.__struct_fields__) - {"index"})
 
 
@@ -124,48 +121,27 @@ def test_a_power_limit_that_is_set_by_hand_is_seen_within_a_minute(bench: Bench,
     assert [*seen, bench.gpu.power_limit_watts] == [None, 700.0, 250.0]
 
 
-@pytest.mark.parametrize("probe", [*PROBES, *STATIC_PROBES], ids=lambda probe: probe.fields[0])
-@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION])
-def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(probe: Any, error: int) -> None:
-    whole, part = Bench(FaultyNvml()), Bench(FaultyNvml())
-    whole.step()
-    before = len(whole.nvml.calls)
-    probe.ask(whole.nvml, 0)
-    part.nvml.faults[whole.nvml.calls[before]] = error
-    part.step()
-    affected = {name for other in (*PROBES, *STATIC_PROBES) for name in other.fields if getattr(part.gpu, name) is None}
-    assert set(probe.fields) <= affected
-    # The two clocks are one function of NVML; everything else stands alone.
-    assert affected - set(probe.fields) <= {"sm_clock_mhz", "memory_clock_mhz"}
+def test_a_field_that_the_gpu_does_not_support_is_unknown_and_alone_so(bench: Bench, nvml: FaultyNvml) -> None:
+    bench.step()
+    asked = {name for name in nvml.calls if name.startswith("nvmlDeviceGet")}
+    for name in asked - {"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"}:
+        nvml.faults = {name: pynvml.NVML_ERROR_NOT_SUPPORTED}
+        bench.step(60.0)
+        unknown = {field for field in Gpu.__struct_fields__ if getattr(bench.gpu, field) is None}
+        assert unknown
+        assert any(unknown in ({*fields}, CLOCKS) for fields in (*PROBES, *STATIC_PROBES)), name
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        pynvml.NVML_ERROR_GPU_IS_LOST,
-        pynvml.NVML_ERROR_UNKNOWN,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-        pynvml.NVML_ERROR_UNINITIALIZED,
-    ],
-)
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNINITIALIZED])
 def test_a_driver_error_ends_the_session_and_a_new_one_recovers(bench: Bench, nvml: FaultyNvml, error: int) -> None:
     bench.step()
-    nvml.faults["nvmlDeviceGetUtilizationRates"] = error
-    pause = bench.step(1.0)
-    assert "driver error" in bench.failure
-    assert nvml.sessions == 0
-    assert pause == 2.0
-    nvml.faults.clear()
-    bench.step(pause)
-    assert bench.gpu.utilisation == 0.75
-    assert nvml.sessions == 1
-
-
-def test_attempts_at_a_broken_driver_grow_rarer(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    nvml.faults = {"nvmlDeviceGetUtilizationRates": error, "nvmlShutdown": pynvml.NVML_ERROR_UNKNOWN}
     pauses = [bench.step(1.0) for _ in range(8)]
-    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
-    assert all(reading.status is ReadingStatus.UNKNOWN for reading in bench.readings)
+    assert "driver error" in bench.failure
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60], "attempts grow rarer"
+    nvml.faults.clear()
+    bench.step(60.0)
+    assert bench.gpu.utilisation == 0.75
 
 
 def test_one_lost_gpu_does_not_hide_the_others() -> None:
@@ -173,27 +149,18 @@ def test_one_lost_gpu_does_not_hide_the_others() -> None:
     bench.step()
     bench.nvml.lost = {1}
     bench.step(1.0)
-    assert "driver error" in bench.failure
-    bench.step(2.0)
     value = bench.readings[-1].value
     assert value is not None
     assert value.gpus[0].utilisation == 0.75
     assert value.gpus[1] == Gpu(index=1)
+    assert bench.nvml.sessions == 0, "a new session may bring it back"
+    bench.step(1.0)
+    assert bench.nvml.sessions == 1, "and the next attempt comes later"
     bench.nvml.lost = set()
-    bench.step(120.0)
+    bench.step(60.0)
     value = bench.readings[-1].value
     assert value is not None
     assert value.gpus[1].utilisation == 0.75
-
-
-def test_a_mig_gpu_tells_no_load_and_is_there_all_the_same(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_NOT_SUPPORTED
-    nvml.faults["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_NO_PERMISSION
-    nvml.faults["nvmlDeviceGetComputeRunningProcesses"] = pynvml.NVML_ERROR_NO_PERMISSION
-    bench.step()
-    gpu = bench.gpu
-    assert (gpu.utilisation, gpu.memory_used_bytes, gpu.memory_left_bytes, gpu.processes) == (None, None, None, None)
-    assert (gpu.name, gpu.power_watts) == ("NVIDIA H200", 250.5)
 
 
 def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,42 +168,8 @@ def test_without_the_library_of_the_driver_the_package_is_not_even_imported(monk
     monkeypatch.delitem(sys.modules, "pynvml")
     bench = Bench(None)
     assert bench.step() == RETRY_ABSENT_S
-    assert "no NVIDIA driver on this machine" in bench.failure
+    assert "no driver" in bench.failure
     assert "pynvml" not in sys.modules
-
-
-def test_with_the_library_the_package_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_module, "LIBRARY", None)  # the program itself: there is always that
-    assert gpu_module._import_nvml() is pynvml
-
-
-def told_by_the_package(field: str, library: DriverLibrary) -> Any:
-    probe = next(probe for probe in PROBES if field in probe.fields)
-    with library.opened() as nvml:
-        return dict(zip(probe.fields, probe.ask(nvml, None), strict=True))[field]
-
-
-@pytest.mark.parametrize("version", ["_v2", "_v3"])
-def test_memory_that_the_driver_does_not_tell_of_a_process_is_unknown(version: str) -> None:
-    answers = processes((4711, 3 << 30), (4712, 2**64 - 1))
-    library = DriverLibrary(**{f"nvmlDeviceGetComputeRunningProcesses{version}": answers})
-    assert told_by_the_package("processes", library) == (GpuProcess(4711, 3 << 30), GpuProcess(4712, None))
-
-
-@pytest.mark.parametrize("word", ["Throttle", "Event"])
-def test_what_limits_the_clocks_by_the_name_that_the_driver_has(word: str) -> None:
-    library = DriverLibrary(**{f"nvmlDeviceGetCurrentClocks{word}Reasons": number(0x41)})
-    assert told_by_the_package("throttle_reasons", library) == ("thermal slowdown (hardware)",)
-
-
-def test_the_temperature_by_the_name_that_the_driver_has() -> None:
-    library = DriverLibrary(nvmlDeviceGetTemperature=number(57))
-    assert told_by_the_package("temperature_celsius", library) == 57.0
-    both = DriverLibrary(nvmlDeviceGetTemperature=number(57), nvmlDeviceGetTemperatureV=structure(temperature=58))
-    assert told_by_the_package("temperature_celsius", both) == 58.0
-    refusing = error(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-    other = DriverLibrary(nvmlDeviceGetTemperature=number(57), nvmlDeviceGetTemperatureV=refusing)
-    assert told_by_the_package("temperature_celsius", other) == 57.0
 
 
 def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
@@ -249,41 +182,13 @@ def test_the_whole_reading_of_a_healthy_gpu_through_the_real_package() -> None:
     assert None not in {getattr(bench.gpu, name) for name in Gpu.__struct_fields__}
 
 
-def test_a_package_without_the_older_names_still_asks() -> None:
-    class Newer(FaultyNvml):
-        def __getattr__(self, name: str) -> Any:
-            if name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-                raise AttributeError(name)
-            return super().__getattr__(name)
-
-    bench = Bench(Newer())
-    bench.step()
-    assert (bench.gpu.temperature_celsius, bench.gpu.throttle_reasons) == (61.0, ("power cap",))
-
-
-def test_without_a_driver_the_reason_is_said_and_looked_at_again_later(bench: Bench, nvml: FaultyNvml) -> None:
-    nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-    assert bench.step() == RETRY_ABSENT_S
-    assert "no NVIDIA driver" in bench.failure
+def test_a_driver_that_is_loaded_later_is_seen_then(bench: Bench, nvml: FaultyNvml) -> None:
     nvml.faults["nvmlInit"] = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
-    assert bench.step(30.0) == RETRY_ABSENT_S
+    assert bench.step() == RETRY_ABSENT_S
     assert "not loaded" in bench.failure
     nvml.faults.clear()
     bench.step(30.0)
     assert bench.gpu.name == "NVIDIA H200"
-
-
-def test_a_driver_without_gpus_says_so() -> None:
-    bench = Bench(FaultyNvml(gpus=0))
-    assert bench.step() == RETRY_ABSENT_S
-    assert bench.failure == "NVML shows no GPU"
-
-
-def test_a_session_that_cannot_be_closed_is_no_obstacle(bench: Bench, nvml: FaultyNvml) -> None:
-    bench.step()
-    nvml.faults = {"nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_UNKNOWN, "nvmlShutdown": pynvml.NVML_ERROR_UNKNOWN}
-    bench.step(1.0)
-    assert "driver error" in bench.failure
 
 
 @pytest.mark.parametrize(
@@ -298,3 +203,83 @@ def test_a_session_that_cannot_be_closed_is_no_obstacle(bench: Bench, nvml: Faul
 )
 def test_throttle_reasons_in_words(bits: int, words: tuple[str, ...]) -> None:
     assert reasons_in_words(bits) == words
+
+
+def test_a_measurement_sees_the_gpus_together_by_what_matters_of_each() -> None:
+    nvml = FaultyNvml(gpus=2)
+    nvml.values["nvmlDeviceGetTemperature"] = lambda index, _: 50 + index
+    nvml.values["nvmlDeviceGetClockInfo"] = lambda index, _: 1500 - 300 * index
+    looks = GpuLooks(nvml=nvml)
+    seen = looks.look()
+    assert (seen.celsius, seen.clock_mhz, seen.utilisation, seen.watts) == (51.0, 1200, 0.75, 501.0)
+    assert (seen.free_bytes, seen.used_bytes) == (69 << 30, 20 << 30), "the driver's reserve is not free"
+    assert seen.words == ("NVIDIA H200, 700 W", "NVIDIA H200, 700 W")
+    assert ([gpu.index for gpu in seen.gpus], seen.absent) == ([0, 1], "")
+    nvml.lost.add(1)
+    seen = looks.look()
+    assert (seen.celsius, seen.free_bytes) == (50.0, 69 << 30)
+    assert (seen.used_bytes, seen.watts) == (None, None), "a part is no sum"
+    assert seen.words == ("NVIDIA H200, 700 W", "unknown, -- W")
+    seen = GpuLooks(nvml=FaultyNvml(gpus=0)).look()
+    assert "shows no GPU" in seen.absent
+    assert (seen.gpus, seen.words, seen.free_bytes) == ((), (), None)
+
+
+def bus(folder: Path, vendor: str = "0x10de", kind: str = "0x030200") -> Path:
+    device = folder / "pci/0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text(f"{vendor}\n")
+    (device / "class").write_text(f"{kind}\n")
+    return folder / "pci"
+
+
+def test_the_doctor_names_driver_cuda_and_every_gpu_as_far_as_they_are_known(tmp_path: Path) -> None:
+    nvml = FaultyNvml(gpus=2)
+    found = look(nvml, tmp_path)
+    assert (found.version, found.cuda, found.absence) == ("575.1", (12, 8), None)
+    assert [driver_gpu.words for driver_gpu in found.gpus] == ["NVIDIA H200 (80.0 GiB, compute 9.0)"] * 2
+    assert nvml.sessions == 0, "the session is closed again"
+    nvml.faults = {
+        "nvmlSystemGetCudaDriverVersion": pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        "nvmlDeviceGetCudaComputeCapability": pynvml.NVML_ERROR_NOT_SUPPORTED,
+    }
+    nvml.lost = {1}
+    found = look(nvml, tmp_path)
+    assert (found.version, found.cuda) == ("575.1", None)
+    assert [driver_gpu.words for driver_gpu in found.gpus] == ["NVIDIA H200 (80.0 GiB)", "GPU 1"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "gpu_there", "absence", "words"),
+    [
+        ("LIBRARY_NOT_FOUND", False, Absence.NO_GPU, "no NVIDIA GPU and no driver on this machine"),
+        ("LIBRARY_NOT_FOUND", True, Absence.NO_DRIVER, "an NVIDIA GPU is there (PCI 0000:01:00.0), and"),
+        ("DRIVER_NOT_LOADED", True, Absence.NOT_LOADED, "installed and not loaded: `modprobe nvidia`"),
+        ("DRIVER_NOT_LOADED", False, Absence.NO_GPU, "there seems to be no NVIDIA GPU"),
+        ("LIB_RM_VERSION_MISMATCH", True, Absence.MISMATCH, "of different versions: restart"),
+        ("UNKNOWN", True, Absence.ERROR, "driver error: Unknown Error"),
+    ],
+)
+def test_why_there_is_no_gpu_is_named_with_what_to_do(
+    tmp_path: Path, fault: str, gpu_there: bool, absence: Absence, words: str
+) -> None:
+    nvml = FaultyNvml()
+    nvml.faults["nvmlInit"] = getattr(pynvml, f"NVML_ERROR_{fault}")
+    found = look(nvml, bus(tmp_path) if gpu_there else tmp_path)
+    assert (found.absence, found.gpus) == (absence, ())
+    assert words in found.detail
+
+
+def test_a_driver_that_shows_no_gpu_points_at_containers_and_one_that_fails_is_an_error(tmp_path: Path) -> None:
+    found = look(FaultyNvml(gpus=0), tmp_path)
+    assert (found.absence, found.version) == (Absence.HIDDEN, "575.1")
+    assert "--gpus all" in found.detail
+    nvml = FaultyNvml()
+    nvml.faults["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    assert look(nvml, tmp_path).absence is Absence.ERROR
+
+
+@pytest.mark.parametrize(("vendor", "kind"), [("0x1002", "0x030000"), ("0x10de", "0x040300")])
+def test_other_vendors_and_other_devices_of_nvidia_are_no_gpus(tmp_path: Path, vendor: str, kind: str) -> None:
+    assert gpus_on_the_bus(bus(tmp_path, vendor, kind)) == []
+    assert gpus_on_the_bus(tmp_path / "nowhere") == []

@@ -15,9 +15,7 @@ import psutil
 import pytest
 
 from specdash.collect.host import (
-    DISKS_S,
     HostCollector,
-    OthersMeter,
     ProcessWatch,
     disk_of,
     written_places,
@@ -107,21 +105,6 @@ class TestHost:
         target = Target("http://127.0.0.1:1", log=str(tmp_path / "server.log"))
         assert ("server log", "/var/log/specdash") in written_places(target, {})
 
-    def test_disks_are_not_looked_at_at_every_step(self, tmp_path: Path) -> None:
-        now, asked = [0.0], []
-
-        def places() -> list[tuple[str, str]]:
-            asked.append(now[0])
-            return [("log", str(tmp_path))]
-
-        collector = HostCollector(
-            Target("http://127.0.0.1:1"), lambda _: None, places=places, clock=lambda: now[0], find_pid=lambda _: None
-        )
-        for _ in range(10):
-            collector.step(0.25)
-            now[0] += 0.25
-        assert asked == [0.0, DISKS_S]
-
     def test_swap_rates_are_those_between_two_looks(self) -> None:
         now, swapped = [0.0], [(10, 20), (30, 20), (40, 60)]
         looks = iter([*(SimpleNamespace(total=100, used=7, sin=sin, sout=sout) for sin, sout in swapped), None])
@@ -160,37 +143,24 @@ class TestProcess:
         assert tree.cpu_cores is not None
         assert tree.cpu_cores > 0.05
         assert tree.started_wall == pytest.approx(time.time(), abs=30)
-
-    def test_its_command_holds_no_secret(self, family: subprocess.Popen[str]) -> None:
-        tree = ProcessWatch(family.pid).sample()
-        assert tree is not None
         assert tree.command[-2:] == ("--api-key", MASK)
 
-    def test_an_ended_process_is_no_more(self) -> None:
+    @pytest.mark.parametrize("reaped", [True, False])
+    def test_an_ended_process_is_no_more_though_it_be_a_zombie(self, reaped: bool) -> None:
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
             watch = ProcessWatch(process.pid)
             assert watch.sample() is not None
-            process.communicate(b"\n", timeout=10)
-        assert watch.sample() is None
-
-    def test_a_zombie_has_ended(self) -> None:
-        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-            watch = ProcessWatch(process.pid)
             process.kill()
-            deadline = time.monotonic() + 10
-            while watch.sample() is not None and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert watch.sample() is None
+            if reaped:
+                process.wait(10)
+            until(lambda: watch.sample() is None)
 
-    def test_the_owner_of_a_port_is_found(self) -> None:
+    def test_the_owner_of_a_port_is_found_unless_the_target_names_its_pid(self, family: subprocess.Popen[str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            tree: ProcessTree = value_of(collected(Target(f"http://127.0.0.1:{port}"))[Source.PROCESS][0])
-        assert tree.pid == os.getpid()
-
-    def test_the_pid_of_the_target_goes_before_the_port(self, family: subprocess.Popen[str]) -> None:
-        readings = collected(Target("http://127.0.0.1:1", pid=family.pid))
-        assert value_of(readings[Source.PROCESS][0]).pid == family.pid
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            for pid, expected in ((None, os.getpid()), (family.pid, family.pid)):
+                tree: ProcessTree = value_of(collected(Target(url, pid=pid))[Source.PROCESS][0])
+                assert tree.pid == expected
 
     def test_a_port_of_nobody_and_another_machine_say_so(self) -> None:
         for url, words in (("http://127.0.0.1:1", "listens on port 1"), ("http://10.0.0.1:1", "another machine")):
@@ -285,15 +255,3 @@ def test_which_addresses_are_on_this_machine(url: str, port: int | None) -> None
 )
 def test_secrets_in_a_command_are_masked(command: tuple[str, ...], shown: tuple[str, ...]) -> None:
     assert masked_command(command) == shown
-
-
-def test_what_others_take_of_the_cpus_is_known_beside_a_server_of_this_machine_alone() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        meter = OthersMeter(url)
-        sum(range(3_000_000))
-        share = meter.share()
-    assert share is not None
-    assert 0.0 <= share <= 1.0
-    assert OthersMeter(url).share() is None, "nothing listens there"
-    assert OthersMeter("http://10.1.2.3:8080").share() is None

@@ -15,13 +15,13 @@ import pytest
 
 from specdash.collect import gpu, own_files
 from specdash.collect import hub as proxy_watch
-from specdash.collect.discover import with_proxy
-from specdash.collect.hub import Hub
+from specdash.collect.hub import Bus, Hub
 from specdash.core import paths
 from specdash.core.errors import UsageError
-from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, status_to_json, to_json
+from specdash.core.proxy_events import ProxyEvents, ProxyStatus, RequestEvent, to_json
 from specdash.core.readings import OTHER_SERVERS, FailureKind, Reading, ReadingStatus, Source
 from specdash.core.records import ProxyRecord, RunRecord
+from specdash.core.structs import json_of
 from specdash.core.target import Target
 from specdash.insight.state import TargetState
 from support.fault_server import FaultServer, free_port, hangs, says
@@ -102,25 +102,31 @@ def test_that_a_server_is_on_trial_is_told_before_it_is_seen_to_go(
     assert trial_at < next(at for at, reading in enumerate(told) if reading.source is Source.HEALTH and reading.failure)
 
 
-def test_a_proxy_that_is_named_is_observed_with_its_events(server: FaultServer, tmp_path: Path) -> None:
-    server.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=3))}))
-    event = RequestEvent(1.0, "s", "r")
-    events = tmp_path / "events.jsonl"
+def test_a_proxy_that_is_named_stays_the_one_and_is_observed_with_its_events(
+    server: FaultServer, proxies: "Proxies", tmp_path: Path
+) -> None:
+    server.routes["/v1/context"] = says(200, json.dumps({"status": json_of(ProxyStatus(requests=3))}))
+    event, events, seen = RequestEvent(1.0, "s", "r"), tmp_path / "events.jsonl", Seen()
     events.write_text(to_json(event) + "\n")
-    seen = Seen()
-    target = Target(server.url, proxy_url=server.url, proxy_log=str(events))
-    with Hub(target, [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS, Source.HEALTH)
+    with FaultServer({}) as other:
+        proxies.start("other", other, 9)
+        target = Target(server.url, proxy_url=server.url, proxy_log=str(events))
+        with proxies.hub(target, TargetState(target), seen):
+            until(lambda: len(seen.of(Source.PROXY)) > 1 and seen.of(Source.PROXY_EVENTS))
+        assert not other.calls
     assert seen.of(Source.PROXY)[0].value == ProxyStatus(requests=3)
     assert seen.of(Source.PROXY_EVENTS)[0].value == ProxyEvents((event,))
 
 
-def test_without_a_proxy_it_is_said_how_to_name_one(server: FaultServer) -> None:
+def test_what_nobody_named_is_a_reason_and_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
     seen = Seen()
     with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS)
-    assert "--proxy-url" in str(seen.of(Source.PROXY)[0].failure)
-    assert "--proxy-log" in str(seen.of(Source.PROXY_EVENTS)[0].failure)
+        seen.wait_for(Source.PROXY, Source.PROXY_EVENTS, Source.LOG, Source.SLOTS)
+    for source, option in ((Source.PROXY, "--proxy-url"), (Source.PROXY_EVENTS, "--proxy-log"), (Source.LOG, "--log")):
+        failure = seen.of(source)[0].failure
+        assert failure is not None
+        assert (failure.kind, option in failure.detail) == (FailureKind.NOT_CONFIGURED, True)
+    assert not seen.of(Source.GPU) + seen.of(Source.HOST)
 
 
 class Proxies:
@@ -135,7 +141,7 @@ class Proxies:
     def start(self, name: str, proxy: FaultServer, requests: int, *, pid: int | None = None) -> Path:
         """Let a proxy with one finished request turn up; its events file."""
         picture = ProxyStatus(requests=requests)
-        proxy.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(picture)}))
+        proxy.routes["/v1/context"] = says(200, json.dumps({"status": json_of(picture)}))
         events = self.folder / f"{name}.jsonl"
         events.write_text(to_json(RequestEvent(1.0, "s", name)) + "\n")
         process = psutil.Process(pid)
@@ -163,89 +169,39 @@ def shown(state: TargetState) -> tuple[str | None, int | None, list[str]]:
     return proxy.url, requests, [request_event.request_id for request_event in proxy.finished]
 
 
-def test_a_proxy_that_starts_after_the_dashboard_is_shown(server: FaultServer, proxies: Proxies) -> None:
+def test_a_proxy_that_starts_later_is_shown_and_when_it_ends_the_next(server: FaultServer, proxies: Proxies) -> None:
     state, seen = TargetState(proxies.target), Seen()
-    with proxies.hub(proxies.target, state, seen), FaultServer({}) as late:
+    with (
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
+        FaultServer({}) as first,
+        FaultServer({}) as second,
+        proxies.hub(proxies.target, state, seen),
+    ):
         seen.wait_for(Source.HEALTH, Source.PROXY, Source.PROXY_EVENTS)
         assert not state.picture(time.monotonic(), time.time()).proxy.configured
-        events = proxies.start("late", late, 3)
-        until(lambda: shown(state) == (late.url, 3, ["late"]))
+        events = proxies.start("first", first, 3, pid=process.pid)
+        until(lambda: shown(state) == (first.url, 3, ["first"]))
         with events.open("a") as file:
             file.write(to_json(RequestEvent(2.0, "s", "next")) + "\n")
-        until(lambda: shown(state)[2] == ["next", "late"])
+        until(lambda: shown(state)[2] == ["next", "first"])
+        process.communicate(b"\n", timeout=10)
+        proxies.start("second", second, 8)
+        until(lambda: shown(state) == (second.url, 8, ["second"]))
         assert state.picture(time.monotonic(), time.time()).proxy.origin == f"run record of process {os.getpid()}"
+        asked = first.count("/v1/context")
+        until(lambda: second.count("/v1/context") > 2)
+        assert first.count("/v1/context") == asked
 
 
-def test_a_found_proxy_that_ended_is_followed_by_the_next(
-    server: FaultServer, proxies: Proxies, tmp_path: Path
-) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    try:
-        with FaultServer({}) as first, FaultServer({}) as second:
-            proxies.start("first", first, 3, pid=process.pid)
-            target = with_proxy(proxies.target, proxies.env)
-            state, seen = TargetState(target), Seen()
-            with proxies.hub(target, state, seen):
-                until(lambda: shown(state) == (first.url, 3, ["first"]))
-                process.kill()
-                process.wait(10)
-                first.routes["/v1/context"] = says(502, "{}")
-                proxies.start("second", second, 8)
-                until(lambda: shown(state) == (second.url, 8, ["second"]))
-                asked = first.count("/v1/context")
-                until(lambda: second.count("/v1/context") > 2)
-                assert first.count("/v1/context") == asked
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def test_a_proxy_that_is_named_stays_the_one(server: FaultServer, proxies: Proxies) -> None:
-    with FaultServer({}) as named, FaultServer({}) as found:
-        named.routes["/v1/context"] = says(200, json.dumps({"status": status_to_json(ProxyStatus(requests=1))}))
-        proxies.start("found", found, 9)
-        target = Target(server.url, proxy_url=named.url)
-        state, seen = TargetState(target), Seen()
-        with proxies.hub(target, state, seen):
-            until(lambda: len(seen.of(Source.PROXY)) > 1)
-            assert shown(state) == (named.url, 1, [])
-        assert not found.calls
-
-
-def test_a_log_that_is_named_stays_the_one_and_its_proxy_is_found(
-    server: FaultServer, proxies: Proxies, tmp_path: Path
-) -> None:
-    log = tmp_path / "mine.jsonl"
+def test_events_that_are_named_stay_the_ones_and_their_proxy_is_found(server: FaultServer, proxies: Proxies) -> None:
+    log = proxies.folder / "mine.jsonl"
     log.write_text(to_json(RequestEvent(1.0, "s", "r0")) + "\n")
     target = Target(server.url, proxy_log=str(log))
     state, seen = TargetState(target), Seen()
     with proxies.hub(target, state, seen), FaultServer({}) as late:
-        until(lambda: shown(state) == (None, None, ["r0"]), why=lambda: str(shown(state)))
+        until(lambda: shown(state) == (None, None, ["r0"]))
         proxies.start("late", late, 7)
-        until(lambda: shown(state) == (late.url, 7, ["r0"]), why=lambda: str(shown(state)))
-        with log.open("a") as file:
-            file.write(to_json(RequestEvent(2.0, "s", "r1")) + "\n")
-        until(lambda: "r1" in shown(state)[2], why=lambda: str(shown(state)))
-        assert shown(state)[:2] == (late.url, 7)
-        assert "late" not in shown(state)[2]
-
-
-def test_what_is_not_wanted_is_not_observed(server: FaultServer) -> None:
-    seen = Seen()
-    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.HEALTH, Source.SLOTS, Source.LOG)
-        time.sleep(0.1)
-    assert not seen.of(Source.GPU)
-    assert not seen.of(Source.HOST)
-
-
-def test_without_a_log_the_reason_is_said(server: FaultServer) -> None:
-    seen = Seen()
-    with Hub(Target(server.url), [seen.take], gpu=False, host=False):
-        seen.wait_for(Source.LOG)
-    failure = seen.of(Source.LOG)[0].failure
-    assert failure is not None
-    assert failure.kind is FailureKind.NOT_CONFIGURED
+        until(lambda: shown(state) == (late.url, 7, ["r0"]))
 
 
 def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> None:
@@ -258,10 +214,12 @@ def test_an_address_that_cannot_be_meant_is_refused_before_anything_starts() -> 
 def test_nothing_is_published_and_no_thread_lives_after_the_end(server: FaultServer) -> None:
     before = set(threading.enumerate())
     seen = Seen()
-    with Hub(Target(server.url), [seen.take]):
+    with Hub(Target(server.url), [seen.take]) as hub:
         seen.wait_for(Source.HEALTH, Source.HOST, Source.GPU)
     count = len(seen.readings)
-    time.sleep(0.4)
+    hub.stop()
+    Hub(Target(server.url)).stop()
+    hub.bus.publish(seen.readings[0])
     assert len(seen.readings) == count
     left = set(threading.enumerate()) - before
     assert not [thread.name for thread in left if thread.name.startswith("specdash-")]
@@ -284,14 +242,6 @@ def test_the_end_comes_within_a_second_though_everything_hangs(
     assert took < 1.0
 
 
-def test_stopping_at_once_or_twice_or_without_a_start_is_fine(server: FaultServer) -> None:
-    Hub(Target(server.url)).stop()
-    hub = Hub(Target(server.url))
-    hub.start()
-    hub.stop()
-    hub.stop()
-
-
 def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
     server: FaultServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -309,6 +259,33 @@ def test_a_collector_with_a_bug_says_so_and_the_others_go_on(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+def test_every_sink_gets_every_reading_one_at_a_time_and_one_that_raises_disturbs_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first: list[Reading[Any]] = []
+    last: list[Reading[Any]] = []
+    inside, most = [0], [0]
+
+    def slow(_: Reading[Any]) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        threading.Event().wait(0.01)
+        inside[0] -= 1
+
+    def broken(_: Reading[Any]) -> None:
+        raise ValueError("boom")
+
+    bus, reading = Bus([first.append, slow, broken, last.append]), Reading.known(Source.HEALTH, 1.0, "fine")
+    threads = [threading.Thread(target=bus.publish, args=(reading,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert first == last == [reading] * 4
+    assert most == [1]
+    assert [record.levelname for record in caplog.records] == ["ERROR"], "the first error alone is logged"
+
+
 def test_a_new_interval_reaches_all_collectors(server: FaultServer) -> None:
     seen = Seen()
     with Hub(Target(server.url), [seen.take], interval_s=5.0, gpu=False) as hub:
@@ -321,8 +298,7 @@ class Restarted:
     """A server that writes a log, and leaves a run record that names it; both are of this very process."""
 
     def __init__(self, home: Path, url: str) -> None:
-        self.env = {"HOME": str(home)}
-        self._home, self._url = home, url
+        self.env, self._home, self._url, self.seen = {"HOME": str(home)}, home, url, Seen()
 
     def start(self, name: str, *lines: str) -> Path:
         log = self._home / f"{name}.log"
@@ -335,68 +311,47 @@ class Restarted:
         (records / f"{name}.json").write_text(record.to_json(), encoding="utf-8")
         return log
 
+    def hub(self, target: Target, **more: Any) -> Hub:
+        return Hub(target, [self.seen.take], gpu=False, host=False, env=self.env, **more)
 
-def told_lines(seen: Seen) -> list[str]:
-    return [
-        line.rpartition("srv  ")[2] for reading in seen.of(Source.LOG) if reading.value for line in reading.value.tail
-    ]
+    def lines(self) -> list[str]:
+        batches = [reading.value for reading in self.seen.of(Source.LOG) if reading.value]
+        return [line.rpartition("srv  ")[2] for batch in batches for line in batch.tail]
 
 
-def test_the_log_of_a_server_that_was_restarted_with_another_one_is_followed(
-    server: FaultServer, tmp_path: Path
-) -> None:
-    backend, seen = Restarted(tmp_path, server.url), Seen()
-    first = backend.start("first", "one")
-    target = Target(server.url, log=str(first))
-    state = TargetState(target)
-    hub = Hub(target, [seen.take, state.apply], gpu=False, host=False, on_target=state.retarget, env=backend.env)
-    with hub:
-        until(lambda: told_lines(seen) == ["first: one"])
+@pytest.fixture
+def backend(server: FaultServer, tmp_path: Path) -> Restarted:
+    return Restarted(tmp_path, server.url)
+
+
+def test_the_log_that_the_newest_run_record_names_is_followed(server: FaultServer, backend: Restarted) -> None:
+    with backend.hub(Target(server.url)):
+        backend.seen.wait_for(Source.LOG)
+        backend.start("first", "one")
+        until(lambda: backend.lines() == ["first: one"])
         second = backend.start("second", "two")
-        until(lambda: told_lines(seen) == ["first: one", "second: two"])
-        assert state.picture(time.monotonic(), time.time()).log.path == str(second)
+        until(lambda: backend.lines() == ["first: one", "second: two"])
         with second.open("a", encoding="utf-8") as file:
             file.write("0.00.002.000 I srv  second: three\n")
-        until(lambda: told_lines(seen)[2:] == ["second: three"])
+        until(lambda: backend.lines()[2:] == ["second: three"])
 
 
-def test_a_log_that_the_first_run_record_names_after_the_start_is_read(server: FaultServer, tmp_path: Path) -> None:
-    backend, seen = Restarted(tmp_path, server.url), Seen()
-    with Hub(Target(server.url), [seen.take], gpu=False, host=False, env=backend.env):
-        seen.wait_for(Source.LOG)
-        backend.start("late", "one")
-        until(lambda: told_lines(seen) == ["late: one"])
-
-
-def test_a_log_that_a_run_record_names_while_the_hub_still_starts_is_read_once(
-    server: FaultServer, tmp_path: Path
-) -> None:
-    backend, seen = Restarted(tmp_path, server.url), Seen()
-    backend.start("early", "one")
-    with Hub(Target(server.url, proxy_url=server.url), [seen.take], gpu=False, host=False, env=backend.env):
-        until(lambda: told_lines(seen) == ["early: one"])
-
-
-def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, tmp_path: Path) -> None:
-    backend, seen = Restarted(tmp_path, server.url), Seen()
+def test_a_log_of_the_server_that_the_user_named_stays_the_one(server: FaultServer, backend: Restarted) -> None:
     named = backend.start("named", "one")
     learnt: list[Target] = []
-    target = Target(server.url, log=str(named), log_named=True)
-    with Hub(target, [seen.take], gpu=False, host=False, env=backend.env, on_target=learnt.append):
-        until(lambda: told_lines(seen) == ["named: one"])
+    with backend.hub(Target(server.url, log=str(named), log_named=True), on_target=learnt.append):
+        until(lambda: backend.lines() == ["named: one"])
         backend.start("other", "two")
         with named.open("a", encoding="utf-8") as file:
             file.write("0.00.002.000 I srv  named: two\n")
-        until(lambda: len(told_lines(seen)) > 1 and learnt)
-        assert told_lines(seen) == ["named: one", "named: two"]
+        until(lambda: backend.lines() == ["named: one", "named: two"] and learnt)
         assert {target.log for target in learnt} == {str(named)}
 
 
-def test_where_nothing_was_ever_seen_alive_the_other_servers_are_named(tmp_path: Path) -> None:
-    backend, seen = Restarted(tmp_path, "http://127.0.0.1:9"), Seen()
+def test_where_nothing_was_ever_seen_alive_the_other_servers_are_named(backend: Restarted) -> None:
     backend.start("other")
-    with Hub(Target(f"http://127.0.0.1:{free_port()}"), [seen.take], gpu=False, host=False, env=backend.env):
-        seen.wait_for(Source.HEALTH)
-    (failure, *_) = (reading.failure for reading in seen.of(Source.HEALTH))
+    with backend.hub(Target(f"http://127.0.0.1:{free_port()}")):
+        backend.seen.wait_for(Source.HEALTH)
+    failure = backend.seen.of(Source.HEALTH)[0].failure
     assert failure is not None
-    assert failure.detail.partition(OTHER_SERVERS)[2].split(", ")[0] == "http://127.0.0.1:9"
+    assert failure.detail.partition(OTHER_SERVERS)[2].split(", ")[0] == backend._url

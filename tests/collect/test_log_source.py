@@ -76,7 +76,7 @@ def test_the_past_and_what_follows_are_read(place: str, program: Program, kept: 
         with kept.open("ab") as file:
             file.write(b"one more\n")
         until(lambda: read_all(lines, data) == LINES + b"one more\n", 15)
-        assert time.time() - (lines.written_at() or 0.0) < 15
+        assert time.time() - (lines.written_at or 0.0) < 15
     finally:
         lines.close()
     assert "-f" in (tmp_path / "asked").read_text(encoding="utf-8").split()

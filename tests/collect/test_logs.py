@@ -12,123 +12,94 @@ from specdash.core.readings import FailureKind, Reading, ReadingStatus, Source
 LAUNCH = b"0.00.%03d.000 I slot launch_slot_: id  0 | task %d | processing task, is_child = 0\n"
 
 
-class Published(list[Reading[Any]]):
+class Log:
+    """A log file, its collector, and what that published."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 0.0
+        self.readings: list[Reading[Any]] = []
+        self.collector = LogCollector(str(path), self.readings.append, clock=lambda: self.now)
+
+    def write(self, data: bytes) -> "Log":
+        """More of the log, and a look at it."""
+        with self.path.open("ab") as file:
+            file.write(data)
+        self.collector.step()
+        return self
+
     def batches(self) -> list[LogBatch]:
-        return [reading.value for reading in self if reading.value is not None]
+        return [reading.value for reading in self.readings if reading.value is not None]
 
-    def facts(self) -> list[Any]:
-        return [fact for batch in self.batches() for fact in batch.facts]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "server.log"
+    def tasks(self) -> list[int]:
+        facts = (fact for batch in self.batches() for fact in batch.facts)
+        return [fact.task for fact in facts if isinstance(fact, TaskLaunched)]
 
 
 @pytest.fixture
-def published() -> Published:
-    return Published()
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "server.log")
 
 
-def append(log: Path, data: bytes) -> None:
-    with log.open("ab") as file:
-        file.write(data)
+def test_the_first_batch_holds_all_that_the_file_had(log: Log) -> None:
+    log.write(b"".join(LAUNCH % (number % 1000, number) for number in range(5000)))
+    assert [reading.source for reading in log.readings] == [Source.LOG]
+    assert [batch.lines for batch in log.batches()] == [5000]
+    assert log.tasks() == list(range(5000))
 
 
-def test_the_first_batch_holds_all_that_the_file_had(log: Path, published: Published) -> None:
-    log.write_bytes(b"".join(LAUNCH % (number % 1000, number) for number in range(5000)))
-    LogCollector(str(log), published.append).step()
-    assert len(published) == 1
-    assert published[0].source is Source.LOG
-    assert published.batches()[0].lines == 5000
-    assert [fact.task for fact in published.facts()] == list(range(5000))
-
-
-def test_a_line_cut_in_two_is_one_fact(log: Path, published: Published) -> None:
-    collector = LogCollector(str(log), published.append)
+def test_a_line_cut_in_two_is_one_fact(log: Log) -> None:
     line = LAUNCH % (1, 7)
-    log.write_bytes(line[:40])
-    collector.step()
-    append(log, line[40:])
-    collector.step()
-    assert [fact.task for fact in published.facts()] == [7]
+    assert log.write(line[:40]).write(line[40:]).tasks() == [7]
 
 
-def test_nothing_new_is_not_published(log: Path, published: Published) -> None:
-    log.write_bytes(LAUNCH % (1, 7))
-    collector = LogCollector(str(log), published.append)
+def test_an_empty_log_is_known_to_be_empty_and_nothing_new_is_not_published(log: Log) -> None:
+    log.path.touch()
     for _ in range(4):
-        assert 0 < collector.step() <= 0.5
-    assert len(published) == 1
+        assert 0 < log.collector.step() <= 0.5
+    assert log.batches() == [LogBatch()]
 
 
-def test_an_empty_log_is_known_to_be_empty(log: Path, published: Published) -> None:
-    log.touch()
-    LogCollector(str(log), published.append).step()
-    assert published.batches() == [LogBatch()]
+def test_a_missing_log_is_a_reason_once_and_found_when_it_comes(log: Log) -> None:
+    for _ in range(2):
+        log.collector.step()
+    (reading,) = log.readings
+    assert reading.failure is not None
+    assert reading.failure.kind is FailureKind.UNAVAILABLE
+    log.write(LAUNCH % (1, 7))
+    assert log.tasks() == [7]
+    assert not log.batches()[-1].restarted
+    log.path.unlink()
+    for _ in range(2):
+        log.collector.step()
+    assert [reading.status for reading in log.readings[1:]] == [ReadingStatus.KNOWN, ReadingStatus.UNKNOWN]
 
 
-def test_a_missing_log_is_said_once_and_found_when_it_comes(log: Path, published: Published) -> None:
-    collector = LogCollector(str(log), published.append)
-    collector.step()
-    collector.step()
-    assert [reading.status for reading in published] == [ReadingStatus.UNKNOWN]
-    assert published[0].failure is not None
-    assert published[0].failure.kind is FailureKind.UNAVAILABLE
-    log.write_bytes(LAUNCH % (1, 7))
-    collector.step()
-    assert published[-1].status is ReadingStatus.KNOWN
-    assert [fact.task for fact in published.facts()] == [7]
-    assert not published.batches()[-1].restarted
-
-
-def test_a_new_log_under_the_same_name_is_a_restart(log: Path, published: Published) -> None:
-    log.write_bytes(LAUNCH % (900, 7) + b"an unfinished li")
-    collector = LogCollector(str(log), published.append)
-    collector.step()
-    log.write_bytes(LAUNCH % (1, 0))
-    collector.step()
-    *_, last = published.batches()
+def test_a_new_log_under_the_same_name_is_a_restart(log: Log) -> None:
+    log.write(LAUNCH % (900, 7) + b"an unfinished li")
+    log.path.write_bytes(b"")
+    log.write(LAUNCH % (1, 0))
+    *_, last = log.batches()
     assert last.restarted
-    assert [fact.task for fact in last.facts if isinstance(fact, TaskLaunched)] == [0]
-    assert sum(batch.lines for batch in published.batches()) == 3
+    assert log.tasks() == [7, 0]
+    assert sum(batch.lines for batch in log.batches()) == 3
 
 
-def test_a_deleted_log_is_a_failure_after_its_last_words(log: Path, published: Published) -> None:
-    log.write_bytes(LAUNCH % (1, 7))
-    collector = LogCollector(str(log), published.append)
-    collector.step()
-    log.unlink()
-    collector.step()
-    collector.step()
-    assert [reading.status for reading in published] == [ReadingStatus.KNOWN, ReadingStatus.UNKNOWN]
-
-
-def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Path, published: Published) -> None:
-    now = [0.0]
-
+def test_a_backlog_is_worked_off_in_turns_of_bounded_length(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     class SlowParser:
         def feed(self, data: bytes) -> LogBatch:
-            now[0] += 0.05
+            log.now += 0.05
             return LogBatch(lines=data.count(b"\n"))
 
-        def close(self) -> LogBatch:
-            return LogBatch()
-
-    log.touch()
-    collector = LogCollector(str(log), published.append, new_parser=SlowParser, clock=lambda: now[0])
-    collector.step()
-    append(log, b"x\n" * 6_000_000)
-    published.clear()
-    lines, turns = 0, 0
-    while lines < 6_000_000:
-        started = now[0]
-        pause = collector.step()
-        assert now[0] - started < 0.3
-        lines = sum(batch.lines for batch in published.batches())
-        if lines < 6_000_000:
-            # At least as long a rest as the work, up to the period.
-            assert pause == pytest.approx(min(0.2, now[0] - started))
-        turns += 1
+    monkeypatch.setattr("specdash.llama.log.parser.LogParser", SlowParser)
+    log.write(b"")
+    log.path.write_bytes(b"x\n" * 6_000_000)
+    log.readings.clear()
+    turns = 0
+    while sum(batch.lines for batch in log.batches()) < 6_000_000:
+        started, turns = log.now, turns + 1
+        pause = log.collector.step()
+        assert log.now - started < 0.3
+        assert pause >= min(0.2, log.now - started) - 1e-9, "at least as long a rest as the work, up to the period"
     assert turns > 10
-    assert len(published) == turns
+    assert len(log.readings) == turns

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from specdash.collect.discover import ProxySearch, with_proxy
+from specdash.collect.discover import with_proxy
 from specdash.core import paths
 from specdash.core.records import ProxyRecord
 from specdash.core.target import Target
@@ -102,32 +102,19 @@ def other() -> Iterator[psutil.Process]:
         process.communicate(timeout=10)
 
 
-def test_a_search_finds_a_proxy_that_starts_later_and_tells_of_it_once(env: dict[str, str]) -> None:
-    search = ProxySearch(SERVER, env)
-    assert search.look() is None
-    leave(env)
-    assert search.look() == with_proxy(SERVER, env)
-    assert search.look() is None
-
-
-def test_a_search_has_nothing_to_tell_of_the_proxy_that_is_known_already(env: dict[str, str]) -> None:
-    leave(env)
-    search = ProxySearch(with_proxy(SERVER, env), env)
-    assert search.look() is None
-    leave(env, "younger", url="http://127.0.0.1:4444")
-    assert search.look() is None
-
-
-def test_a_proxy_that_ended_stays_until_another_is_found(env: dict[str, str], other: psutil.Process) -> None:
-    leave(env, pid=other.pid, pid_started=other.create_time())
+def test_a_proxy_that_was_found_stays_while_it_runs_and_until_another_is_found(
+    env: dict[str, str], other: psutil.Process
+) -> None:
     first = replace(SERVER, proxy_log="/mine.log")
-    search = ProxySearch(first, env)
-    found = search.look()
-    assert found is not None
+    assert with_proxy(first, env) == first
+    leave(env, pid=other.pid, pid_started=other.create_time())
+    found = with_proxy(first, env)
+    leave(env, "younger", url="http://127.0.0.1:4444")
+    assert with_proxy(found, env) == found
+    (paths.proxy_records_dir(env) / "younger.json").unlink()
     other.kill()
     other.wait(10)
-    assert search.look() is None
+    assert with_proxy(found, env) == found
     leave(env, "2", url="http://127.0.0.1:4001")
-    found = search.look()
-    assert found is not None
+    found = with_proxy(found, env)
     assert (found.proxy_url, found.proxy_log) == ("http://127.0.0.1:4001", "/mine.log")

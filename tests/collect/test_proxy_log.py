@@ -45,14 +45,13 @@ class Published(list[Reading[Any]]):
 class Given:
     """Lines that come as the test says."""
 
+    written_at: float | None = None
+
     def __init__(self, *chunks: TailChunk) -> None:
         self.chunks = list(chunks)
 
     def read(self, limit: int = 0) -> TailChunk:
         return self.chunks.pop(0) if self.chunks else TailChunk()
-
-    def written_at(self) -> float | None:
-        return None
 
     def close(self) -> None:
         self.chunks.clear()
@@ -165,12 +164,6 @@ def test_a_human_log_gives_guardrails_and_without_an_address_the_context_as_well
     (session,) = status.sessions
     assert (session.context_tokens, session.context_window, session.turns_remaining) == (28000, 32768, 4)
     assert status.requests == 1
-
-
-def test_with_an_address_the_log_does_not_speak_for_the_proxy(file: Path, published: Published) -> None:
-    file.write_bytes(HUMAN)
-    ProxyEventsCollector(str(file), published.append).step()
-    assert {reading.source for reading in published} == {Source.PROXY_EVENTS}
 
 
 def test_an_old_line_without_a_time_stamp_is_not_one_of_now(file: Path, published: Published) -> None:

@@ -37,11 +37,22 @@ def append(log: Path, data: bytes) -> None:
         file.write(data)
 
 
-class TestStart:
-    def test_a_small_file_is_read_from_its_start(self, log: Path) -> None:
-        log.write_bytes(b"one\ntwo\n")
-        assert drain(LogTail(str(log))) == (b"one\ntwo\n", False)
+def followed(log: Path, data: bytes = b"one\n") -> LogTail:
+    """A tail that has read a file with this in it."""
+    log.write_bytes(data)
+    tail = LogTail(str(log))
+    assert drain(tail) == (data, False)
+    return tail
 
+
+def failure_of(tail: LogTail) -> str:
+    failure = tail.read().failure
+    assert failure is not None
+    assert failure.kind is FailureKind.UNAVAILABLE
+    return failure.detail
+
+
+class TestStart:
     def test_of_a_large_file_only_the_end_is_read_from_the_start_of_a_line(self, log: Path) -> None:
         log.write_bytes(b"".join(b"line %06d\n" % number for number in range(1000)))
         data, _ = drain(LogTail(str(log), whole_below=1000, backfill=100))
@@ -58,84 +69,44 @@ class TestStart:
         append(log, b"end\nnext\n")
         assert drain(tail) == (b"next\n", False)
 
-    def test_an_empty_file_has_nothing_and_no_failure(self, log: Path) -> None:
-        log.touch()
-        assert LogTail(str(log)).read() == TailChunk()
-
     def test_a_file_that_is_not_there_yet_is_read_from_its_start_when_it_comes(self, log: Path) -> None:
         tail = LogTail(str(log), whole_below=4, backfill=4)
-        failure = tail.read().failure
-        assert failure is not None
-        assert failure.kind is FailureKind.UNAVAILABLE
-        assert "is not there yet" in failure.detail
-        log.write_bytes(b"one\ntwo\n")
+        assert failure_of(tail) == f"{log} is not there yet"
+        assert failure_of(LogTail(str(log / "such.log"))).endswith("is not there yet")
+        log.touch()
+        assert tail.read() == TailChunk()
+        append(log, b"one\ntwo\n")
         assert drain(tail) == (b"one\ntwo\n", False)
 
-    def test_a_folder_that_is_not_there_yet_is_no_different(self, tmp_path: Path) -> None:
-        failure = LogTail(str(tmp_path / "no" / "such.log")).read().failure
-        assert failure is not None
-        assert "is not there yet" in failure.detail
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-    def test_a_file_that_may_not_be_read_says_so(self, log: Path) -> None:
-        log.write_bytes(b"secret\n")
-        log.chmod(0)
-        failure = LogTail(str(log)).read().failure
-        assert failure is not None
-        assert "permission denied" in failure.detail
-
-    def test_a_permission_error_says_so(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def denied(*_: object) -> int:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(os, "open", denied)
-        failure = LogTail(str(log)).read().failure
-        assert failure is not None
-        assert failure.detail == f"{log} cannot be read: permission denied"
-
-    def test_what_is_no_file_says_so(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_read_as_a_log_says_why(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fifo = tmp_path / "fifo"
         os.mkfifo(fifo)
-        for path, words in ((tmp_path, "is a directory"), (fifo, "is a FIFO"), (Path("/dev/null"), "is a device")):
-            failure = LogTail(str(path)).read().failure
-            assert failure is not None
-            assert words in failure.detail
-
-    def test_a_name_that_cannot_be_one_says_so(self) -> None:
-        failure = LogTail("a\0b").read().failure
-        assert failure is not None
-        assert failure.kind is FailureKind.UNAVAILABLE
+        for path in (tmp_path, fifo, Path("/dev/null")):
+            assert failure_of(LogTail(str(path))) == f"{path} is not a log file"
+        assert "cannot be the name of a file" in failure_of(LogTail("a\0b"))
+        monkeypatch.setattr(os, "open", faulty(errno.EACCES))
+        assert failure_of(LogTail(str(fifo))) == f"{fifo} cannot be read: permission denied"
 
 
 class TestGrowth:
-    def test_only_what_is_new_is_read(self, log: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
+    def test_only_what_is_new_is_read_in_bounded_pieces(self, log: Path) -> None:
+        tail = followed(log)
         assert tail.read() == TailChunk()
-        append(log, b"two\n")
-        assert drain(tail) == (b"two\n", False)
-
-    def test_reads_are_bounded_and_say_that_there_is_more(self, log: Path) -> None:
-        log.write_bytes(b"0123456789")
-        tail = LogTail(str(log))
+        append(log, b"0123456789")
         assert tail.read(4) == TailChunk(b"0123", more=True)
         assert tail.read(4) == TailChunk(b"4567", more=True)
         assert tail.read(4) == TailChunk(b"89")
+        assert tail.written_at == log.stat().st_mtime
 
     def test_a_line_of_ten_megabytes_and_invalid_utf8_pass_as_they_are(self, log: Path) -> None:
         data = b"\xff\xfe\x00" + b"x" * 10_000_000 + b"\nend\n"
         log.write_bytes(data)
-        tail = LogTail(str(log), whole_below=1 << 30)
-        assert drain(tail) == (data, False)
+        assert drain(LogTail(str(log), whole_below=1 << 30)) == (data, False)
 
 
 class TestReplacement:
-    def test_rotation_finishes_the_old_file_first(self, log: Path, tmp_path: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        old = tmp_path / "server.log.1"
+    def test_rotation_finishes_the_old_file_first(self, log: Path) -> None:
+        tail, old = followed(log), log.with_name("server.log.1")
         log.rename(old)
         append(old, b"last words\n")
         log.write_bytes(b"new\n")
@@ -145,11 +116,8 @@ class TestReplacement:
             (b"new\n", True),
         ]
 
-    def test_a_new_file_that_is_still_empty_does_not_end_the_old_one(self, log: Path, tmp_path: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        old = tmp_path / "server.log.1"
+    def test_a_new_file_that_is_still_empty_does_not_end_the_old_one(self, log: Path) -> None:
+        tail, old = followed(log), log.with_name("server.log.1")
         log.rename(old)
         log.touch()
         assert drain(tail) == (b"", False)
@@ -158,58 +126,32 @@ class TestReplacement:
         append(log, b"now\n")
         assert drain(tail) == (b"now\n", True)
 
-    def test_truncation_begins_anew(self, log: Path) -> None:
-        log.write_bytes(b"a long first life\n")
-        tail = LogTail(str(log))
-        drain(tail)
+    def test_a_file_that_became_shorter_is_begun_again_and_one_that_did_not_goes_on(self, log: Path) -> None:
+        tail = followed(log, b"a long first life\n")
         log.write_bytes(b"short\n")
         assert drain(tail) == (b"short\n", True)
-
-    def test_truncation_seen_while_the_file_is_empty_is_told_with_the_first_data(self, log: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
         log.write_bytes(b"")
         assert drain(tail) == (b"", False)
         append(log, b"two\n")
         assert drain(tail) == (b"two\n", True)
-
-    def test_a_file_that_is_no_shorter_goes_on_whatever_stands_in_it(self, log: Path) -> None:
-        log.write_bytes(b"0.00.001 first life\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        log.write_bytes(b"0.00.002 other life\nlonger\n")
+        log.write_bytes(b"TWO\nlonger\n")
         assert drain(tail) == (b"longer\n", False)
 
-    def test_another_file_under_the_same_name_and_of_the_same_size_is_noticed(self, log: Path, tmp_path: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        other = tmp_path / "other"
-        other.write_bytes(b"two\n")
-        other.replace(log)
+    def test_another_file_under_the_same_name_or_symlink_is_noticed(self, log: Path, tmp_path: Path) -> None:
+        tail = followed(log)
+        (tmp_path / "other").write_bytes(b"two\n")
+        (tmp_path / "other").replace(log)
         assert drain(tail) == (b"two\n", True)
+        (tmp_path / "third").write_bytes(b"three\n")
+        log.unlink()
+        log.symlink_to(tmp_path / "third")
+        assert drain(tail) == (b"three\n", True)
 
-    def test_a_symlink_that_comes_to_name_another_file_is_followed(self, tmp_path: Path) -> None:
-        first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "link"
-        first.write_bytes(b"one\n")
-        second.write_bytes(b"two\n")
-        link.symlink_to(first)
-        tail = LogTail(str(link))
-        assert drain(tail) == (b"one\n", False)
-        link.unlink()
-        link.symlink_to(second)
-        assert drain(tail) == (b"two\n", True)
-
-    def test_a_deleted_file_is_said_to_be_and_read_on_while_its_writer_holds_it(self, log: Path) -> None:
+    def test_a_deleted_file_is_read_on_while_its_writer_holds_it(self, log: Path) -> None:
+        tail = followed(log)
         with log.open("ab", buffering=0) as writer:
-            writer.write(b"one\n")
-            tail = LogTail(str(log))
-            drain(tail)
             log.unlink()
-            failure = tail.read().failure
-            assert failure is not None
-            assert "is not there (any more)" in failure.detail
+            assert "is not there (any more)" in failure_of(tail)
             writer.write(b"two\n")
             assert drain(tail) == (b"two\n", False)
         log.write_bytes(b"three\n")
@@ -222,18 +164,9 @@ class TestReplacement:
             drain(tail)
             os.truncate(log, 0)
             assert drain(tail) == (b"", False)
-            writer.write(b"after\n")
-            assert drain(tail) == (b"after\n", True)
-            writer.write(b"more\n")
-            assert drain(tail) == (b"more\n", False)
-
-    def test_closing_lets_go_and_reading_begins_again(self, log: Path) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        tail.close()
-        tail.close()
-        assert drain(tail) == (b"one\n", True)
+            for data, replaced in ((b"after\n", True), (b"more\n", False)):
+                writer.write(data)
+                assert drain(tail) == (data, replaced)
 
 
 STEP = st.one_of(
@@ -244,24 +177,21 @@ STEP = st.one_of(
 
 
 @given(st.lists(STEP, max_size=25))
-def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, bytes | int]]) -> None:
+def test_whatever_is_appended_and_rotated_arrives_once_and_in_order(steps: list[tuple[str, Any]]) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
-        log, written, got, files = folder / "log", b"", b"", 0
+        log, written, got = folder / "log", b"", b""
         log.touch()
         tail = LogTail(str(log))
-        for kind, argument in steps:
-            if kind == "append" and isinstance(argument, bytes):
-                append(log, argument)
-                written += argument
-            elif kind == "read" and isinstance(argument, int):
+        for number, (kind, argument) in enumerate(steps):
+            if kind == "read":
                 got += tail.read(argument).data
-            elif kind == "rotate" and isinstance(argument, bytes):
+                continue
+            if kind == "rotate":
                 got += drain(tail)[0]
-                files += 1
-                log.rename(folder / f"log.{files}")
-                append(log, argument)
-                written += argument
+                log.rename(folder / f"log.{number}")
+            append(log, argument)
+            written += argument
         for _ in range(3):
             got += drain(tail)[0]
         tail.close()
@@ -276,36 +206,21 @@ class TestFaults:
     @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES])
     @pytest.mark.parametrize("call", ["stat", "fstat", "pread"])
     def test_a_file_is_never_read_twice(self, log: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
-        log.write_bytes(b"one\ntwo\n")
-        tail = LogTail(str(log))
-        assert drain(tail) == (b"one\ntwo\n", False)
+        tail = followed(log)
         append(log, b"three\n" if call == "pread" else b"")
         with monkeypatch.context() as patched:
             patched.setattr(os, call, faulty(code))
-            failure = tail.read().failure
-        assert failure is not None
+            failure_of(tail)
+            patched.setattr(os, "open", faulty(errno.EIO))
+            failure_of(tail)
         append(log, b"four\n")
         assert drain(tail) == (b"three\nfour\n" if call == "pread" else b"four\n", False)
 
-    def test_nor_is_one_that_cannot_be_opened_for_a_while(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "fstat", faulty(errno.ESTALE))
-            assert tail.read().failure is not None
-            patched.setattr(os, "open", faulty(errno.EIO))
-            assert tail.read().failure is not None
-        append(log, b"two\n")
-        assert drain(tail) == (b"two\n", False)
-
     def test_another_file_in_its_place_is_read_from_its_start(self, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        log.write_bytes(b"one\n")
-        tail = LogTail(str(log))
-        drain(tail)
+        tail = followed(log)
         with monkeypatch.context() as patched:
             patched.setattr(os, "fstat", faulty(errno.ESTALE))
-            tail.read()
+            failure_of(tail)
         log.rename(log.with_name("old"))
         log.write_bytes(b"another one\n")
         assert drain(tail) == (b"another one\n", True)

@@ -1,6 +1,7 @@
 """The journal of a UAP proxy: its wordings are read, whatever stands before them, and nothing is made up."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,10 @@ from specdash.core.proxy_events import (
     GuardrailEvent,
     RequestEvent,
     RequestOutcome,
+    SessionView,
     from_json,
     to_json,
 )
-from specdash.core.proxy_lines import ContextLine
 
 NOW = 1_790_000_000.0
 PREFIXES = [
@@ -29,101 +30,59 @@ PREFIXES = [
     "<6>",
 ]
 G, A = Guardrail, GuardrailAction
-END_LINE = (
-    "GUARDRAIL: unexpected end_turn without tool_use in active loop (session=fp:01), retrying once with "
-    "tool_choice=required"
-)
-UAP = [
-    (
-        "LOOP BREAKER: Same tool pattern repeated 9 times with no progress streak=4. Releasing tool_choice to 'auto'.",
-        G.LOOP_BREAKER, A.RELEASED, {"repeats": 9, "no_progress": 4, "reason": "loop"},
-    ),
-    (
-        "LOOP BREAKER: 16 consecutive forced tool_choice requests with no progress streak=5. Releasing to 'auto'.",
-        G.LOOP_BREAKER, A.RELEASED, {"forced": 16, "no_progress": 5, "reason": "forced"},
-    ),
-    (
-        "LOOP BREAKER: Context utilization 91.5% -- releasing tool_choice to let model wrap up.",
-        G.LOOP_BREAKER, A.RELEASED, {"utilisation": 0.915, "reason": "context"},
-    ),
-    (
-        "MALFORMED TOOL PAYLOAD: session=fp:0123abcd streak=2 excerpt=<tool_call>{\"name\": \"Read\" session=forged",
-        G.MALFORMED_TOOL, A.DETECTED, {"streak": 2},
-    ),
-    (
-        "MALFORMED RETRY success: produced tool_use (attempt 1/2)",
-        G.MALFORMED_TOOL, A.RECOVERED, {"attempt": 1, "attempts": 2},
-    ),
-    (
-        "MALFORMED RETRY produced clean text response (attempt 1/1)",
-        G.MALFORMED_TOOL, A.RECOVERED, {"attempt": 1, "attempts": 1},
-    ),
-    ("MALFORMED RETRY produced clean text response, streak reset", G.MALFORMED_TOOL, A.RECOVERED, {}),
-    (
-        "MALFORMED RETRY failed (attempt 1/1): HTTP 503",
-        G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 1, "status": 503},
-    ),
-    (
-        "MALFORMED RETRY invalid tool_call payload (attempt 1/1): missing required field 'path'",
-        G.MALFORMED_TOOL, A.RETRIED, {"attempt": 1, "attempts": 1},
-    ),
-    (
-        "MALFORMED TOOL PAYLOAD persisted after retries (session=fp:01); returning clean guardrail response",
-        G.MALFORMED_TOOL, A.EXHAUSTED, {},
-    ),
-    (
-        "STRICT STREAM GUARDRAIL: served stream response via guarded non-stream path",
-        G.STRICT_STREAM, A.APPLIED, {},
-    ),
-    (
-        "FORCED NON-STREAM: served stream response via guarded non-stream path",
-        G.STRICT_STREAM, A.APPLIED, {"forced": True},
-    ),
-    (
-        END_LINE,
-        G.UNEXPECTED_END, A.RETRIED, {},
-    ),
-    ("GUARDRAIL: retry produced tool_use; using retried response", G.UNEXPECTED_END, A.RECOVERED, {}),
-    (
-        "SESSION CONTAMINATION BREAKER: session=fp:01 reset applied, kept=10 messages",
-        G.CONTAMINATION, A.APPLIED, {"kept": 10},
-    ),
-    ("TOOL NARROWING: 30 -> 8 tools (no query tokens)", G.TOOL_NARROWING, A.APPLIED, {"before": 30, "after": 8}),
-    (
-        "TOOL NARROWING: 30 -> 8 tools (top=['Read', 'Bash', 'Edit', 'Grep'])",
-        G.TOOL_NARROWING, A.APPLIED, {"before": 30, "after": 8},
-    ),
-    (
-        "MAX_TOKENS capped: 32000 -> 12000 (ctx=65536, input~43000, margin=9830)",
-        G.MAX_TOKENS, A.APPLIED,
-        {"requested": 32000, "sent": 12000, "window": 65536, "prompt": 43000, "margin": 9830},
-    ),
-    (
-        "PRUNED: removed 29 messages (~51234 tokens), kept 52 messages, target=65% of 131072 ctx",
-        G.CONTEXT_PRUNE, A.APPLIED,
-        {"removed": 29, "removed_tokens": 51234, "kept": 52, "target": 0.65, "window": 131072},
-    ),
-    ("CONTEXT OVERFLOW detected (count=3): anything at all", G.CONTEXT_PRUNE, A.DETECTED, {"overflows": 3}),
-    (
-        "Empty response with 14 reasoning chunks – fallback suppressed (mode=off)",
-        G.REASONING_FALLBACK, A.DETECTED, {"chunks": 14, "mode": "off"},
-    ),
-    (
-        "Empty response with 14 reasoning chunks – emitting fallback text (mode=sanitized)",
-        G.REASONING_FALLBACK, A.APPLIED, {"chunks": 14, "mode": "sanitized"},
-    ),
+UAP: list[tuple[Guardrail, GuardrailAction, str, dict[str, object]]] = [
+    (G.LOOP_BREAKER, A.RELEASED,
+     "LOOP BREAKER: Same tool pattern repeated 9 times with no progress streak=4. Releasing tool_choice to 'auto'.",
+     {"repeats": 9, "no_progress": 4, "reason": "loop"}),
+    (G.LOOP_BREAKER, A.RELEASED,
+     "LOOP BREAKER: 16 consecutive forced tool_choice requests with no progress streak=5. Releasing to 'auto'.",
+     {"forced": 16, "no_progress": 5, "reason": "forced"}),
+    (G.LOOP_BREAKER, A.RELEASED, "LOOP BREAKER: Context utilization 91.5% -- releasing tool_choice to let it wrap up.",
+     {"utilisation": 0.915, "reason": "context"}),
+    (G.MALFORMED_TOOL, A.DETECTED,
+     "MALFORMED TOOL PAYLOAD: session=fp:0123abcd streak=2 excerpt=<tool_call>{\"name\": \"Read\" session=forged",
+     {"streak": 2}),
+    (G.MALFORMED_TOOL, A.RECOVERED, "MALFORMED RETRY success: produced tool_use (attempt 1/2)",
+     {"attempt": 1, "attempts": 2}),
+    (G.MALFORMED_TOOL, A.RECOVERED, "MALFORMED RETRY produced clean text response, streak reset", {}),
+    (G.MALFORMED_TOOL, A.RETRIED, "MALFORMED RETRY failed (attempt 1/1): HTTP 503",
+     {"attempt": 1, "attempts": 1, "status": 503}),
+    (G.MALFORMED_TOOL, A.RETRIED, "MALFORMED RETRY invalid tool_call payload (attempt 1/1): missing field 'path'",
+     {"attempt": 1, "attempts": 1}),
+    (G.MALFORMED_TOOL, A.EXHAUSTED,
+     "MALFORMED TOOL PAYLOAD persisted after retries (session=fp:01); returning clean guardrail response", {}),
+    (G.STRICT_STREAM, A.APPLIED, "STRICT STREAM GUARDRAIL: served stream response via guarded non-stream path", {}),
+    (G.STRICT_STREAM, A.APPLIED, "FORCED NON-STREAM: served stream response via guarded path", {"forced": True}),
+    (G.UNEXPECTED_END, A.RETRIED,
+     "GUARDRAIL: unexpected end_turn without tool_use in active loop (session=fp:01), retrying once with required", {}),
+    (G.UNEXPECTED_END, A.RECOVERED, "GUARDRAIL: retry produced tool_use; using retried response", {}),
+    (G.CONTAMINATION, A.APPLIED, "SESSION CONTAMINATION BREAKER: session=fp:01 reset applied, kept=10 messages",
+     {"kept": 10}),
+    (G.TOOL_NARROWING, A.APPLIED, "TOOL NARROWING: 30 -> 8 tools (no query tokens)", {"before": 30, "after": 8}),
+    (G.MAX_TOKENS, A.APPLIED, "MAX_TOKENS capped: 32000 -> 12000 (ctx=65536, input~43000, margin=9830)",
+     {"requested": 32000, "sent": 12000, "window": 65536, "prompt": 43000, "margin": 9830}),
+    (G.CONTEXT_PRUNE, A.APPLIED,
+     "PRUNED: removed 29 messages (~51234 tokens), kept 52 messages, target=65% of 131072 ctx",
+     {"removed": 29, "removed_tokens": 51234, "kept": 52, "target": 0.65, "window": 131072}),
+    (G.CONTEXT_PRUNE, A.DETECTED, "CONTEXT OVERFLOW detected (count=3): anything at all", {"overflows": 3}),
+    (G.REASONING_FALLBACK, A.DETECTED, "Empty response with 14 reasoning chunks – fallback suppressed (mode=off)",
+     {"chunks": 14, "mode": "off"}),
+    (G.REASONING_FALLBACK, A.APPLIED,
+     "Empty response with 14 reasoning chunks – emitting fallback text (mode=sanitized)",
+     {"chunks": 14, "mode": "sanitized"}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize(("text", "guardrail", "action", "facts"), UAP)
+@pytest.mark.parametrize(("guardrail", "action", "text", "facts"), UAP)
 def test_what_its_guardrails_did_is_read(
-    prefix: str, text: str, guardrail: Guardrail, action: GuardrailAction, facts: dict[str, object]
+    prefix: str, guardrail: Guardrail, action: GuardrailAction, text: str, facts: dict[str, object]
 ) -> None:
     event = parse_line(prefix + text + "\n", NOW)
     assert isinstance(event, GuardrailEvent)
     assert (event.guardrail, event.action) == (guardrail, action)
     assert event.facts == pytest.approx(facts)
+    assert "forged" not in repr(event), "free text is thrown away"
     assert event.session == ("fp:0123abcd" if "abcd" in text else "fp:01" if "fp:01" in text else "")
 
 
@@ -132,15 +91,15 @@ def test_what_its_guardrails_did_is_read(
     [
         (
             "CONTEXT CRITICAL: 126000/131072 tokens (96.1%), unknown turns remaining, pruned=1",
-            ContextLine(126000, 131072, "CRITICAL", None, pruned=1, at=NOW),
+            SessionView("", NOW, context_tokens=126000, context_window=131072, prunes=1),
         ),
         (
             "CONTEXT: 1000/131072 tokens (0.8%), ~12 turns remaining, pruned=2, overflows=3",
-            ContextLine(1000, 131072, None, 12, pruned=2, overflows=3, at=NOW),
+            SessionView("", NOW, context_tokens=1000, context_window=131072, turns_remaining=12, prunes=2, overflows=3),
         ),
     ],
 )
-def test_what_a_turn_used_is_read(text: str, line: ContextLine) -> None:
+def test_what_a_turn_used_is_read(text: str, line: SessionView) -> None:
     assert parse_line(text, NOW) == line
 
 
@@ -179,20 +138,14 @@ def test_other_lines_make_no_event(text: str) -> None:
     assert parse_line(PREFIXES[1] + text) is None
 
 
-def test_free_text_is_thrown_away() -> None:
-    event = parse_line("MALFORMED TOOL PAYLOAD: session=a streak=1 excerpt=SECRET prompt")
-    assert event is not None
-    assert "SECRET" not in repr(event)
-
-
 @given(text=st.text(), prefix=st.sampled_from(PREFIXES))
 def test_arbitrary_text_is_no_line(text: str, prefix: str) -> None:
     assert parse_line(prefix + text, NOW) is None
 
 
 @given(row=st.sampled_from(UAP), before=st.text("abc XYZ.,'", min_size=1))
-def test_a_line_inside_other_text_is_no_line(row: tuple[str, object, object, object], before: str) -> None:
-    assert parse_line(f"user said {before} {row[0]}", NOW) is None
+def test_a_line_inside_other_text_is_no_line(row: tuple[Any, ...], before: str) -> None:
+    assert parse_line(f"user said {before} {row[2]}", NOW) is None
 
 
 def at(prefix: str) -> float:

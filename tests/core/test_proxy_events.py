@@ -20,9 +20,9 @@ from specdash.core.proxy_events import (
     SessionView,
     from_json,
     status_from_json,
-    status_to_json,
     to_json,
 )
+from specdash.core.structs import json_of
 
 REQUEST = RequestEvent(1.5, "s", "r", tool_calls=("Read",), guardrails=("malformed_tool:retried",))
 GUARDRAIL = GuardrailEvent(2.5, "s", Guardrail.LOOP_BREAKER, GuardrailAction.APPLIED, "r", {"repeats": 9})
@@ -101,7 +101,7 @@ def test_what_is_no_event_never_raises(line: str) -> None:
 
 
 def test_a_status_is_read_back_as_written() -> None:
-    assert status_from_json(status_to_json(STATUS)) == STATUS
+    assert status_from_json(json_of(STATUS)) == STATUS
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_a_status_is_read_back_as_written() -> None:
     ],
 )
 def test_a_status_whose_field_has_another_type_is_none(change: dict[str, Any]) -> None:
-    assert status_from_json({**status_to_json(STATUS), **change}) is None
+    assert status_from_json({**json_of(STATUS), **change}) is None
 
 
 @given(JSON)
 def test_anything_else_is_no_status_and_never_raises(values: Any) -> None:
     status = status_from_json(values)
-    assert status is None or status_from_json(status_to_json(status)) == status
+    assert status is None or status_from_json(json_of(status)) == status

@@ -45,13 +45,13 @@ CHECK = StartCheck(
 
 def answer(task: int, tokens: int, at_s: float, *, drafted: int = 0, accepted: int = 0) -> list[LogFact]:
     """The lines of one request of 20 ms a token."""
-    facts: list[LogFact] = [TaskLaunched(0, task, at_s)]
+    facts: list[LogFact] = [TaskLaunched(0, task, at_s=at_s)]
     if drafted:
         facts.append(VerificationSteps(0, task, accepted, drafted // 3, drafted))
     facts += [PromptTiming(0, task, 100.0, 64), DecodeTiming(0, task, 20.0 * (tokens - 1), tokens)]
     if drafted:
         facts.append(RequestAcceptance(0, task, accepted, drafted, 2.0))
-    return [*facts, TaskReleased(0, task, 64 + tokens, False, at_s + 0.1)]
+    return [*facts, TaskReleased(0, task, 64 + tokens, False, at_s=at_s + 0.1)]
 
 
 def tell(state: TargetState, at: float, *facts: LogFact) -> None:

@@ -37,7 +37,7 @@ def timings(slot: int | None, task: int | None, tokens: int = 10) -> list[LogFac
 
 
 def whole(slot: int, task: int) -> list[LogFact]:
-    return [TaskLaunched(slot, task, 1.0), *timings(slot, task), TaskReleased(slot, task, 241, False, 2.0)]
+    return [TaskLaunched(slot, task, at_s=1.0), *timings(slot, task), TaskReleased(slot, task, 241, False, at_s=2.0)]
 
 
 def assembled(*facts: LogFact) -> list[ServedRequest]:
@@ -48,7 +48,7 @@ def assembled(*facts: LogFact) -> list[ServedRequest]:
 def test_a_request_has_all_that_its_lines_say() -> None:
     (request,) = assembled(
         SlotSelected(0, "lru"),
-        TaskLaunched(0, 7, 1.0),
+        TaskLaunched(0, 7, at_s=1.0),
         PromptStarted(0, 7, 4096, 122),
         PromptReused(0, 7, 100),
         PromptReused(0, 7, 2048),
@@ -57,7 +57,7 @@ def test_a_request_has_all_that_its_lines_say() -> None:
         VerificationSteps(0, 7, 0, 0, 0, replays=1),
         *timings(0, 7, 22),
         AcceptancePerPosition(0, 7, (0.9, 0.5)),
-        TaskReleased(0, 7, 241, True, 2.5),
+        TaskReleased(0, 7, 241, True, at_s=2.5),
     )
     assert request == ServedRequest(
         slot=0,
@@ -103,7 +103,7 @@ def test_a_cancelled_request_has_no_timings_and_ends_at_its_release() -> None:
 
 
 def test_a_request_cancelled_while_it_waited_for_a_slot_is_listed_too() -> None:
-    (request,) = assembled(TaskCancelled(9, 3.0))
+    (request,) = assembled(TaskCancelled(9, at_s=3.0))
     assert (request.slot, request.task, request.cancelled, request.at_s) == (None, 9, True, 3.0)
 
 

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from specdash.core.errors import ExitCode
-from specdash.llama.gguf import FILE_TYPES, GUESSED, REMOVED_TYPES, TENSOR_TYPES, GgufError, GgufHeader, read_facts
+from specdash.llama.gguf import FILE_TYPES, GUESSED, TENSOR_TYPES, GgufError, GgufHeader, read_facts
 from support.tiny_models import SENTENCE, TOKENS, write_llama, write_mamba
 
 
@@ -57,8 +57,8 @@ def test_a_file_cut_anywhere_is_called_truncated(model: Path, tmp_path: Path, ke
     [
         (b"", "is empty"),
         (b"root:x:0:0\n", "is no GGUF file"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + b"\xff" * 64, f"its header tells of {2**60} keys"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + b"\xff" * 64, f"its header tells of {2**60} tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60) + b"\xff" * 64, "truncated inside its header|unknown value type"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0) + b"\xff" * 64, "truncated inside its header|is too long"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 50) + b"\xff" * 64, "truncated inside its header, 88 bytes are there"),
         (b"GGUF" + struct.pack("<IQQ", 4, 0, 0) + bytes(64), "GGUF version 4 is newer than 3"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 9) + bytes(400), "a key has no name"),
@@ -90,7 +90,6 @@ def test_the_tensor_sizes_are_those_of_the_gguf_package() -> None:
     # The package's Q8_1 is of 2023; ggml says 36 bytes (test_gguf_real). Q2_0 is newer than the package.
     assert {kind: size for kind, size in ours.items() if theirs.get(kind) != size} == {9: (32, 36), 42: (64, 18)}
     assert set(theirs) <= set(TENSOR_TYPES)
-    assert not set(REMOVED_TYPES) & set(TENSOR_TYPES)
 
 
 def test_the_names_of_types_are_those_of_the_gguf_package() -> None:

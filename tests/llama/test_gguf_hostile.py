@@ -26,47 +26,21 @@ def _array(kind: int, length: int, rest: bytes = b"") -> bytes:
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "an array of 2^60 numbers": (header(pairs=[pair("a", ARRAY, _array(10, HUGE))]) + bytes(64), "truncated inside"),
-    "an array of 2^60 texts": (header(pairs=[pair("a", ARRAY, _array(8, HUGE))]) + bytes(64), "truncated inside"),
-    "an array whose bytes overflow 64 bits": (
-        header(pairs=[pair("a", ARRAY, _array(10, 2**61))]) + bytes(64),
-        "truncated inside",
-    ),
     "an array of arrays": (header(pairs=[pair("a", ARRAY, _array(9, 1))]) + bytes(64), "unknown array type 9 for 'a'"),
     "a text of 2^64 - 1 bytes": (header(pairs=[pair("a", TEXT, b"\xff" * 8)]) + bytes(64), "truncated inside"),
-    "a key of 2^63 bytes": (header(pairs=[struct.pack("<Q", 2**63)]) + bytes(64), "truncated inside"),
-    "a text inside an array that ends beyond the file": (
-        header(pairs=[pair("a", ARRAY, _array(8, 1, struct.pack("<Q", 2**63)))]) + bytes(64),
-        "truncated inside",
-    ),
-    "a key twice": (header(pairs=[pair("a", 0, b"\1"), pair("a", 0, b"\1")]) + bytes(32), "the key 'a' is there twice"),
     "a key with control characters twice": (
         header(pairs=[pair("\x1b[2J", 0, b"\1"), pair("\x1b[2J", 0, b"\1")]) + bytes(32),
         "the key '.\\[2J' is there twice",
     ),
-    "an alignment of 0": (header(pairs=[pair("general.alignment", U32, bytes(4))]) + bytes(32), "alignment 0 is no"),
     "an alignment of 48": (
         header(pairs=[pair("general.alignment", U32, struct.pack("<I", 48))]) + bytes(32),
-        "alignment 48 is no power of 2",
-    ),
-    "an alignment that is a text": (
-        header(pairs=[pair("general.alignment", TEXT, struct.pack("<Q", 1) + b"x")]) + bytes(32),
-        "general.alignment is no 32-bit number",
+        "alignment 48 is not a power of 2",
     ),
     "a tensor of 5 dimensions": (header(tensors=[tensor("t", [1] * 5, 0, 0)]) + bytes(99), "has 5 dimensions"),
-    "a tensor of 2^32 dimensions": (
-        header(tensors=[struct.pack("<Q", 1) + b"t" + b"\xff" * 4]) + bytes(99),
-        "has 4294967295 dimensions",
-    ),
     "a shape that overflows": (header(tensors=[tensor("t", [2**40, 2**40], 0, 0)]) + bytes(99), "has the shape 10995"),
-    "a negative dimension": (header(tensors=[tensor("t", [0, 2**64 - 1], 0, 0)]) + bytes(99), "has the shape 0 x 184"),
-    "an offset beyond 2^63": (header(tensors=[tensor("t", [1], 99, 2**63)]) + bytes(99), "is said to be at 92233720"),
-    "an offset into the tensor before": (
-        header(tensors=[tensor("a", [64], 0, 0), tensor("b", [64], 0, 32)]) + bytes(999),
-        "tensor 'b' is said to be at 32, the one before it ends at 256",
-    ),
     "a gap between tensors": (
         header(tensors=[tensor("a", [8], 0, 0), tensor("b", [8], 0, 64)]) + bytes(999),
-        "tensor 'b' is said to be at 64, the one before it ends at 32",
+        "tensor 'b' is at 64, and the one before it ends at 32",
     ),
     "a tensor twice": (
         header(tensors=[tensor("a", [8], 0, 0), tensor("a", [8], 0, 32)]) + bytes(999),
@@ -76,14 +50,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "rows that are no whole blocks": (
         header(tensors=[tensor("t", [100], 12, 0)]) + bytes(999),
         "has rows of 100, and Q4_K comes in blocks of 256",
-    ),
-    "a type far beyond every fork's": (
-        header(tensors=[tensor("t", [32], 2**26, 0)]) + bytes(999),
-        "tensor 't' is of type 67108864",
-    ),
-    "a type that was removed": (
-        header(tensors=[tensor("t", [32], 31, 0)]) + bytes(999),
-        "is of type Q4_0_4_4, which llama.cpp removed",
     ),
     "more tensor data than there is": (
         header(tensors=[tensor("t", [2**40], 0, 0)]) + bytes(99),
@@ -108,21 +74,6 @@ def test_a_header_that_lies_is_one_line_and_takes_no_memory(case: str, tmp_path:
     assert str(caught.value).isprintable()
 
 
-def test_a_large_file_of_zeros_behind_a_header_is_not_walked(tmp_path: Path) -> None:
-    path = tmp_path / "zeros.gguf"
-    one_text = _array(8, 1, struct.pack("<Q", 2**39))
-    for content in (
-        header(count=60_000),
-        header(pairs=[pair("a", ARRAY, _array(8, 2**32))]),
-        header(pairs=[pair("a", ARRAY, one_text)]),
-    ):
-        path.write_bytes(content)
-        with path.open("r+b") as file:
-            file.truncate(2**40)
-        with pytest.raises(GgufError, match=r"a key has no name|has 4294967296 texts|has 549755813896 bytes of texts"):
-            read_facts(path)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -134,9 +85,7 @@ def test_a_large_file_of_zeros_behind_a_header_is_not_walked(tmp_path: Path) -> 
         (b"\n<html>", "but a web page"),
         (b"PK\x03\x04" + bytes(60), "ZIP archive or a PyTorch checkpoint"),
         (struct.pack("<Q", 1000) + b'{"__metadata__":', "but a safetensors file"),
-        (b"tjgg" + bytes(60), "GGML file of before August 2023"),
-        (b"\x1f\x8b" + bytes(60), "one compressed with gzip; unpack it"),
-        (b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + bytes(64), "GGUF version 3 in big-endian byte order"),
+        (b"GGUF" + struct.pack(">IQQ", 3, 1, 1) + bytes(64), "GGUF in big-endian byte order"),
         (b"GGUF" + struct.pack("<IQQ", 1, 1, 1) + bytes(64), "GGUF version 1 is not supported.*convert it again"),
     ],
 )
@@ -214,7 +163,7 @@ def test_a_damaged_header_is_read_or_refused_and_nothing_else(
 
 
 def _read_and_judge(path: Path) -> None:
-    """Read it; what can be read can be described, and reckoned with."""
+    """Read it; what can be read can be described, and its memory estimated."""
     with contextlib.suppress(GgufError):
         facts = read_facts(path)
         describe(facts, facts)

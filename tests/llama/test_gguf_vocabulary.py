@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from specdash.llama.draft_fit import misfit
 from specdash.llama.gguf import read_facts
-from specdash.llama.model_facts import misfit
 from support.tiny_models import TOKENS, write_llama, write_variant
 
 

@@ -183,7 +183,7 @@ def test_an_unknown_warning_has_its_level_and_time_behind_a_prefix() -> None:
 
 def test_what_only_looks_like_a_clock_is_none() -> None:
     batch = parsed("loading 0...Warnings ahead\nsvc-1 => 0.57.400.000 I xyzzy\nloading 1...Warnings ahead\n")
-    assert batch == replace(LogBatch(lines=3), tail=batch.tail, tail_kinds="+++")
+    assert batch == replace(LogBatch(lines=3), tail=batch.tail, tail_kinds="+-+")
 
 
 APPENDED = [" (cell 5)", ", n_swa = 3", " in ubatch 3", ' | tid="3" timestamp=17', "; retrying", " [trace 8f]"]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
-    TOLD,
+    NOTABLE,
     ChildFacts,
     DecodeTiming,
     LogBatch,
@@ -59,14 +59,14 @@ def step(accepted: int, generated: int, *, slot: int = 0, restored: bool = False
 class TestTheClock:
     def test_is_minutes_without_bound(self) -> None:
         (fact,) = parse("63.17.951.477 I slot launch_slot_: id  0 | task 15927 | processing task, is_child = 0").facts
-        assert fact == TaskLaunched(0, 15927, 63 * 60 + 17.951477)
+        assert fact == TaskLaunched(0, 15927, at_s=63 * 60 + 17.951477)
 
     def test_of_a_json_line_is_microseconds(self) -> None:
         line = r'{"type":"log","time":1893,"level":"info","msg":"slot x: id  0 | task 1 | processing task\n"}'
-        assert parse(line).facts == (TaskLaunched(0, 1, 0.001893),)
+        assert parse(line).facts == (TaskLaunched(0, 1, at_s=0.001893),)
 
     def test_is_unknown_without_time_stamps(self) -> None:
-        assert parse("slot launch_slot_: id  0 | task 1 | processing task").facts == (TaskLaunched(0, 1, None),)
+        assert parse("slot launch_slot_: id  0 | task 1 | processing task").facts == (TaskLaunched(0, 1, at_s=None),)
 
     def test_that_goes_back_means_a_new_server(self) -> None:
         batch = parse(
@@ -75,9 +75,9 @@ class TestTheClock:
         )
         assert batch.restarted
         assert batch.facts == (
-            TaskLaunched(0, 5, 540.0),
-            ServerEvent("restarted", (), 0.1),
-            TaskLaunched(0, 0, 0.1),
+            TaskLaunched(0, 5, at_s=540.0),
+            ServerEvent("restarted", (), at_s=0.1),
+            TaskLaunched(0, 0, at_s=0.1),
         )
 
     def test_may_be_out_of_order_by_milliseconds(self) -> None:
@@ -92,8 +92,8 @@ class TestTheClock:
             "[45995] 0.00.083.442 I slot launch_slot_: id  0 | task 1 | processing task, is_child = 0",
         )
         assert not batch.restarted
-        assert batch.facts == (TaskLaunched(0, 5, 540.0),)
-        assert batch.children == (ChildFacts(45995, (TaskLaunched(0, 1, 0.083442),)),)
+        assert batch.facts == (TaskLaunched(0, 5, at_s=540.0),)
+        assert batch.children == (ChildFacts(45995, (TaskLaunched(0, 1, at_s=0.083442),)),)
 
 
 class TestARestart:
@@ -183,7 +183,7 @@ class TestVerificationSteps:
             step(7, 7).replace("0.00.001", "0.00.301"),
             step(5, 8).replace("0.00.001", "0.00.601"),
         )
-        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 0.601001, 7, 0.3),)
+        assert batch.facts == (VerificationSteps(0, 0, 2, 11, 16, 1, 1, 0.001001, 7, 0.3, at_s=0.601001),)
 
     def test_a_replay_is_timed_from_its_restore_also_when_something_else_came_between(self) -> None:
         release = "0.00.101.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
@@ -195,18 +195,18 @@ class TestVerificationSteps:
     def test_of_several_slots_are_added_up_apart_in_the_order_of_their_last(self) -> None:
         batch = parse(step(6, 8, slot=0), step(2, 8, slot=1), step(3, 8, slot=1), step(1, 7, slot=0))
         assert batch.facts == (
-            VerificationSteps(1, 0, 2, 5, 16, 0, 0, 0.001001, 0.001001),
-            VerificationSteps(0, 0, 2, 7, 15, 0, 0, 0.001001, 0.001001),
+            VerificationSteps(1, 0, 2, 5, 16, 0, 0, 0.001001, at_s=0.001001),
+            VerificationSteps(0, 0, 2, 7, 15, 0, 0, 0.001001, at_s=0.001001),
         )
 
     def test_with_something_else_between_them_are_not_added_up(self) -> None:
         release = "0.00.001.001 I slot x: id  1 | task 3 | stop processing: n_tokens = 5, truncated = 0"
         before, between, after = parse(step(6, 8), step(1, 8), release, step(3, 8)).facts
         assert (before, after) == (
-            VerificationSteps(0, 0, 2, 7, 16, 0, 0, 0.001001, 0.001001),
-            VerificationSteps(0, 0, 1, 3, 8, 0, 0, 0.001001, 0.001001),
+            VerificationSteps(0, 0, 2, 7, 16, 0, 0, 0.001001, at_s=0.001001),
+            VerificationSteps(0, 0, 1, 3, 8, 0, 0, 0.001001, at_s=0.001001),
         )
-        assert between == TaskReleased(1, 3, 5, False, 0.001001)
+        assert between == TaskReleased(1, 3, 5, False, at_s=0.001001)
 
     def test_of_another_task_of_the_slot_are_not_added_up(self) -> None:
         batch = parse(step(6, 8), step(1, 8).replace("task 0", "task 9"))
@@ -257,7 +257,7 @@ class TestWarnings:
     def test_that_are_facts_too_are_both(self) -> None:
         batch = parse("0.01.958.684 W srv          stop: cancel task, id_task = 35")
         assert counts(batch) == {"request_cancelled": 1}
-        assert batch.facts == (TaskCancelled(35, 1.958684),)
+        assert batch.facts == (TaskCancelled(35, at_s=1.958684),)
 
     def test_count_every_way_of_erasing_a_checkpoint(self) -> None:
         size = "(pos_min = 57, pos_max = 57, n_tokens = 58, n_swa = 0, pos_next = 0, size = 0.060 MiB)"
@@ -285,7 +285,7 @@ class TestJsonLines:
     def test_have_their_texts_unescaped(self) -> None:
         line = r'{"type":"log","time":5,"level":"info","msg":"srv  load_model: loading model \u0027a\\b \"c\".gguf'
         batch = parse(line.replace(r"\u0027", "'") + r"""'\n"}""")
-        assert batch.facts == (ServerEvent("model_loading", (("path", 'a\\b "c".gguf'),), 5e-6),)
+        assert batch.facts == (ServerEvent("model_loading", (("path", 'a\\b "c".gguf'),), at_s=5e-6),)
 
     def test_unknown_ones_count_by_their_level(self) -> None:
         assert counts(parse(r'{"type":"log","time":5,"level":"error","msg":"srv  x: no idea\n"}')) == {"other_error": 1}
@@ -295,7 +295,7 @@ class TestPieces:
     def test_a_line_without_its_end_waits(self) -> None:
         parser = LogParser()
         assert parser.feed(b"0.00.001.001 I slot x: id 0 | task 4 | proc") == LogBatch()
-        assert parser.feed(b"essing task\n").facts == (TaskLaunched(0, 4, 0.001001),)
+        assert parser.feed(b"essing task\n").facts == (TaskLaunched(0, 4, at_s=0.001001),)
 
     def test_close_takes_the_last_line_as_it_is(self) -> None:
         parser = LogParser()
@@ -308,12 +308,12 @@ class TestPieces:
         step = b"0.00.001.002 I slot   operator(): id  0 | task 7 | accepted  2/ 4 draft tokens\n"
         batch = LogParser(tail_lines=3).feed(begun + step * 5 + b"0.00.001.003 E srv  main: who knows\n")
         assert [line.encode() + b"\n" for line in batch.tail[:3]] == [begun, step, step]
-        assert batch.tail_kinds == TOLD + DETAIL + DETAIL + TOLD
+        assert batch.tail_kinds == NOTABLE + DETAIL + DETAIL + NOTABLE
 
     def test_what_follows_on_a_line_of_its_own_is_detail(self) -> None:
         begun = b"0.00.001.001 I slot launch_slot_: id  0 | task 7 | processing task, is_child = 0\n"
         batch = LogParser(tail_lines=2).feed(begun + b"\tmirostat = 0, mirostat_lr = 0.100\n")
-        assert batch.tail_kinds == TOLD + DETAIL
+        assert batch.tail_kinds == NOTABLE + DETAIL
 
     def test_the_tail_is_the_last_lines_cleaned(self) -> None:
         batch = LogParser(tail_lines=2).feed(b"one\n\x1b[1mtwo\x1b[0m\tx\r\n\xffthree\x00" + b"z" * 600 + b"\n")

@@ -24,7 +24,7 @@ from specdash.llama.memory import (
     snapshots_of,
     together,
 )
-from specdash.llama.model_facts import shape_of
+from specdash.llama.model_shape import shape_of
 from support import tiny_models as tiny
 
 ONE = slots_of(1)

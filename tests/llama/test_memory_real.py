@@ -116,7 +116,7 @@ def _padded(words: int) -> Iterator[None]:
 
 def _estimate(model: Path, draft: Path | None, asked: dict[str, str]) -> MemoryEstimate:
     """As `specdash gguf` and preflight reckon with these settings."""
-    settings = settings_from_env(asked, detect=lambda _: None)
+    settings = settings_from_env(asked)
     facts = read_facts(model)
     load, draft_load = loads(settings, facts, on_gpu=False)
     found = together(facts, load, read_facts(draft) if draft is not None else None, draft_load)

@@ -128,12 +128,6 @@ def test_a_broken_label_set_as_long_as_a_body_may_be_is_no_trap() -> None:
         parse_metrics("llamacpp:x{" + 'a="\\' * 1_000_000)
 
 
-@given(st.binary() | st.text())
-def test_nothing_but_the_documented_error_is_raised(body: bytes | str) -> None:
-    with contextlib.suppress(ParseError):
-        parse_metrics(body)
-
-
 @given(st.lists(st.from_regex(r"llamacpp:[a-z_]{0,9}(\{[^\n]{0,20}\})?[ \t]*[^\n]{0,12}", fullmatch=True)))
 def test_nothing_but_the_documented_error_is_raised_for_lines_that_look_right(lines: list[str]) -> None:
     with contextlib.suppress(ParseError):

@@ -203,7 +203,7 @@ def test_missing_parts_are_named_and_a_later_part_names_the_first(tmp_path: Path
     with pytest.raises(GgufError, match=r"big-00003-of-00003\.gguf: truncated"):
         read_facts(first)
     (tmp_path / "big-00003-of-00003.gguf").unlink()
-    with pytest.raises(GgufError, match=r"split into 3 files, and 1 of them is not there: .*big-00003-of-00003\.gguf"):
+    with pytest.raises(GgufError, match=r"split into 3 files, and 1 of them missing: .*big-00003-of-00003\.gguf"):
         read_facts(first)
 
 

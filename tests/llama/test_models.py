@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdash.core.readings import ModelStatus, RouterModel, most_recent_resident
-from specdash.llama.server_answers import ParseError, parse_models
+from specdash.llama.server_answers import parse_models
 from support.any_value import json_values
 
 ARGS = ["llama-server", "--port", "37271", "--spec-type", "ngram-mod,draft-simple", "--model-draft", "/m/draft.gguf"]
@@ -97,12 +97,6 @@ def test_builds_that_tell_when_a_model_was_used_are_believed() -> None:
 
 def test_a_server_that_is_no_router_has_none() -> None:
     assert parse_models('{"data":[{"id":"m","object":"model","meta":{"n_ctx":512}}]}').models == ()
-
-
-@pytest.mark.parametrize("body", ["", "[]", "null", "3"])
-def test_anything_but_an_object_is_refused(body: str) -> None:
-    with pytest.raises(ParseError):
-        parse_models(body)
 
 
 @given(json_values)

@@ -1,4 +1,4 @@
-"""Base or instruct: what the file tells, and nothing that it does not."""
+"""Base or instruct: what the file says, and nothing that it does not."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,6 @@ import pytest
 from specdash.llama.gguf import read_facts
 from specdash.llama.model_facts import tuning_of
 from support.gguf_files import write_model
-
-CHAT = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
 
 
 @pytest.mark.parametrize(
@@ -43,20 +41,6 @@ def test_names_decide_then_the_chat_template(
     found = tuning_of(read_facts(write_model(tmp_path / "m.gguf", values=values, template=template)))
     assert found.tuning == verdict
     assert any(reason in name for name in found.because), found.because
-
-
-def test_chat_tokens_are_told_and_decide_nothing(tmp_path: Path) -> None:
-    found = tuning_of(read_facts(write_model(tmp_path / "m.gguf", tokens=CHAT)))
-    assert found.tuning == "unknown"
-    assert "its vocabulary has <|im_start|>, as base models of the family may have too" in found.because
-    longer = tuning_of(read_facts(write_model(tmp_path / "n.gguf", tokens=("<unk>", "x<|im_start|>", "</s>", "a"))))
-    assert not any("im_start" in name for name in longer.because)
-
-
-def test_the_name_of_the_file_is_told_and_decides_nothing(tmp_path: Path) -> None:
-    found = tuning_of(read_facts(write_model(tmp_path / "Llama-3-8B-Instruct.Q4_K_M.gguf")))
-    assert found.tuning == "unknown"
-    assert "the file's name says instruct, which anybody may write" in found.because
 
 
 def test_the_size_in_the_name_of_a_t5_model_says_nothing(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def healthy(**others: Callable[..., int]) -> DriverLibrary:
         "nvmlDeviceGetPowerUsage": number(412_345),
         "nvmlDeviceGetTotalEnergyConsumption": number(2**40 + 7),
         "nvmlDeviceGetEnforcedPowerLimit": number(700_000),
-        "nvmlDeviceGetTemperatureV": structure(temperature=44),
+        "nvmlDeviceGetTemperature": number(44),
         "nvmlDeviceGetClockInfo": number(1980),
         "nvmlDeviceGetCurrentClocksEventReasons": number(0x4),
         "nvmlDeviceGetComputeRunningProcesses_v3": processes((4711, 8 << 30), (4712, 2**64 - 1)),

@@ -10,7 +10,6 @@ class FaultyNvml:
     """Behaves like `pynvml` with GPUs; `faults` maps a function name to the error that it raises."""
 
     NVMLError = pynvml.NVMLError
-    NVMLLibraryMismatchError = pynvml.NVMLLibraryMismatchError
     nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
     NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
     NVML_CLOCK_MEM = pynvml.NVML_CLOCK_MEM
@@ -53,14 +52,15 @@ class FaultyNvml:
             "nvmlDeviceGetCount": self.gpus,
             "nvmlSystemGetDriverVersion": "575.1",
             "nvmlDeviceGetHandleByIndex": arguments[0] if arguments else None,
-            "nvmlDeviceGetName": b"NVIDIA H200",
+            "nvmlDeviceGetName": "NVIDIA H200",
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=75, memory=20),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=10 << 30, total=80 << 30, free=69 << 30),
             "nvmlDeviceGetPowerUsage": 250_500,
-            "nvmlDeviceGetTotalEnergyConsumption": 1_500,
+            "nvmlSystemGetCudaDriverVersion": 12080,
+            "nvmlDeviceGetCudaComputeCapability": (9, 0),
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
-            "nvmlDeviceGetTemperatureV": 61,
+            "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetClockInfo": 1500,
             "nvmlDeviceGetCurrentClocksEventReasons": 0x4,
             "nvmlDeviceGetComputeRunningProcesses": [

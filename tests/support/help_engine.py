@@ -20,11 +20,11 @@ def help_text(build: str) -> str:
 def help_engine(
     path: Path, build: str = TODAY, *, version: str = "1234 (abcdef)", version_s: float = 0.0, runs: str = "exit 0"
 ) -> Path:
-    """Write the program to `path`. It answers --version and --help; `runs` is the shell code for any other call."""
+    """Write the program to `path`. It describes itself; `runs` is the shell code for any other call."""
     told = shlex.quote(str(HELP / f"{build}.txt"))
     path.write_text(
         f"#!/bin/sh\ncase \"$1\" in\n--version) sleep {version_s}; echo 'version: {version}';;\n"
-        f"--help) cat {told};;\n*) {runs};;\nesac\n",
+        f"--help) cat {told};;\n--list-devices) echo 'Available devices:';;\n*) {runs};;\nesac\n",
         encoding="utf-8",
     )
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Whether a process lives: told of real processes that run, are stopped, have ended, and have not been reaped."""
+"""Whether a process lives: asked of real processes that run, are stopped, have ended, and have not been reaped."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from specdash.system import processes
 from support.ended import zombie
 from support.waiting import until
 
-NOBODY = 2**22 + 5
+NO_PROCESS = 2**22 + 5
 """Above the largest pid that Linux gives."""
 
 
@@ -44,8 +44,8 @@ def test_a_zombie_has_ended() -> None:
         assert not processes.same_process(pid, start)
 
 
-@pytest.mark.parametrize("pid", [NOBODY, -1, 2**70])
-def test_there_is_nothing_to_say_of_nobody(pid: int) -> None:
+@pytest.mark.parametrize("pid", [NO_PROCESS, -1, 2**70])
+def test_nothing_is_known_of_a_process_that_is_not_there(pid: int) -> None:
     assert not processes.is_alive(pid)
     assert processes.began(pid) is None
     assert not processes.same_process(pid, 1.0)

@@ -25,10 +25,6 @@ def log_ratio(before: float, after: float) -> float:
     return math.log(after / before)
 
 
-def points(before: float, after: float) -> float:
-    return after - before
-
-
 @given(values)
 def test_a_median_is_the_median_and_its_resamples_are_medians_of_the_same_values(sample: list[float]) -> None:
     found = median_of(sample)
@@ -59,11 +55,6 @@ def test_the_interval_holds_the_difference_and_exchanging_the_sides_negates_it(
     assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-9)
 
 
-def test_the_same_samples_give_the_same_interval() -> None:
-    sample = [random.Random(1).lognormvariate(3, 0.2) for _ in range(30)]
-    assert median_of(sample) == median_of(list(reversed(sample)))
-
-
 @pytest.mark.parametrize("count", [12, 13, 30, 101])
 def test_the_shortcut_to_a_resamples_median_is_what_resampling_gives(count: int) -> None:
     rng = random.Random(count)
@@ -86,12 +77,11 @@ def test_resamples_of_a_ratio_scatter_as_far_as_theory_says() -> None:
     assert spread == pytest.approx(theory, rel=0.06)
 
 
-def test_two_samples_alike_are_no_further_apart_than_chance() -> None:
+def test_two_samples_alike_are_no_further_apart_than_chance_in_any_order() -> None:
     sample = [float(value) for value in range(1, 41)]
+    assert median_of(sample) == median_of(sample[::-1])
     found = difference(median_of(sample), median_of(sample), log_ratio)
-    assert found.value == 0.0
-    assert found.low < -0.1
-    assert found.high > 0.1
+    assert (found.value, found.low < -0.1, found.high > 0.1) == (0.0, True, True)
 
 
 @given(values, st.floats(0, 1))

@@ -6,56 +6,30 @@ drafts on a CPU, and never by themselves in models under 2B parameters, which th
 
 from __future__ import annotations
 
-import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from specdash.backend.settings import BackendSettings, Decision, SpecTypeChoice, settings_from_env
+from specdash.backend.settings import SpecTypeChoice, settings_from_env
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import AUTO, BY_NAME
-from specdash.core.speculation import Rollback, detected_type, spec_type
-from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
-from specdash.llama.memory import (
-    ALL_LAYERS,
-    GPU_OVERHEAD,
-    ModelLoad,
-    SlotLayout,
-    cells_of,
-    fit_context,
-    headroom_of,
-    slots_of,
-    snapshots_of,
-    together,
-)
+from specdash.core.speculation import spec_type
+from specdash.llama.gguf import GgufError, read_facts
+from specdash.llama.memory import ALL_LAYERS, ModelLoad, SlotLayout, cells_of, slots_of, snapshots_of
 from specdash.llama.model_facts import MTP_PAYS_FROM, describe, type_for
-from specdash.system.text import MIB, billions, counted, size
+from specdash.system.text import billions, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from specdash.backend.settings import BackendSettings
-    from specdash.core.speculation import SpecType
     from specdash.llama.gguf import GgufFacts
-
-
-def detect(path: str) -> SpecType | None:
-    """The spec type the engine would pick by itself from this draft model; an ordinary draft's where the file is
-    unusable, which has a finding of its own."""
-    facts = look(path)
-    return spec_type("draft-simple") if facts is None else detected_type(facts.draft_architecture, facts.nextn_layers)
 
 
 def look(path: str) -> GgufFacts | None:
     """The facts of a model file; None when it is unusable."""
     try:
-        return cached_facts(path)
+        return read_facts(path)
     except GgufError:
         return None
-
-
-_EXPERTS = re.compile(r"^(--n-cpu-moe|-ncmoe|--cpu-moe|-cmoe)$")
 
 
 def slots_asked(settings: BackendSettings) -> SlotLayout:
@@ -124,12 +98,12 @@ def _layers(wanted: int, *, on_gpu: bool) -> int:
 
 
 def _cpu_experts(native: Mapping[str, str], extra: tuple[str, ...]) -> int:
-    texts = [native.get("LLAMA_ARG_N_CPU_MOE", ""), "all" if native.get("LLAMA_ARG_CPU_MOE") else ""]
-    for at, word in enumerate(extra):
-        if _EXPERTS.match(word):
-            texts.append("all" if word in ("--cpu-moe", "-cmoe") else "".join(extra[at + 1 : at + 2]))
-    counts = [ALL_LAYERS if text == "all" else int(text) if text.isdigit() else 0 for text in texts]
-    return max(counts, default=0)
+    """Layers whose experts stay on the CPU."""
+    given = dict(pairwise((*extra, "")))
+    if native.get("LLAMA_ARG_CPU_MOE") or not given.keys().isdisjoint(("--cpu-moe", "-cmoe")):
+        return ALL_LAYERS
+    counts = (native.get("LLAMA_ARG_N_CPU_MOE"), given.get("--n-cpu-moe"), given.get("-ncmoe"))
+    return max(int(count) if count and count.isdigit() else 0 for count in counts)
 
 
 WITHOUT_A_DRAFT = "ngram-mod"
@@ -146,27 +120,19 @@ def choose(facts: GgufFacts | None, draft: GgufFacts | None, on_gpu: bool) -> Sp
         name = type_for(draft).name
         pair = describe(facts, draft, draft_type=name).pair if facts is not None else None
         if pair is None or pair.fits:
-            why = {
-                "draft-simple": "the draft model is an ordinary one, and its vocabulary fits",
-                _MTP: "the draft model has prediction (nextn) layers",
-            }
-            return SpecTypeChoice((name,), why.get(name, f"the draft model's architecture is {draft.architecture}"))
+            return SpecTypeChoice((name,), f"the draft model fits, and its architecture is {draft.architecture}")
         reason = next(found.said for found in pair.misfits if found.severity == "error")
         rest = choose(facts, None, on_gpu)
         return SpecTypeChoice(rest.types, f"the draft cannot be used ({reason}), and {rest.because}", uses_draft=False)
     if facts is None:
         return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model's file is not here: n-gram drafts need nothing of it")
-    fit = next((kind for kind in describe(facts).spec_types if kind.name == WITHOUT_A_DRAFT), None)
-    replays = "; on its recurrent memory every rejected draft costs a replay, so that it gains on repetitive work alone"
-    replays = replays if fit is not None and fit.takes_back is Rollback.CHECKPOINT else ""
     if not facts.nextn_layers:
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"the model has no prediction (nextn) layers{replays}")
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), "the model has no prediction (nextn) layers")
     parameters = describe(facts).parameters
     layers = counted(facts.nextn_layers, "prediction (nextn) layer")
     has = f"the model has {layers} and {billions(parameters)} parameters"
     if parameters < MTP_PAYS_FROM:
-        slow = f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down{replays}"
-        return SpecTypeChoice((WITHOUT_A_DRAFT,), slow)
+        return SpecTypeChoice((WITHOUT_A_DRAFT,), f"{has}: under {billions(MTP_PAYS_FROM)} its layers slow it down")
     if on_gpu:
         return SpecTypeChoice((_MTP,), f"{has}, on a GPU: its layers alone draft best there")
     return SpecTypeChoice((WITHOUT_A_DRAFT, _MTP), f"{has}, on the CPU: n-gram drafts cost nothing and come first")
@@ -177,7 +143,7 @@ def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bo
 
     `on_gpu` says whether the server would use a GPU. Raises `InputError`.
     """
-    settings = settings_from_env(env, detect)
+    settings = settings_from_env(env)
     if not settings.undecided:
         return settings
     if settings.text("spec-draft-hf") is not None:
@@ -185,74 +151,4 @@ def read_settings(env: Mapping[str, str], on_gpu: Callable[[BackendSettings], bo
         what = f"{settings.spec_source}=auto: {source} is not here to be looked at"
         raise InputError(what, "set LLAMA_SPEC_TYPE", key=settings.spec_source)
     facts, draft = (look(path) if path is not None else None for path in (settings.model, settings.draft_model))
-    return settings_from_env(env, detect, choose(facts, draft, on_gpu(settings)))
-
-
-_NAME = "ctx-size"
-_LESS = "use a smaller model, smaller cache types, or fewer slots"
-
-
-class MemoryRoom(Struct, frozen=True):
-    """The memory a server may have: bytes that are free, or will be when the one that runs now ends.
-
-    `gpus` is on how many GPUs they are, 0: the computer's own memory. `words` say where they are.
-    """
-
-    free_bytes: int
-    gpus: int
-    words: str
-
-
-def wanted(settings: BackendSettings) -> bool:
-    """Whether the context is left to specdash, and not decided yet."""
-    return settings.value(_NAME) == AUTO
-
-
-def fitted(
-    settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts | None, room: MemoryRoom
-) -> BackendSettings:
-    """The settings with the context that fits. Raises `InputError` when none does, or nothing is known of the model."""
-    assigned = settings.parameters[_NAME]
-    named = f"{assigned.source}={BY_NAME[_NAME].text(AUTO)}"
-    if model is None:
-        raise InputError(f"{named}: the model's file is not here, so that its size is not known", "set a number")
-    target, behind = loads(settings, model, on_gpu=room.gpus > 0)
-    drafting = behind if "draft-mtp" in settings.spec_types or settings.draft_model is not None else None
-    share, limit, kept = headroom_of(settings.spec_types), int(settings.value("cache-ram") or 0) * MIB, 0
-    if not room.gpus:
-        # The prompt cache fills while the server runs; llama.cpp lowers its limit itself where memory runs out.
-        kept = min(limit, room.free_bytes // 2) if limit >= 0 else room.free_bytes // 2
-    context = fit_context(
-        model, target, room.free_bytes - kept, headroom=share, draft=draft, draft_load=drafting, gpus=max(room.gpus, 1)
-    )
-    overhead = GPU_OVERHEAD * room.gpus
-    for_cache = f", less {size(kept)} for the prompt cache (--cache-ram)" if kept else ""
-    for_mtp = " (with MTP)" if "draft-mtp" in settings.spec_types else ""
-    for_cuda = f", less {size(overhead)} for CUDA itself" if overhead else ""
-    allowed = size((room.free_bytes - kept) * share - overhead)
-    less = f"{for_cache}, x {share:.2f}{for_mtp}{for_cuda}"
-    steps = [f"{room.words}: {size(room.free_bytes)} free{less} = {allowed} may be used"]
-    cells = cells_of(context or 1, target.slots, None)
-    found = together(
-        model, replace(target, cells=cells), draft, replace(drafting, cells=cells) if drafting is not None else None
-    )
-    if found is None:
-        steps.append(f"the header of {model.path} does not say what a context takes")
-    else:
-        held = [(part, part.gpu if room.gpus else part.host) for part in found.parts]
-        uses = " + ".join(f"{part.model} {part.what} {size(count)}" for part, count in held)
-        trained = f"; the model was trained on {model.context_length}" if model.context_length else ""
-        steps.append(f"{uses} = {size(found.gpu if room.gpus else found.host)} for {cells} tokens a slot{trained}")
-    if not context:
-        raise InputError(f"{named}: not even the smallest context fits ({'; '.join(steps)})", _LESS)
-    decision = Decision(_NAME, str(context), "the largest context that fits", tuple(steps))
-    changed = settings.with_value(_NAME, context, assigned.source)
-    return replace(changed, decisions=(*settings.decisions, decision))
-
-
-def without(settings: BackendSettings) -> BackendSettings:
-    """The settings as if the engine chose the context, where it is not decided yet."""
-    if not wanted(settings):
-        return settings
-    held = settings.parameters[_NAME]
-    return replace(settings, parameters={**settings.parameters, _NAME: replace(held, value=0)})
+    return settings_from_env(env, choose(facts, draft, on_gpu(settings)))

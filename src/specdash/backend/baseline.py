@@ -9,18 +9,22 @@ a draft, less what reading one more token of a prompt costs, is the draft model'
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from specdash.backend.auto import look
 from specdash.core.errors import ConflictError, InputError, NotWrittenError, RefusedError, SpecdashError
 from specdash.core.paths import baselines_file, trial_file
+from specdash.core.readings import ROUTER
 from specdash.core.records import Baseline, BaselineMethod
 from specdash.core.speculation import spec_type
 from specdash.llama.blocking import BlockingClient
+from specdash.llama.model_shape import shape_of
 from specdash.llama.server_answers import error_message, mapping
 from specdash.system import files
 from specdash.system.http import Cancel
@@ -100,43 +104,30 @@ class BaselineReport(Struct):
     """Tokens of all its completions."""
 
 
-class MeasuredServer:
-    """A server whose decode is measured. Use as a context manager."""
+class MeasuredServer(contextlib.AbstractContextManager["MeasuredServer"]):
+    """A server whose decode is measured."""
 
     def __init__(
-        self,
-        url: str,
-        key: str | None = None,
-        *,
-        engine: str | None = None,
-        gpu: str | None = None,
-        cancel: Cancel | None = None,
-        verified: bool = True,
-    ) -> None:
+        self, url: str, key: str | None = None, *, engine: str | None = None, gpu: str | None = None,
+        cancel: Cancel | None = None, verified: bool = True,
+    ) -> None:  # fmt: skip
         """`engine` names it where that is known; else it is what /props says. Raises `UnreachableError` when nothing
         answers, `RefusedError` when it does not show whether it speculates."""
-        from specdash.collect.host import OthersMeter
-
-        self.url = url
+        self.url, self.gpu = url, gpu
         self._cancel = cancel or Cancel()
         self._client = BlockingClient(url, key, timeout=_ANSWER_S, cancel=self._cancel, verified=verified)
-        self.gpu = gpu
         self.generated = 0
         """Tokens of all its answers."""
         self.props = self._client.props()
-        if self.props.role == "router":
+        if self.props.role == ROUTER:
             raise RefusedError(
                 f"{url} is a router; name one of its models' own servers (`specdash targets` lists them)"
             )
         self.engine = engine or self.props.build_info or ""
-        self._others = OthersMeter(url)
         self.slots = self.look()
         if self.slots.drafting is None:
             raise RefusedError(f"{url} does not tell whether it speculates; a newer llama.cpp does")
         self._tokens = self._client.tokenised(_TEXT, special=False)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -144,6 +135,10 @@ class MeasuredServer:
     def close(self) -> None:
         """End all connections; the server stops what it was asked for."""
         self._cancel()
+
+    def look(self) -> Slots:
+        """The slots as they are now."""
+        return self._client.slots()
 
     @property
     def speculates(self) -> bool:
@@ -208,21 +203,19 @@ class MeasuredServer:
         self.generated += sum(int(mapping(mapping(row).get("timings")).get("predicted_n") or 0) for row in answers)
         return sorted(map(mapping, answers), key=lambda answer: int(answer.get("index") or 0))
 
-    def look(self) -> Slots:
-        """The slots as they are now."""
-        return self._client.slots()
-
-    def baseline(self, cell: BaselineCell, rate: Interval, requests: int, tokens: int, **more: Any) -> Baseline:
+    def baseline(
+        self, cell: BaselineCell, rate: Interval, requests: int, tokens: int,
+        method: BaselineMethod = BaselineMethod.WITHOUT,
+    ) -> Baseline:  # fmt: skip
         """The baseline of a cell; `rate` is in tokens a second."""
         path = Path(self.props.model_path or "")
-        try:
+        size = None
+        with contextlib.suppress(OSError, ValueError):
             size = path.stat().st_size if path.name else None
-        except (OSError, ValueError):
-            size = None
         return Baseline(
             at=time.time(), model=path.name, engine=self.engine, context=cell.context,
             concurrency=cell.concurrency, decode_rate=rate.value, low=rate.low, high=rate.high, requests=requests,
-            model_bytes=size, gpu=self.gpu, decode_tokens=tokens, others=self._others.share(), **more,
+            model_bytes=size, gpu=self.gpu, decode_tokens=tokens, method=method,
         )  # fmt: skip
 
 
@@ -264,7 +257,9 @@ def measure_steps(
     Raises `InputError` where nothing can be measured, `RefusedError` when others go on using the server, and for a
     model with recurrent states.
     """
-    if _keeps_states(server.props.model_path):
+    facts = look(server.props.model_path) if server.props.model_path else None
+    shape = shape_of(facts) if facts is not None else None
+    if shape is not None and shape.recurrent:
         raise RefusedError(
             "the model has recurrent states, saved as it speculates, so its steps are not those of a server "
             "without speculation; measure that with `specdash baseline record` on an engine of its own"
@@ -282,42 +277,34 @@ def measure_steps(
             continue
         plain: list[float] = []
         own: list[float] = []
-        pairs: list[float] = []
         deadline = time.monotonic() + (end - time.monotonic()) / (len(cells) - number)
         for done in range(effort.rounds):
             if done >= LEAST_ROUNDS and time.monotonic() > deadline:
                 break
             one = prompts.ask(slots, 2)
-            # With one token more in the prompt; of three tokens one is drafted.
-            two = prompts.ask(slots, 3 if prompts.read_along else 2, more=1)
-            if one is None or two is None or any(timings.get("draft_n") for timings in one):
+            if one is None or any(timings.get("draft_n") for timings in one):
                 continue
-            step, read_one, read_two = (
-                _least(one, "predicted_ms"), _least(one, "prompt_ms"), _least(two, "prompt_ms"),
-            )  # fmt: skip
+            step = _least(one, "predicted_ms")
             plain.append(step)
-            pairs.append(read_two / max(read_one, 1e-6))
-            drafted = [timings for timings in two if timings.get("draft_n")]
-            accepted = [timings for timings in drafted if timings.get("draft_n_accepted")]
-            if drafted:
+            # With one token more in the prompt; of three tokens one is drafted.
+            two = prompts.ask(slots, 3, more=1) if prompts.read_along else None
+            drafted = [timings for timings in two or () if timings.get("draft_n")]
+            if two is not None and drafted:
+                accepted = [timings for timings in drafted if timings.get("draft_n_accepted")]
                 # Was the draft rejected, a step without one followed.
                 took = _least(accepted or drafted, "predicted_ms") - (step if accepted else 2 * step)
-                own.append(took - (read_two - read_one))
+                own.append(took - (_least(two, "prompt_ms") - _least(one, "prompt_ms")))
         found = step_of(plain, own, read_along=prompts.read_along)
         if found is None:
             report.left_out.append(f"{cell.words}: the server is in use, or drafts in two tokens")
-            continue
-        if found.high > effort.widest * found.low:
+        elif found.high > effort.widest * found.low:
             report.left_out.append(f"{cell.words}: steps without a draft take {found.low:.1f} to {found.high:.1f} ms")
-            continue
-        rate = Interval(1000 / found.value, 1000 / found.high, 1000 / found.low)
-        baseline = server.baseline(
-            cell, rate, len(plain), 2, method=BaselineMethod.TWO_TOKENS, pair_share=median(pairs),
-            draft_token_s=max(median(own) or 0.0, 0.0) / 1000 if own else None,
-        )  # fmt: skip
-        keep(baseline)
-        report.measured.append(baseline)
-        on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
+        else:
+            rate = Interval(1000 / found.value, 1000 / found.high, 1000 / found.low)
+            baseline = server.baseline(cell, rate, len(plain), 2, BaselineMethod.TWO_TOKENS)
+            keep(baseline)
+            report.measured.append(baseline)
+            on_step(BaselineStep(cell, number + 1, len(cells), (number + 1) / len(cells), None, baseline))
     report.generated = server.generated
     return report
 
@@ -346,19 +333,6 @@ def _least(answers: Iterable[Mapping[str, Any]], name: str) -> float:
     if len(known) < len(values):
         raise SpecdashError("the server's answer has no timings; a newer llama.cpp has")
     return min(known)
-
-
-def _keeps_states(path: str | None) -> bool:
-    """Whether the model, where this machine has the file, has recurrent states: it then saves them as it speculates, in
-    every step, which no short completion tells apart."""
-    from specdash.llama.gguf import read_facts
-    from specdash.llama.model_facts import shape_of
-
-    try:
-        shape = shape_of(read_facts(path)) if path else None
-    except (OSError, SpecdashError):
-        return False
-    return shape is not None and shape.recurrent
 
 
 def measure_unasked(
@@ -433,7 +407,7 @@ class SlotPrompts:
         return None
 
 
-# The file of recorded baselines: read what can be read, replaced as a whole, so that nobody ever sees half of it.
+# The file of recorded baselines: read what can be read, replaced as a whole, so that a reader never sees half of it.
 
 
 def read_baselines(env: Mapping[str, str] = os.environ) -> tuple[Baseline, ...]:
@@ -444,15 +418,19 @@ def read_baselines(env: Mapping[str, str] = os.environ) -> tuple[Baseline, ...]:
 
 def add_baseline(baseline: Baseline, env: Mapping[str, str] = os.environ) -> None:
     """Keep it, in the place of an older one of its key. Raises `NotWrittenError`, `ConflictError` or `InputError`."""
-    _replace(baselines_file(env), lambda item: item.key != baseline.key, (baseline,))
-
-
-def forget_baselines(is_to_go: Callable[[Baseline], bool], env: Mapping[str, str] = os.environ) -> int:
-    """Remove those; how many there were. Raises what `add_baseline` raises."""
-    gone = [read_baseline for read_baseline in read_baselines(env) if is_to_go(read_baseline)]
-    if gone:
-        _replace(baselines_file(env), lambda baseline: not is_to_go(baseline))
-    return len(gone)
+    path = baselines_file(env)
+    try:
+        files.make_directories(path.parent)
+        with files.locked(path.parent, path.name):
+            read = ((line, Baseline.from_json(line)) for line in _lines(path) if line.strip())
+            # Lines of a newer version stay.
+            lines = [line for line, known in read if known is None or known.key != baseline.key]
+            files.replace(path, ("\n".join([*lines, baseline.to_json()]) + "\n").encode())
+            files.sync_directory(path.parent)
+    except files.BusyError as error:
+        raise ConflictError(str(error)) from None
+    except OSError as error:
+        raise NotWrittenError(files.not_written(path, error)) from None
 
 
 def _lines(path: Path) -> list[str]:
@@ -462,23 +440,3 @@ def _lines(path: Path) -> list[str]:
         return []
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}; the baselines cannot be read") from None
-
-
-def _replace(path: Path, stays: Callable[[Baseline], bool], added: Iterable[Baseline] = ()) -> None:
-    """Write the file again: what stays, lines of a newer version, and what is added."""
-
-    def kept(line: str) -> bool:
-        known = Baseline.from_json(line)
-        return bool(line.strip()) and (known is None or stays(known))
-
-    try:
-        files.make_directories(path.parent)
-        with files.locked(path.parent, path.name):
-            lines = [*filter(kept, _lines(path)), *(baseline.to_json() for baseline in added)]
-            # Never an empty file: a follower takes that for a file whose writer has not begun.
-            files.replace(path, ("\n".join(lines) + "\n").encode())
-            files.sync_directory(path.parent)
-    except files.BusyError as error:
-        raise ConflictError(str(error)) from None
-    except OSError as error:
-        raise NotWrittenError(files.not_written(path, error)) from None

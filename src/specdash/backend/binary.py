@@ -26,14 +26,13 @@ _REMOVED = "argument has been removed"
 _NAMES = re.compile(r"--?[A-Za-z][\w.-]*(?:, *--?[A-Za-z][\w.-]*)*")
 _VALUE = re.compile(r" (\S.*?)(?: {2,}|$)")
 _VARIABLE = re.compile(r"\(env: *([A-Z][A-Z0-9_]*)\)")
-_DEFAULT = re.compile(r"\(default: *'?([^\s,;')]+)")
 _ADVICE = re.compile(r"has been removed\. *(use .+?) *(?:\(env:|$)")
 _OF_TODAY = (SPEC_TYPE_FLAG, "--spec-draft-n-max")
 """Flags that llama-server has had since May 2026."""
 
 
-class Capabilities(Struct, frozen=True):
-    """What one build of an engine knows.
+class Engine(Struct, frozen=True):
+    """An engine that can be started, and what this build of it knows.
 
     `flags` are the flags llama-server takes, or the attribute paths of `xllamacpp.CommonParams`; `removed` are flags
     it lists only to refuse them. `spec_types` are its names of the spec types, `none` left out.
@@ -48,10 +47,15 @@ class Capabilities(Struct, frozen=True):
     """What the help says of a flag, in one line."""
     variables: frozenset[str] = frozenset()
     """The `LLAMA_ARG_*` variables it reads."""
+    path: str = ""
+    reason: str = ""
+    """Why it was taken."""
+    loader: tuple[tuple[str, str], ...] = ()
+    """The variables of the env file that tell the system's loader where the engine's libraries are."""
 
     @property
     def words(self) -> str:
-        """Kind and version, for messages."""
+        """Kind and version, as messages, the header and the run record show them."""
         return f"{self.kind} {self.version}"
 
     def first(self, flags: Iterable[str]) -> str | None:
@@ -62,65 +66,34 @@ class Capabilities(Struct, frozen=True):
         """Whether the engine has this spec type; where it lists none, nothing is known against it."""
         return not self.spec_types or name in self.spec_types
 
-    @property
-    def before_today(self) -> str | None:
-        """What a llama-server lacks that those of today have: a flag, or a spec type; None for one of today."""
-        missing = next((flag for flag in _OF_TODAY if flag not in self.flags), None)
-        if missing is None and not self.has_type("draft-simple"):
-            return f"{SPEC_TYPE_FLAG} draft-simple"
-        return missing
 
-    def advice(self, flag: str) -> str | None:
-        """What the engine says to write instead of a removed flag."""
-        found = _ADVICE.search(self.texts.get(flag, ""))
-        return found.group(1) if found is not None else None
-
-    def stated_default(self, flag: str) -> str | None:
-        """The default its help states for a flag."""
-        found = _DEFAULT.search(self.texts.get(flag, ""))
-        return found.group(1) if found is not None else None
-
-
-class HelpEntry(Struct, frozen=True):
-    """One argument of `--help`: its names, the words it shows for its values, and the text beside it in one line."""
-
-    names: tuple[str, ...]
-    value: str
-    text: str
-
-
-def parse_help(output: str) -> tuple[HelpEntry, ...]:
-    """The arguments `llama-server --help` lists, in its order; none when the text is no such help."""
-    found: list[tuple[tuple[str, ...], str, list[str]]] = []
+def from_help(version: str, output: str) -> Engine:
+    """The llama-server whose `--help` prints this; one without flags when the text is no such help."""
+    found: list[tuple[list[str], str, list[str]]] = []
     inside = False
     for line in output.splitlines():
         if (names := _NAMES.match(line)) is not None:
             rest = line[names.end() :]
             value = _VALUE.match(rest)
             text = rest[value.end() :] if value else rest
-            found.append((tuple(re.split(", *", names.group())), value.group(1) if value else "", [text]))
+            found.append((re.split(", *", names.group()), value.group(1) if value else "", [text]))
             inside = True
         elif line.startswith(" ") and inside:
             found[-1][2].append(line)
         elif line.strip():
             inside = False
-    return tuple(HelpEntry(names, value, " ".join(" ".join(text).split())) for names, value, text in found)
-
-
-def from_help(version: str, entries: Iterable[HelpEntry]) -> Capabilities:
-    """The capabilities of a llama-server whose help has these entries."""
-    entries = tuple(entries)
-    removed = frozenset(name for entry in entries if _REMOVED in entry.text for name in entry.names)
-    shown = next((entry.value for entry in entries if SPEC_TYPE_FLAG in entry.names), "")
+    texts = {name: " ".join(" ".join(lines).split()) for entry, _, lines in found for name in entry}
+    removed = frozenset(name for name, text in texts.items() if _REMOVED in text)
+    shown = next((value for entry, value, _ in found if SPEC_TYPE_FLAG in entry), "")
     types = tuple(name for name in shown.strip("[]{}<>").split(",") if name and name != NO_SPECULATION)
-    return Capabilities(
+    return Engine(
         kind="llama-server",
         version=version,
-        flags=frozenset(name for entry in entries for name in entry.names) - removed,
+        flags=frozenset(texts) - removed,
         removed=removed,
         spec_types=types if any(map(spec_type, types)) else (),
-        texts={name: entry.text for entry in entries for name in entry.names},
-        variables=frozenset(name for entry in entries for name in _VARIABLE.findall(entry.text)),
+        texts=texts,
+        variables=frozenset(name for text in texts.values() for name in _VARIABLE.findall(text)),
     )
 
 
@@ -145,15 +118,18 @@ class BinaryFit(Struct, frozen=True):
     lacks: list[Finding] = field(default_factory=list)
 
 
-def arguments(settings: BackendSettings, known: Capabilities) -> list[str]:
+def arguments(settings: BackendSettings, known: Engine) -> list[str]:
     """The arguments after the program's name, without secrets: what keys set, then what LLAMA_EXTRA_ARGS set."""
     return fit(settings, known).arguments
 
 
-def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:  # noqa: C901 - one loop for each kind of setting
+def fit(settings: BackendSettings, known: Engine) -> BinaryFit:  # noqa: C901 - one loop for each kind of setting
     """The arguments and everything that the build lacks of the settings, in the order of the catalogue; of a build from
     before today's flags that alone, and no arguments."""
-    if (lacking := known.before_today) is not None:
+    lacking = next((flag for flag in _OF_TODAY if flag not in known.flags), None)
+    if lacking is None and not known.has_type("draft-simple"):
+        lacking = f"{SPEC_TYPE_FLAG} draft-simple"
+    if lacking is not None:
         message = f"{known.words} has no {lacking}: specdash runs builds with today's flags, and watches others"
         return BinaryFit([], [error(LACKS, message, "LLAMA_BIN", _NEWER)])
     lacks: list[Finding] = []
@@ -175,7 +151,7 @@ def fit(settings: BackendSettings, known: Capabilities) -> BinaryFit:  # noqa: C
             lacks += lack(parameter, assigned, f"{known.words} has no {wanted[0]}", f"remove it, or {_NEWER}")
     names = [name for name in settings.spec_types if known.has_type(name)]
     for name in [name for name in settings.spec_types if name not in names]:
-        message = f"{settings.spec_setting}: {known.words} has no spec type {name}"
+        message = f"{settings.spec_setting()}: {known.words} has no spec type {name}"
         fix = f"it knows {', '.join(known.spec_types)}; {_NEWER}"
         lacks.append(error(LACKS, message, key_of(settings.spec_source) or "LLAMA_SPEC_TYPE", fix))
     if names:
@@ -232,18 +208,14 @@ def lack(parameter: Parameter, assigned: ParameterValue, has_not: str, fix: str)
     return [warning(LACKS, f"{named} is left out: {has_not}", key, fix)] if asked else []
 
 
-def _refused(word: str, known: Capabilities) -> Finding:
+def _refused(word: str, known: Engine) -> Finding:
     """An argument of LLAMA_EXTRA_ARGS that the build does not take."""
     flag = canonical(word)
-    name, equals, value = word.partition("=")
     said = f"{EXTRA_ARGS}: {known.words} has no {word}"
     if flag in known.removed:
-        said, fix = f"{EXTRA_ARGS}: {known.words} removed {word}", known.advice(flag) or "remove it"
-    elif equals and canonical(name) in known.flags:
-        fix = f"write '{name} {value}'"
-    elif not flag.startswith("-"):
-        said, fix = f"{EXTRA_ARGS}: {word!r} belongs to no argument that {known.words} knows", "remove it"
+        advice = _ADVICE.search(known.texts[flag])
+        said, fix = f"{EXTRA_ARGS}: {known.words} removed {word}", advice.group(1) if advice else "remove it"
     else:
-        close = difflib.get_close_matches(flag, known.flags, n=1, cutoff=0.8)
+        close = difflib.get_close_matches(flag.partition("=")[0], known.flags, n=1, cutoff=0.8)
         fix = f"did you mean {close[0]}?" if close else f"remove it, or {_NEWER}"
     return error(LACKS, said, EXTRA_ARGS, fix)

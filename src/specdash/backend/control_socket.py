@@ -237,7 +237,7 @@ class _Client:
 
         # Asked on both sides of the slots: a request that ends or begins in between is not one of a direct client.
         before = behind_proxies()
-        at_all = busy(settings.url, promise_of(settings, env))
+        at_all = busy(promise_of(settings, env))
         active = behind_proxies()
         records = [record for record in read_records(applies_file(env)) if record.downtime_s is not None]
         return {

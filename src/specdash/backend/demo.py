@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from msgspec import Struct
-
 from specdash.core.errors import UsageError
 
 TARGET_MODEL = "demo-target.gguf"
@@ -30,23 +28,11 @@ def bundled_model(name: str) -> Path:
     return Path(str(resources.files("specdash.backend") / "models" / name))
 
 
-class DemoTarget(Struct, frozen=True):
-    """The model that the demo serves, and the draft length that suits it."""
-
-    path: Path
-    draft_length: int = DRAFT_LENGTH
-
-
-def bundled_target() -> DemoTarget:
-    """The target as it is bundled: 2 MB, a third of a millisecond a token, so that no draft pays for itself."""
-    return DemoTarget(bundled_model(TARGET_MODEL))
-
-
-def widened_target(directory: Path) -> tuple[DemoTarget, str]:
+def widened_target(directory: Path) -> tuple[Path, str]:
     """The target at the cost that a real one has against its draft, written into `directory`; "" behind it.
 
     The file is sparse: 81 MB long, some 5 MB of disk where the file system knows holes, 81 MB of memory once it is
-    read. Where it cannot be written, the bundled one, and why.
+    read. Where it cannot be written, the bundled one, a third of a millisecond a token, and why.
     """
     from specdash.llama.widening import Dimensions, resize
 
@@ -54,37 +40,29 @@ def widened_target(directory: Path) -> tuple[DemoTarget, str]:
     try:
         resize(bundled_model(TARGET_MODEL), path, Dimensions(WIDE_LAYERS, WIDE_ROWS))
     except OSError as error:
-        return bundled_target(), f"{path}: {error.strerror or error}"
-    return DemoTarget(path, WIDE_DRAFT_LENGTH), ""
+        return bundled_model(TARGET_MODEL), f"{path}: {error.strerror or error}"
+    return path, ""
 
 
 def parse_spec_types(text: str) -> tuple[str, ...]:
     """A comma chain of spec types that the bundled models can run; raises `UsageError`."""
     types = tuple(part.strip() for part in text.split(",") if part.strip())
-    for kind in types:
-        if kind not in SPEC_TYPES:
-            choices = ", ".join(SPEC_TYPES)
-            raise UsageError(f"--spec-type {kind}: the bundled models cannot run it; choose from {choices}, or a chain")
-    if not types:
-        raise UsageError(f"--spec-type must be one of {', '.join(SPEC_TYPES)}, or a comma chain")
+    if not types or not {*types} <= {*SPEC_TYPES}:
+        choices = ", ".join(SPEC_TYPES)
+        raise UsageError(f"--spec-type {text}: the bundled models run {choices}, or a comma chain of them")
     return types
 
 
 def env_text(
-    *,
-    port: int,
-    log: Path,
-    spec_types: tuple[str, ...],
-    engine: str,
-    slots: Path | None = None,
-    target: DemoTarget | None = None,
-) -> str:
+    *, port: int, log: Path, spec_types: tuple[str, ...], engine: str, slots: Path | None = None,
+    target: Path | None = None,
+) -> str:  # fmt: skip
     """The env file of the demo's backend; `slots` is a directory that slots may be saved to, `target` the model where
     it is not the bundled one."""
-    served = target or bundled_target()
+    bundled = bundled_model(TARGET_MODEL)
     values = {
         "LLAMA_ENGINE": engine,
-        "LLAMA_MODEL": str(served.path),
+        "LLAMA_MODEL": str(target or bundled),
         "LLAMA_ALIAS": "specdash-demo",
         "LLAMA_HOST": "127.0.0.1",
         "LLAMA_PORT": str(port),
@@ -103,16 +81,15 @@ def env_text(
         values["LLAMA_SLOT_SAVE_PATH"] = str(slots)
     if DRAFT_TYPE in spec_types:
         values["LLAMA_DRAFT_MODEL"] = str(bundled_model(DRAFT_MODEL))
-        values["LLAMA_DRAFT_MAX"] = str(served.draft_length)
-    return "".join(f'{key}="{value}"\n' for key, value in values.items())
+        values["LLAMA_DRAFT_MAX"] = str(DRAFT_LENGTH if target in (None, bundled) else WIDE_DRAFT_LENGTH)
+    return _lines(values)
 
 
 def proxy_env_text(*, port: int, upstream: str, events: Path) -> str:
     """The env file of the demo's proxy."""
-    values = {
-        "LLAMA_CPP_BASE": f"{upstream}/v1",
-        "PROXY_HOST": "127.0.0.1",
-        "PROXY_PORT": str(port),
-        "PROXY_EVENTS_FILE": str(events),
-    }
+    base, place = f"{upstream}/v1", {"PROXY_HOST": "127.0.0.1", "PROXY_PORT": str(port)}
+    return _lines({"LLAMA_CPP_BASE": base, **place, "PROXY_EVENTS_FILE": str(events)})
+
+
+def _lines(values: dict[str, str]) -> str:
     return "".join(f'{key}="{value}"\n' for key, value in values.items())

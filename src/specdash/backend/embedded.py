@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from specdash.backend.binary import ESSENTIAL, LACKS, Capabilities, lack, secrets
+from specdash.backend.binary import ESSENTIAL, LACKS, Engine, lack, secrets
 from specdash.backend.rules import error, warning
 from specdash.core.parameter_catalogue import ENGINE
 from specdash.core.speculation import SPEC_TYPES
@@ -65,10 +65,10 @@ class EmbeddedFit(Struct, frozen=True):
     lacks: list[Finding] = field(default_factory=list)
 
 
-def capabilities(version: str) -> Capabilities:
+def capabilities(version: str) -> Engine:
     """What the package has: the attributes and spec types of the catalogue, which a test compares with its own."""
     attributes = frozenset(parameter.attribute for parameter in ENGINE if parameter.attribute is not None)
-    return Capabilities(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
+    return Engine(PACKAGE, version, attributes | {_TYPES}, spec_types=tuple(kind.name for kind in SPEC_TYPES))
 
 
 def fit(settings: BackendSettings) -> EmbeddedFit:

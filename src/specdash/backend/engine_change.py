@@ -99,7 +99,7 @@ class EngineChange:
     def drain_direct(self, limit_s: float) -> None:
         """Wait for requests that did not come through a held proxy; a warning says how many are cut off."""
         deadline = time.monotonic() + min(_DIRECT_S, limit_s)
-        while left := busy(*self.place) or 0:
+        while left := busy(self.place[1]) or 0:
             if time.monotonic() >= deadline:
                 self._change.warn(f"{left} requests that did not come through a held proxy were cut off")
                 return
@@ -159,8 +159,7 @@ class EngineChange:
 
     def _drafting(self) -> StartCheck:
         """What its slots show, and its log says, of drafting."""
-        promise, parameters = self.place[1], dict(self.child.plan.speculation)
-        return check_start(promise, self.child.lines, parameters=parameters, probe=False)
+        return check_start(self.place[1], self.child.lines, probe=False)
 
     def probe(self) -> None:
         """One completion, compared with that of the engine before. Raises `StepFailedError` where there is none."""

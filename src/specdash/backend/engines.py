@@ -1,14 +1,14 @@
-"""Which engine runs the model: the llama-server binary or the xllamacpp package; where it is, and what it can do.
+"""Which engine runs the model: the llama-server binary or the xllamacpp package; where it is, what it can do, and on
+which devices.
 
-llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds. What it
-says is kept as long as the engine's files are the same. xllamacpp has what the catalogue names of its `CommonParams`.
+llama-server describes itself by `--version` and `--help`, since distributions and forks cut their own builds; it is
+asked again when its files change. xllamacpp has what the catalogue names of its `CommonParams`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -19,24 +19,29 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from specdash.backend import binary, embedded
-from specdash.backend.binary import Capabilities, from_help, parse_help
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
 from specdash.backend.embedded import PACKAGE as PACKAGE  # noqa: PLC0414 - exported
 from specdash.backend.settings import engine_settings, negated
+from specdash.core.envfile import read_values
 from specdash.core.errors import EngineMissingError, SpecdashError
-from specdash.core.paths import cache_dir
-from specdash.system import files
+from specdash.core.paths import backend_env_file
+from specdash.system.text import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from specdash.backend.settings import BackendSettings
+    from specdash.collect.gpu import Driver
     from specdash.core.errors import Finding
+    from specdash.core.readings import Gpu, Gpus, Reading
 
 BINARY = "llama-server"
 KEY = "LLAMA_BIN"
@@ -49,22 +54,9 @@ _HOW_TO_GET_ONE = "run `pip install '.[backend]'` in a checkout of specdash, or 
 _MEND = "set LLAMA_BIN to a working llama-server"
 
 
-class ProgramOutput(Struct, frozen=True):
-    """What a program printed. `problem` says in words why there is no whole answer, None when there is one."""
-
-    text: str
-    code: int | None = None
-    problem: str | None = None
-
-    @property
-    def first_line(self) -> str:
-        """The first line that says something, for a message; the exit code when none does."""
-        lines = (line.strip() for line in self.text.splitlines())
-        return next((line for line in lines if line), f"exit code {self.code}")
-
-
-def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float = _TIMEOUT_S) -> ProgramOutput:
-    """Standard output and error of `argv` together. Never raises for what the program does, and leaves none behind."""
+def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float = _TIMEOUT_S) -> tuple[str, int | None]:
+    """Standard output and error of `argv` together, and its exit code; why there is no answer, and None. Never raises
+    for what the program does, and leaves none behind."""
     try:
         process = subprocess.Popen(
             argv,
@@ -75,96 +67,60 @@ def ask(argv: Sequence[str], env: Mapping[str, str], timeout_s: float = _TIMEOUT
             start_new_session=True,
         )
     except OSError as error:
-        return ProgramOutput("", problem=error.strerror or str(error))
+        return error.strerror or str(error), None
     with process:
         try:
-            data, late = process.communicate(timeout=timeout_s)[0], None
+            data = process.communicate(timeout=timeout_s)[0]
         except subprocess.TimeoutExpired:
-            data, late = b"", f"no answer within {timeout_s:.0f} s"
+            data = None
         # Children that the program left in its session go with it.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    return ProgramOutput(data.decode("utf-8", "replace"), process.returncode, late)
-
-
-class Engine(Struct, frozen=True):
-    """An engine that can be started: what it can do, its path, and why it was taken."""
-
-    can: Capabilities
-    path: str
-    reason: str
-    loader: tuple[tuple[str, str], ...] = ()
-    """The variables of the env file that tell the system's loader where the engine's libraries are."""
-
-    @property
-    def kind(self) -> str:
-        """llama-server or xllamacpp."""
-        return self.can.kind
-
-    @property
-    def version(self) -> str:
-        """The version, in the engine's own words."""
-        return self.can.version
-
-    @property
-    def words(self) -> str:
-        """Kind and version, as the header and the run record show them."""
-        return self.can.words
+    if data is None:
+        return f"no answer within {timeout_s:.0f} s", None
+    return data.decode("utf-8", "replace"), process.returncode
 
 
 def find_engine(settings: BackendSettings, env: Mapping[str, str] = os.environ) -> Engine:
     """The engine to use for `settings`. Raises `EngineMissingError` saying how to get one.
 
-    `env` is the caller's environment: it has the PATH, and says where the engine's answers are kept.
+    `env` is the caller's environment, which has the PATH.
     """
     loader = tuple(sorted((key, value) for key, value in settings.environment.items() if key.startswith(_LOADER)))
     if settings.engine == PACKAGE:
         return _package("LLAMA_ENGINE or --engine asks for it", "LLAMA_ENGINE")
     named = settings.binary
-    if named is not None:
-        file = Path(named).expanduser()
-        found = str(file) if file.is_absolute() or os.sep in named else shutil.which(named, path=env.get("PATH"))
-        if found is None or not Path(found).is_file():
-            fix = f"correct it, or unset it and {_HOW_TO_GET_ONE}"
-            raise EngineMissingError(f"LLAMA_BIN={named}: no such file", fix, key=KEY)
-        if not os.access(found, os.X_OK):
-            fix = "`chmod +x` it, or name another binary"
-            raise EngineMissingError(f"LLAMA_BIN={named}: is not executable", fix, key=KEY)
-    else:
-        found = shutil.which(BINARY, path=env.get("PATH"))
-        if found is None and settings.engine == BINARY:
-            fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
-            raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
-        if found is None:
-            return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
-    facts = _kept(found, [f"{key}={value}" for key, value in loader], env, lambda: _asked(found, loader, env))
-    reason = "LLAMA_BIN names it" if named is not None else "found on PATH"
-    return Engine(_from_help(facts["version"], facts["help"]), found, reason, loader)
+    found = shutil.which(Path(named).expanduser() if named else BINARY, path=env.get("PATH"))
+    if found is None and named:
+        fix = f"correct it, `chmod +x` it, or unset it and {_HOW_TO_GET_ONE}"
+        raise EngineMissingError(f"LLAMA_BIN={named}: no such file, or not executable", fix, key=KEY)
+    if found is None and settings.engine == BINARY:
+        fix = "set LLAMA_BIN to the binary, or LLAMA_ENGINE=auto"
+        raise EngineMissingError(f"no {BINARY} on PATH", fix, key=KEY)
+    if found is None:
+        return _package(f"LLAMA_BIN is not set and no {BINARY} is on PATH", KEY)
+    real = Path(found).resolve()
+    # A thin binary: libraries hold the flags.
+    beside = (file for folder in (real.parent, real.parent.parent / "lib") for file in folder.glob("lib[lg]*"))
+    stats = ((str(file), file.stat()) for file in (real, *sorted(beside)) if file.exists())
+    stamp = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+    engine = _described(found, stamp, tuple(sorted(probe_environment(loader, env).items())))
+    return replace(engine, path=found, reason="LLAMA_BIN names it" if named else "found on PATH", loader=loader)
 
 
 def listed_names(env: Mapping[str, str], base: Mapping[str, str] = os.environ) -> frozenset[str]:
     """The spec types and `LLAMA_ARG_*` variables in the help of the engine that a backend env chooses; none where it
     cannot be asked."""
     try:
-        can = find_engine(engine_settings(env, base), base).can
+        engine = find_engine(engine_settings(env, base), base)
     except (SpecdashError, ValueError, OSError):
         return frozenset()
-    return can.variables | frozenset(can.spec_types) | frozenset(map(negated, can.variables))
+    return engine.variables | frozenset(engine.spec_types) | frozenset(map(negated, engine.variables))
 
 
-def lacking(settings: BackendSettings, can: Capabilities) -> tuple[Finding, ...]:
+def lacking(settings: BackendSettings, engine: Engine) -> tuple[Finding, ...]:
     """What the settings ask and the engine has not: what is refused, and what is left out with a warning."""
-    return tuple(embedded.fit(settings).lacks if can.kind == PACKAGE else binary.fit(settings, can).lacks)
-
-
-def package_version() -> str | None:
-    """Version of the installed xllamacpp package, None when there is none. Does not import it."""
-    if importlib.util.find_spec(PACKAGE) is None:
-        return None
-    try:
-        return importlib.metadata.version(PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
+    return tuple(embedded.fit(settings).lacks if engine.kind == PACKAGE else binary.fit(settings, engine).lacks)
 
 
 def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, str]:
@@ -173,115 +129,242 @@ def probe_environment(loader: tuple[tuple[str, str], ...], env: Mapping[str, str
 
 
 def _package(reason: str, key: str) -> Engine:
-    version = package_version()
-    if version is None:
+    """The installed package, which is not imported."""
+    if importlib.util.find_spec(PACKAGE) is None:
         what = f"no engine is installed ({reason}, and no {PACKAGE} package): {_HOW_TO_GET_ONE}"
         raise EngineMissingError(what, key=key)
+    version = "of unknown version"
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        version = importlib.metadata.version(PACKAGE)
     build = version.rsplit(".", 1)[-1]
     words = f"{version} (llama.cpp b{build})" if build.isdigit() and len(build) > 2 else version
-
-    return Engine(embedded.capabilities(words), sys.executable, reason)
-
-
-def _asked(path: str, loader: tuple[tuple[str, str], ...], env: Mapping[str, str]) -> dict[str, Any]:
-    """What `path --version` and `path --help` say. Raises `EngineMissingError` when it does not run."""
-    where = probe_environment(loader, env)
-    answer = ask([path, "--version"], where)
-    if answer.problem is not None:
-        raise EngineMissingError(f"{path} cannot be run ({answer.problem})", _MEND, key=KEY)
-    found = re.search(r"^version: *(.+)$", answer.text, re.MULTILINE)
-    if answer.code != 0 or found is None:
-        raise EngineMissingError(f"{path} is no working llama-server ({answer.first_line})", _MEND, key=KEY)
-    listing = ask([path, "--help"], where)
-    if listing.problem is not None or sum(len(row.names) for row in parse_help(listing.text)) < _FEWEST_FLAGS:
-        why = listing.problem or f"lists no arguments ({listing.first_line[:200]})"
-        raise EngineMissingError(f"{path} --help: {why}; what it can do is unknown", _MEND, key=KEY)
-    return {"version": found.group(1).strip(), "help": listing.text}
+    return replace(embedded.capabilities(words), path=sys.executable, reason=reason)
 
 
 @functools.lru_cache(maxsize=8)
-def _from_help(version: str, text: str) -> Capabilities:
-    return from_help(version, parse_help(text))
+def _described(path: str, _stamp: tuple[tuple[str, int, int], ...], env: tuple[tuple[str, str], ...]) -> Engine:
+    """What `path --version` and `path --help` say. Raises `EngineMissingError` when it does not run."""
+    text, code = ask([path, "--version"], dict(env))
+    if code is None:
+        raise EngineMissingError(f"{path} cannot be run ({text})", _MEND, key=KEY)
+    version = re.search(r"^version: *(.+)$", text, re.MULTILINE)
+    if code != 0 or version is None:
+        raise EngineMissingError(f"{path} is no working llama-server ({_first_line(text, code)})", _MEND, key=KEY)
+    text, code = ask([path, "--help"], dict(env))
+    engine = binary.from_help(version.group(1).strip(), text)
+    if code is None or len(engine.texts) < _FEWEST_FLAGS:
+        why = text if code is None else f"lists no arguments ({_first_line(text, code)[:200]})"
+        raise EngineMissingError(f"{path} --help: {why}; what it can do is unknown", _MEND, key=KEY)
+    return engine
 
 
-def _kept(path: str, more: list[str], env: Mapping[str, str], question: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The answer to a question about the engine at `path`, kept in a file for as long as its own files, and those of
-    llama.cpp beside it, are the same. `more` is what the answer depends on besides."""
-    kept = None
-    with contextlib.suppress(OSError, ValueError):
-        real = Path(path).resolve(strict=True)
-        # A thin binary: libraries hold the flags.
-        beside = (found for folder in (real.parent, real.parent.parent / "lib") for found in folder.glob("lib[lg]*"))
-        rows = [f"{file}:{(stat := file.stat()).st_mtime_ns}:{stat.st_size}" for file in (real, *sorted(beside))]
-        digest = hashlib.sha256("|".join([*rows, *more]).encode("utf-8", "surrogateescape")).hexdigest()
-        kept = cache_dir(env) / "engines" / f"{digest[:32]}.json"
-        known = json.loads(kept.read_bytes())
-        if isinstance(known, dict) and known:
-            return known
-    answer = question()
-    if kept is not None:
-        with contextlib.suppress(OSError):
-            files.make_directories(kept.parent)
-            files.replace(kept, json.dumps(answer).encode())
-    return answer
+def _first_line(text: str, code: int) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), f"exit code {code}")
 
 
-# For which accelerators an engine was built, read from its files: nothing is started. llama.cpp keeps each accelerator
-# in a library of its own (`libggml-cuda.so`), or everything in one file, which then names the driver's libraries.
+# What an engine was built for, read from its files: nothing is started. llama.cpp keeps each accelerator in a library
+# of its own (`libggml-cuda.so`), or everything in one file, which then names the driver's libraries.
+
+_NOT_GPU = frozenset({"", "base", "cpu", "blas", "rpc"})
+_ACCELERATED = (b"libcuda.so", b"libcudart", b"ggml_cuda_init", b"libvulkan.so")
 
 
-class Build(Struct, frozen=True):
-    """What an engine was built for. `cuda` None: its files do not tell. `evidence` says where that was seen."""
-
-    cuda: bool | None
-    evidence: str
-    others: tuple[str, ...] = ()
-    """Other accelerators, as llama.cpp names them: vulkan, hip, metal."""
-
-    @property
-    def cpu_only(self) -> bool:
-        """Whether it is certain that no GPU will be used."""
-        return self.cuda is False and not self.others
-
-
-def build_of(engine: Engine) -> Build:
-    """What the files of `engine` show of its accelerators."""
-    backends: dict[str, Path] = {}
+def for_cpu(engine: Engine) -> bool:
+    """Whether the engine was certainly built for the CPU alone; false where its files do not tell."""
     if engine.kind == PACKAGE:
         spec = importlib.util.find_spec(PACKAGE)
         folder = Path(spec.origin or "").parent if spec is not None else Path()
-        searched = sorted((*folder.glob("*.so"), *folder.parent.glob(f"{PACKAGE}.libs/*.so*")))
+        code, libraries = [*folder.glob("*.so"), *folder.parent.glob(f"{PACKAGE}.libs/*.so*")], []
     else:
         path = Path(engine.path).resolve()
         named = [part for key, value in engine.loader if key == "LD_LIBRARY_PATH" for part in value.split(":") if part]
         folders = [path.parent, *(path.parent.parent / name for name in ("lib", "lib64")), *map(Path, named)]
-        libraries = [file for folder in folders for file in sorted(folder.glob("libggml*"))]
-        for file in libraries:
-            # `cuda` of `libggml-cuda.so.0`, `cpu` of `libggml-cpu-haswell.so`.
-            backends.setdefault(file.name.partition(".")[0].removeprefix("libggml").strip("-").partition("-")[0], file)
-        searched = [path, *libraries]
-    others = tuple(sorted(set(backends) - {"", "base", "cpu", "cuda", "blas", "rpc"}))
-    if "cuda" in backends:
-        return Build(cuda=True, evidence=f"{backends['cuda']}", others=others)
-    if "cpu" in backends:
-        return Build(cuda=False, evidence=f"no libggml-cuda beside {backends['cpu']}", others=others)
-    for file in searched:
-        if _holds(file, b"libcuda.so", b"libcudart", b"ggml_cuda_init"):
-            return Build(cuda=True, evidence=f"{file} is linked with CUDA", others=others)
+        libraries = [file for folder in folders for file in folder.glob("libggml*")]
+        code = [path, *libraries]
+    # `cuda` of `libggml-cuda.so.0`, `cpu` of `libggml-cpu-haswell.so`.
+    parts = {file.name.partition(".")[0].removeprefix("libggml").strip("-").partition("-")[0] for file in libraries}
     # A file that holds ggml's own code, and not only calls of it.
-    if searched and (engine.kind == PACKAGE or any(_holds(file, b"ggml_backend_cpu_reg") for file in searched)):
-        return Build(cuda=False, evidence=f"nothing in {searched[0]} is linked with CUDA", others=others)
-    return Build(None, f"the libraries of {engine.path} were not found", others)
+    seen = "cpu" in parts or engine.kind == PACKAGE or any(_holds(file, b"ggml_backend_cpu_reg") for file in code)
+    return bool(seen and code) and parts <= _NOT_GPU and not any(_holds(file, *_ACCELERATED) for file in code)
 
 
 def _holds(file: Path, *names: bytes) -> bool:
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return _search(str(file), file.stat().st_mtime_ns, names)
-    except (OSError, ValueError):
-        return False
+    return False
 
 
 @functools.lru_cache(maxsize=32)
 def _search(path: str, _changed: int, names: tuple[bytes, ...]) -> bool:
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return any(data.find(name) >= 0 for name in names)
+
+
+# The devices an engine can run on, asked of itself.
+
+NONE = "none"
+"""The device name that means the CPU."""
+_FACTS = (sys.executable, "-m", "specdash.backend.embedded_facts")
+_GOOD_FOR_S = 30.0
+_NVML_S = 2.0
+_TITLE = "Available devices:"
+_DEVICE = re.compile(r"^\s+(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)\s*$", re.MULTILINE)
+
+
+class Device(Struct, frozen=True):
+    """One device as the engine names it, and its memory in bytes."""
+
+    name: str
+    description: str
+    total_bytes: int
+    free_bytes: int
+
+
+def parse_devices(text: str) -> tuple[Device, ...] | None:
+    """What `llama-server --list-devices` prints; None for a text that is no such list."""
+    if _TITLE not in text:
+        return None
+    found = _DEVICE.findall(text[text.index(_TITLE) :])
+    return tuple(Device(name, words, int(total) * MIB, int(free) * MIB) for name, words, total, free in found)
+
+
+def list_devices(engine: Engine, env: Mapping[str, str] = os.environ) -> tuple[Device, ...] | None:
+    """The devices `engine` offers beside the CPU, None when it does not list them. Good for half a minute.
+
+    `env` is the environment to ask in: CUDA_VISIBLE_DEVICES hides devices. An engine built for the CPU is not asked.
+    """
+    if for_cpu(engine):
+        return ()
+    if engine.kind != PACKAGE:
+        text, code = _asked((engine.path, "--list-devices"), probe_environment(engine.loader, env))
+        return parse_devices(text) if code == 0 else None
+    try:
+        rows = json.loads(_asked((*_FACTS, "--devices"), env)[0].splitlines()[-1])
+        return tuple(Device(str(name), str(words), int(total), int(free)) for name, words, total, free in rows)
+    except (ValueError, TypeError, IndexError):
+        return None
+
+
+def _asked(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, int | None]:
+    return _kept(argv, tuple(sorted(env.items())), int(time.monotonic() / _GOOD_FOR_S))
+
+
+@functools.lru_cache(maxsize=32)
+def _kept(argv: tuple[str, ...], env: tuple[tuple[str, str], ...], _when: int) -> tuple[str, int | None]:
+    return ask(argv, dict(env))
+
+
+# Which GPUs the settings use. NVML and CUDA number GPUs in different orders (by PCI bus, and fastest first), so that a
+# device of the engine is matched to one of NVML's by its UUID.
+
+
+class UsedGpu(Struct, frozen=True):
+    """A device that the engine uses: its name there, what it is, NVML's view of it where NVML knows it, and what the
+    engine says is free where it was asked."""
+
+    name: str
+    description: str
+    gpu: Gpu | None = None
+    free_bytes: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Name and description."""
+        return f"{self.name} ({self.description})"
+
+
+def nvml_gpus() -> Gpus | None:
+    """The GPUs of this machine as NVML sees them, None when it shows none."""
+    from specdash.collect.gpu import GpuCollector
+
+    readings: list[Reading[Gpus]] = []
+    GpuCollector(readings.append).step(_NVML_S)
+    return readings[-1].value
+
+
+def cuda_gpus(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The UUIDs of the GPUs in the order in which CUDA numbers them in `env`; none where CUDA has none."""
+    text, code = _asked((*_FACTS, "--cuda"), env)
+    return tuple(text.split()) if code == 0 else ()
+
+
+def used_gpus(
+    settings: BackendSettings,
+    engine: Engine | None,
+    base: Mapping[str, str],
+    nvml: Callable[[], Gpus | None] = nvml_gpus,
+    cuda: Callable[[Mapping[str, str]], tuple[str, ...]] = cuda_gpus,
+) -> tuple[UsedGpu, ...]:
+    """The GPUs that the settings use, in the engine's order; none where it runs on the CPU.
+
+    NVIDIA's are known without the engine, which is taken for one that uses CUDA; it lists its devices where there are
+    none, and where the settings name others.
+    """
+    drafts = settings.draft_model is not None and settings.value("spec-draft-ngl") != 0
+    named = (settings.text("device") or "").lower()
+    if (settings.value("gpu-layers") == 0 and not drafts) or named == NONE:
+        return ()
+    if engine is not None and for_cpu(engine):
+        return ()
+    env = {**base, **settings.environment}
+    seen = nvml()
+    by_uuid = {gpu.uuid: gpu for gpu in seen.gpus} if seen is not None else {}
+    numbered = enumerate(map(by_uuid.get, cuda(env) if by_uuid else ()))
+    known = {f"CUDA{number}": gpu for number, gpu in numbered if gpu is not None}
+    found = [UsedGpu(name, gpu.name or "unnamed", gpu) for name, gpu in known.items()]
+    if engine is not None and not (known and {*filter(None, named.split(","))} <= {*map(str.lower, known)}):
+        listed = list_devices(engine, env)
+        if listed is not None:
+            found = [UsedGpu(row.name, row.description, known.get(row.name), row.free_bytes) for row in listed]
+    if named:
+        by_name = {used.name.lower(): used for used in found}
+        found = [by_name[word] for word in named.split(",") if word in by_name]
+    if settings.value("split-mode") == NONE:
+        main = int(settings.value("main-gpu") or 0)
+        found = found[main : main + 1]
+    return tuple(found)
+
+
+# Whether the engine at hand can use the NVIDIA GPU, and why not: for `specdash doctor`.
+
+
+class EngineCheck(Struct, frozen=True):
+    """An engine, where it is, and whether it can use the GPU: `usable` None where that is not known, and `verdict` in
+    one line why."""
+
+    engine: Engine
+    path: str
+    devices: tuple[Device, ...] | None
+    usable: bool | None
+    verdict: str
+
+
+def check_engine(driver: Driver, env: Mapping[str, str] = os.environ) -> EngineCheck:
+    """Look at the engine that the env file or the environment chooses. Raises `EngineMissingError`."""
+    values: dict[str, str] = {}
+    with contextlib.suppress(OSError, SpecdashError):
+        file = backend_env_file(env)
+        values = read_values(file.read_bytes(), str(file))
+    settings = engine_settings(values, env)
+    engine, visible = find_engine(settings, env), {**env, **settings.environment}
+    devices = list_devices(engine, visible)
+    package = importlib.util.find_spec(PACKAGE) if engine.kind == PACKAGE else None
+    path = engine.path if package is None or package.origin is None else str(Path(package.origin).parent)
+    return EngineCheck(engine, path, devices, *judge(devices, driver, visible, cpu=for_cpu(engine)))
+
+
+def judge(
+    devices: tuple[Device, ...] | None, driver: Driver, env: Mapping[str, str], *, cpu: bool
+) -> tuple[bool | None, str]:
+    """Whether an engine that lists `devices` uses the GPU, and in one line why, or why not. `cpu`: it was built for the
+    CPU alone."""
+    hidden = env.get("CUDA_VISIBLE_DEVICES")
+    if devices:
+        return True, f"uses {', '.join(f'{device.name} ({device.description})' for device in devices)}"
+    if cpu:
+        return False, f"CPU only: built without CUDA{f'; besides, {driver.detail}' * (not driver.gpus)}"
+    if devices is None:
+        return None, "not known: it does not list its devices"
+    why = f"its CUDA may be newer than the driver's ({driver.version}), or CUDA's libraries are not found"
+    why = driver.detail if not driver.gpus else f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs" if hidden else why
+    return False, f"CPU only: it lists no device: {why}"

@@ -17,9 +17,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from specdash.backend import auto, binary, embedded
-from specdash.backend.devices import used_gpus
-from specdash.backend.engines import PACKAGE, Engine, find_engine
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
+from specdash.backend.engines import PACKAGE, find_engine, used_gpus
 from specdash.backend.plan import Circumstances, plan
+from specdash.backend.rules import warning
 from specdash.backend.rules.machine import place
 from specdash.backend.settings import FREE_PORT, MACHINE_KEYS, BackendSettings
 from specdash.core.changes import is_secret
@@ -70,8 +71,6 @@ class LaunchPlan(Masked, Struct, frozen=True):
     engine: Engine
     log: str
     env_file: str | None = None
-    inherited: tuple[str, ...] = ()
-    """Keys of the caller's environment that were kept away from the server."""
     findings: tuple[Finding, ...] = ()
     """What is to be known about the settings, errors first."""
     env_digest: str | None = None
@@ -86,33 +85,27 @@ class LaunchPlan(Masked, Struct, frozen=True):
         """The child's command line, free of secrets."""
         if self.engine.kind == PACKAGE:
             return (sys.executable, "-m", "specdash.backend.embedded")
-        return (self.engine.path, *binary.arguments(self.settings, self.engine.can))
+        return (self.engine.path, *binary.arguments(self.settings, self.engine))
 
     def environment(self, base: Mapping[str, str] = os.environ) -> dict[str, str]:
         """The child's whole environment: `base` without stray backend keys, then what the settings ask for. Secret."""
         kept = {key: value for key, value in base.items() if not _NOT_INHERITED.match(key)}
         # An abort would otherwise fork gdb, which takes seconds, may stop the process group, and hides the signal.
         kept.setdefault(NO_BACKTRACE, "1")
-        own = {"LLAMA_TRACE": self.settings.trace}
-        if self.settings.rollback_mode is not None:
-            own["LLAMA_HYBRID_ROLLBACK_MODE"] = self.settings.rollback_mode
-        if self.engine.kind == PACKAGE:
-            return {**kept, **own, **embedded.environment(self.settings)}
-        return {**kept, **own, **binary.environment(self.settings)}
+        render = embedded if self.engine.kind == PACKAGE else binary
+        return {**kept, **render.environment(self.settings)}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything worth a line on stderr before the server starts."""
-        found = [finding.line for finding in self.findings if finding.severity is Severity.WARNING]
-        stray = [f"{key} of the calling environment is ignored: put it into the env file" for key in self.inherited]
-        return (*found, *stray)
+        return tuple(finding.line for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
     def rendered(self) -> tuple[str, ...]:
         """The parameters as the engine gets them: flags with their values, or attributes of CommonParams."""
         if self.engine.kind == PACKAGE:
             return tuple(assignment.text for assignment in embedded.fit(self.settings).assignments)
-        return tuple(binary.arguments(self.settings, self.engine.can))
+        return self.argv[1:]
 
     @property
     def shown_environment(self) -> dict[str, str]:
@@ -123,18 +116,12 @@ class LaunchPlan(Masked, Struct, frozen=True):
     @property
     def reasons(self) -> list[dict[str, Any]]:
         """Each parameter with its value, where it came from and what it means."""
-        out: list[dict[str, Any]] = [
-            {"name": name, "value": parameter.value, "source": parameter.origin, "meaning": BY_NAME[name].meaning}
-            for name, parameter in self.settings.parameters.items()
-        ]
-        out += [
-            {"name": name, "value": MASK, "source": BY_NAME[name].key, "meaning": BY_NAME[name].meaning}
-            for name in self.settings.secrets
-        ]
-        chain = ",".join(self.settings.spec_types) or "none"
-        meaning = BY_KEY["LLAMA_SPEC_TYPE"].meaning
-        out.append({"name": "spec-type", "value": chain, "source": self.settings.spec_source, "meaning": meaning})
-        return out
+        held, chain = self.settings.parameters.items(), BY_KEY["LLAMA_SPEC_TYPE"]
+        rows: list[tuple[str, Any, str, str]] = [(name, p.value, p.origin, BY_NAME[name].meaning) for name, p in held]
+        rows += [(name, MASK, BY_NAME[name].key, BY_NAME[name].meaning) for name in self.settings.secrets]
+        types = ",".join(self.settings.spec_types) or "none"
+        rows.append(("spec-type", types, self.settings.spec_source, chain.meaning))
+        return [dict(zip(("name", "value", "source", "meaning"), row, strict=True)) for row in rows]
 
     @property
     def speculation(self) -> tuple[tuple[str, str], ...]:
@@ -146,21 +133,9 @@ class LaunchPlan(Masked, Struct, frozen=True):
         knobs = [k for t in types for k in (t.max_parameter, t.min_parameter, t.p_min_parameter) if k is not None]
         named = ("spec-draft-model", "spec-draft-hf", "spec-synth-len", "spec-synth-rates")
         knobs += [name for name in named if name in settings.parameters]
-        values = {name: self._in_force(name) for name in dict.fromkeys(knobs)}
-        shown = [(name, text) for name, text in values.items() if text is not None]
+        values = ((name, settings.value(name)) for name in dict.fromkeys(knobs))
+        shown = ((name, BY_NAME[name].text(value)) for name, value in values if value is not None)
         return (("spec-type", ",".join(settings.spec_types)), *shown)
-
-    def _in_force(self, name: str) -> str | None:
-        """The value of a parameter: what was set, else the default this engine states, else today's."""
-        assigned = self.settings.parameters.get(name)
-        flag = self.engine.can.first(BY_NAME[name].flags)
-        stated = self.engine.can.stated_default(flag) if flag is not None else None
-        parameter = BY_NAME[name]
-        if assigned is None and stated is not None:
-            with contextlib.suppress(InputError):
-                return parameter.text(parameter.parse(stated, name))
-        value = self.settings.value(name)
-        return None if value is None else parameter.text(value)
 
 
 def read_env_file(path: str | Path) -> dict[str, str]:
@@ -201,14 +176,14 @@ def plan_from_file(
     if data is None:
         data = _env_bytes(env_file)
     env = read_values(data, env_file)
-    machine = {key: base[key] for key in MACHINE_KEYS if base.get(key) and key not in env}
     stray = [key for key in base if key in BY_KEY and key.startswith("LLAMA_") and key not in MACHINE_KEYS]
-    inherited = tuple(key for key in stray if base[key] != env.get(key))
-    found = make_plan({**env, **machine}, engine=engine, log=log, base=base, env_file=env_file)
+    ignored = "{} of the calling environment is ignored: put it into the env file"
+    inherited = [warning("settings", ignored.format(key)) for key in stray if base[key] != env.get(key)]
+    found = make_plan(env, engine=engine, log=log, base=base, env_file=env_file)
     return replace(
         found,
         env_file=str(Path(env_file).expanduser().absolute()),
-        inherited=inherited,
+        findings=(*found.findings, *inherited),
         env_digest=hashlib.sha256(data).hexdigest(),
         values=env,
     )
@@ -216,14 +191,12 @@ def plan_from_file(
 
 def settings_of(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
     """The settings of a backend env, the spec types chosen where they are `auto`. Raises `SpecdashError`."""
-    return auto.read_settings(
-        env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base, ask=True))
-    )
+    return auto.read_settings(env, lambda settings: bool(used_gpus(settings, find_engine(settings, base), base)))
 
 
 _CANNOT_START = frozenset(
     (
-        *("value", "removed-key", "settings", "file", "file-kind", "context", "engine-lacks"),
+        *("value", "removed-key", "settings", "file", "file-kind", "engine-lacks"),
         *("nextn-layers", "draft-architecture", "vocabulary", "recurrent-draft"),
     )
 )

@@ -10,34 +10,31 @@ from pathlib import Path  # noqa: TC003 - a field type
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from specdash.backend import auto
-from specdash.backend.devices import UsedGpu, cuda_gpus, nvml_gpus, used_gpus
-from specdash.backend.engines import Engine, find_engine
+from specdash.backend.binary import Engine  # noqa: TC001 - a field type
+from specdash.backend.engines import UsedGpu, cuda_gpus, find_engine, nvml_gpus, used_gpus
 from specdash.backend.rules import error, in_order, warning
-from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, change, setting
-from specdash.backend.settings import SOURCE as EXTRA_ARGS
+from specdash.backend.settings import DEFAULT, MACHINE_KEYS, BackendSettings, setting
 from specdash.collect.run_records import live_backends, live_proxies
 from specdash.core.changes import Role
-from specdash.core.errors import InputError, ProblemKind, SpecdashError
+from specdash.core.errors import InputError, SpecdashError
 from specdash.core.parameter_catalogue import BY_KEY, BY_NAME
 from specdash.core.speculation import SpecType, spec_type
 from specdash.core.structs import Masked
-from specdash.llama.gguf import GgufError, GgufFacts, cached_facts
+from specdash.llama.gguf import GgufError, GgufFacts, read_facts
 from specdash.llama.model_facts import refusal_of
 from specdash.system.processes import family
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from specdash.core.errors import Finding
     from specdash.core.parameters import Scalar
     from specdash.core.readings import Gpus
-    from specdash.core.records import ProxyRecord, RunRecord
     from specdash.llama.memory import SlotLayout
 
-_RULE_OF = {ProblemKind.REMOVED: "removed-key"}
+_RULE_OF = {True: "removed-key", False: "settings"}
 
 
 class Circumstances(Masked, Struct, frozen=True):
@@ -60,8 +57,6 @@ class Circumstances(Masked, Struct, frozen=True):
     """The processes of the other service now."""
     keeps_socket: bool = False
     """Whether the service runs, so that its listening socket stays open."""
-    under_systemd: bool = False
-    """Whether it is a unit of systemd."""
     back: bool = False
     """Whether the values are of a version from before, which may hold keys that are not known."""
     gpus: Callable[[], Gpus | None] = nvml_gpus
@@ -71,17 +66,13 @@ class Circumstances(Masked, Struct, frozen=True):
     probe_engine: bool = True
     """Ask the engine's binary what it can do."""
 
-    def records(self) -> Iterator[RunRecord | ProxyRecord]:
-        """The notes of running backends and proxies."""
-        yield from live_backends(self.base)
-        yield from live_proxies(self.base)
-
     def own(self) -> frozenset[int]:
         """The processes of this service and their children; without a manager, what runs from the env file."""
         pids = self.own_pids
         if not pids and self.env_file is not None:
             wanted = str(self.env_file.absolute())
-            pids = frozenset(record.pid for record in self.records() if record.env_file == wanted)
+            pids = frozenset(record.pid for record in live_backends(self.base) if record.env_file == wanted)
+            pids |= {record.pid for record in live_proxies(self.base) if record.env_file == wanted}
         return pids | {process.pid for pid in pids for process in family(pid)}
 
 
@@ -113,7 +104,8 @@ class Plan(Masked, Struct, frozen=True):
         """Everything to be known about the plan, errors first."""
         from specdash.backend.rules import machine, models, proxy, values
 
-        out = [*self.problems, *(row for rule in values.ALWAYS for row in rule(self.values, self.circumstances))]
+        unknown = values.unknown_keys(Role.BACKEND, self.values, self.circumstances)
+        out = [*self.problems, *values.env_lines(self.values, self.circumstances), *unknown]
         if not self.unread:
             out += [row for rule in (*values.RULES, *models.RULES, *machine.RULES) for row in rule(self)]
             other = self.circumstances.other
@@ -127,18 +119,9 @@ class Plan(Masked, Struct, frozen=True):
         assigned = self.settings.parameters.get(name)
         return BY_NAME[name].key if assigned is None or assigned.source == DEFAULT else assigned.source
 
-    def named(self, name: str) -> str:
-        """An engine parameter as it is set."""
-        return setting(self.source(name), BY_NAME[name], self.settings.value(name))
-
-    def change(self, name: str, value: Scalar) -> str:
-        """An engine parameter with another value, written where it is set now: what a fix tells to set."""
-        return change(self.source(name), BY_NAME[name], value)
-
-    def place(self, name: str) -> str:
-        """Where an engine parameter is set, for fixes that name no value: its key, or its flag in LLAMA_EXTRA_ARGS."""
-        source = self.source(name)
-        return f"{BY_NAME[name].flags[0]} in {source}" if source == EXTRA_ARGS else source
+    def named(self, name: str, value: Scalar | None = None) -> str:
+        """An engine parameter as it is set, or with another value in its place."""
+        return setting(self.source(name), BY_NAME[name], self.settings.value(name) if value is None else value)
 
     def number(self, name: str) -> int:
         """The value of a parameter that is a whole number."""
@@ -148,12 +131,6 @@ class Plan(Masked, Struct, frozen=True):
     def spec_types(self) -> list[SpecType]:
         """The chain, of types that the catalogue knows."""
         return [found for name in self.settings.spec_types if (found := spec_type(name)) is not None]
-
-    @property
-    def spec_key(self) -> str:
-        """The key that names the spec types."""
-        source = self.settings.spec_source
-        return source if source in self.values else "LLAMA_SPEC_TYPE"
 
     @property
     def slots(self) -> SlotLayout:
@@ -180,8 +157,6 @@ def readable_settings(values: Mapping[str, str], circumstances: Circumstances) -
 
 def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
     """Plan the backend that `values` describe. Never raises for what they are. Safe from any thread."""
-    from specdash.backend.rules.machine import room
-
     settings, problems = _read(values, circumstances)
     if settings is None:
         nothing = BackendSettings(parameters={})
@@ -200,7 +175,7 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
             continue
         key = settings.parameters[name].source
         try:
-            found = cached_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
+            found = read_facts(os.path.expanduser(path))  # noqa: PTH111 - the path stays as the user spelled it
         except GgufError as raised:
             fix = raised.problem.fix or f"correct the path in {key}"
             problems.append(error("file", f"{key}: {raised.path}: {raised.problem.what}", key, fix))
@@ -209,28 +184,11 @@ def plan(values: Mapping[str, str], circumstances: Circumstances) -> Plan:
             facts[name] = found
         else:
             problems.append(error("file-kind", f"{key}={path}: {other.what}", key, other.fix))
-    model, draft = facts.get("model"), facts.get("spec-draft-model")
-    # The engine itself is asked only where something hangs on it.
-    gpus = _gpus(settings, engine, circumstances, ask=bool(settings.decisions) or auto.wanted(settings))
-    made = Plan(
-        values, circumstances, settings, engine=engine, model=model, draft=draft, gpus=gpus, own=circumstances.own(),
-        failure=failure,
+    gpus = used_gpus(settings, engine, circumstances.base, circumstances.gpus, circumstances.cuda)
+    return Plan(
+        values, circumstances, settings, engine=engine, model=facts.get("model"), draft=facts.get("spec-draft-model"),
+        gpus=gpus, own=circumstances.own(), problems=tuple(problems), failure=failure,
     )  # fmt: skip
-    if auto.wanted(settings):
-        # Where no context fits, and where the model's file has a finding of its own, the engine would choose it.
-        chosen = auto.without(settings)
-        try:
-            if model is not None or settings.model is None:
-                chosen = auto.fitted(settings, model, draft, room(made))
-        except InputError as raised:
-            problem = raised.problem
-            problems.append(error("context", problem.what, made.source("ctx-size"), problem.fix))
-        made = replace(made, settings=chosen)
-    return replace(made, problems=tuple(problems))
-
-
-def _gpus(settings: BackendSettings, engine: Engine | None, around: Circumstances, *, ask: bool) -> tuple[UsedGpu, ...]:
-    return used_gpus(settings, engine, around.base, around.gpus, around.cuda, ask=ask)
 
 
 def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSettings | None, list[Finding]]:
@@ -243,6 +201,8 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
             BY_KEY[key].parse(env[key], key)
         except InputError as raised:
             fix = raised.problem.fix or f"allowed: {BY_KEY[key].allowed}"
+            if BY_KEY[key].name == "ctx-size" and env[key].strip().lower() == "auto":
+                fix = f"set a number; `specdash preflight {key}=0` names the largest that fits where not all does"
             problems.append(error("value", raised.problem.what, key, fix))
     if problems:
         return None, problems
@@ -251,7 +211,9 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
         """Whether the model itself would run on a GPU."""
         try:
             engine = find_engine(settings, around.base) if around.probe_engine else None
-            return settings.value("gpu-layers") != 0 and bool(_gpus(settings, engine, around, ask=True))
+            return settings.value("gpu-layers") != 0 and bool(
+                used_gpus(settings, engine, around.base, around.gpus, around.cuda)
+            )
         except (SpecdashError, ValueError, OSError):
             return False
 
@@ -259,9 +221,8 @@ def _read(values: Mapping[str, str], around: Circumstances) -> tuple[BackendSett
         settings = auto.read_settings(env, on_gpu)
     except InputError as raised:
         problem = raised.problem
-        rule = _RULE_OF.get(problem.kind, "settings")
+        rule = _RULE_OF[problem.is_removed]
         return None, [error(rule, problem.what, problem.key, problem.fix or "correct the value")]
     return settings, [
-        warning(_RULE_OF.get(remark.kind, "settings"), remark.what, remark.key, remark.fix)
-        for remark in settings.remarks
+        warning(_RULE_OF[remark.is_removed], remark.what, remark.key, remark.fix) for remark in settings.remarks
     ]

@@ -321,7 +321,7 @@ class ProxyChange:
             except TimeoutError:
                 words = f"a request {through} was not answered within {limit:g} s"
                 # The clients that had waited come first: a queue says nothing about the settings.
-                if engine is None or not busy(*engine.place):
+                if engine is None or not busy(engine.place[1]):
                     raise StepFailedError(words) from None
                 self._change.warn(f"{words}, while the backend worked for others")
                 return

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.core.errors import InputError, Problem, ProblemKind
+from specdash.core.errors import InputError, Problem
 from specdash.core.parameter_catalogue import (
     BY_FLAG,
     BY_KEY,
@@ -29,6 +29,9 @@ from specdash.core.parameters import Parameter, Scalar, ValueKind
 from specdash.core.speculation import KNOBS, NO_SPECULATION, SpecType, is_auto, parse_chain, spec_type
 from specdash.core.structs import Masked
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 # LLAMA_EXTRA_ARGS: split as a shell would, known flags told from the rest, removed flags refused.
 
 SOURCE = "LLAMA_EXTRA_ARGS"
@@ -36,20 +39,14 @@ _CHAIN = "llama_spec_type"
 
 
 def setting(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """A value as the operator set it, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS."""
+    """A value as it is written, for messages: `KEY=VALUE`, or the flag inside LLAMA_EXTRA_ARGS, which is not to be
+    overwritten as a whole."""
     text = "" if value is None else parameter.text(value)
     if source != SOURCE:
         return f"{source}={text}"
     if parameter.kind is ValueKind.SWITCH:
-        return f"{SOURCE} {(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]}"
-    return f"{SOURCE} {parameter.flags[0]} {text}"
-
-
-def change(source: str, parameter: Parameter, value: Scalar | None) -> str:
-    """What to set instead, for fixes: `KEY=VALUE`, or the flag, so that LLAMA_EXTRA_ARGS is not overwritten as a
-    whole."""
-    written = setting(source, parameter, value)
-    return f"{written.removeprefix(f'{SOURCE} ')} in {SOURCE}" if source == SOURCE else written
+        return f"{(parameter.flags if value else (*parameter.off_flags, *parameter.flags))[0]} in {SOURCE}"
+    return f"{parameter.flags[0]} {text} in {SOURCE}"
 
 
 class ExtraArgs(Struct, frozen=True):
@@ -72,11 +69,8 @@ def parse(text: str) -> ExtraArgs:
     while words:
         word = words.pop()
         flag = canonical(word)
-        name, equals, value = word.partition("=")
         if flag in REMOVED_FLAGS:
             raise InputError(f"{SOURCE}: llama.cpp removed {word}", f"use {REMOVED_FLAGS[flag]}", key=SOURCE)
-        if equals and canonical(name) in BY_FLAG:
-            raise InputError(f"{SOURCE}: llama-server does not know {word!r}", f"write '{name} {value}'", key=SOURCE)
         if flag not in BY_FLAG and flag not in SHORTHANDS:
             rest.append(word)
             continue
@@ -105,14 +99,10 @@ class SpecTypeChoice(Struct, frozen=True):
     because: str
     uses_draft: bool = True
 
-
-class Decision(Struct, frozen=True):
-    """One value that `auto` became: the parameter, the value in words, why, and the arithmetic line by line."""
-
-    name: str
-    value: str
-    because: str
-    steps: tuple[str, ...] = ()
+    @property
+    def chain(self) -> str:
+        """The types as the key has them."""
+        return ",".join(self.types) or NO_SPECULATION
 
 
 DEFAULT = "default"
@@ -124,9 +114,8 @@ ROUTER_KEYS = ("LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 MACHINE_KEYS = ("LLAMA_ENGINE", "LLAMA_BIN")
 """Keys that say something about the machine, not about the service: the caller's environment may give them."""
 
+ROLLBACK = "LLAMA_HYBRID_ROLLBACK_MODE"
 _DEVICE_SAMPLING = "spec-draft-backend-sampling"
-
-DraftDetector = Callable[[str], SpecType | None]
 
 
 class ParameterValue(Struct, frozen=True):
@@ -161,8 +150,6 @@ class BackendSettings(Masked, Struct, frozen=True):
     stop_timeout: float = 5.0
     start_probe: bool = True
     start_baseline: bool = True
-    trace: str = "1"
-    rollback_mode: str | None = None
     secrets: dict[str, str] = {}
     """Secret parameters by name; never in `parameters`."""
     extra_args: tuple[str, ...] = ()
@@ -170,18 +157,18 @@ class BackendSettings(Masked, Struct, frozen=True):
     native: dict[str, str] = {}
     """`LLAMA_ARG_*` variables the catalogue does not know, for llama-server's own environment."""
     environment: dict[str, str] = {}
-    """Other variables of the env file, such as CUDA_VISIBLE_DEVICES."""
+    """Other variables for the engine's environment, such as CUDA_VISIBLE_DEVICES and LLAMA_TRACE."""
     remarks: tuple[Problem, ...] = ()
     """What was found on the way that is no error."""
     undecided: bool = False
     """The spec types are left to specdash, which has not chosen yet (`backend.auto`)."""
-    decisions: tuple[Decision, ...] = ()
+    choice: SpecTypeChoice | None = None
     """What `auto` became."""
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """The remarks as lines."""
-        return tuple(map(str, self.remarks))
+    def is_router(self) -> bool:
+        """Whether it serves several models by name."""
+        return not self.native.keys().isdisjoint(ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra_args)
 
     def value(self, name: str) -> Scalar | None:
         """The value of an engine parameter: what was set, else its default."""
@@ -204,18 +191,13 @@ class BackendSettings(Masked, Struct, frozen=True):
         return self.text("spec-draft-model")
 
     @property
-    def spec_setting(self) -> str:
-        """The spec types as they are set, for messages."""
-        return setting(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types))
+    def spec_key(self) -> str:
+        """The key that names the spec types."""
+        return "LLAMA_SPEC_TYPE" if self.spec_source == DEFAULT else self.spec_source
 
-    def spec_change(self, chain: str) -> str:
-        """Other spec types, written where they are set now: what a fix tells to set."""
-        return change(self._spec_source, BY_KEY["LLAMA_SPEC_TYPE"], chain)
-
-    @property
-    def _spec_source(self) -> str:
-        parameter = BY_KEY["LLAMA_SPEC_TYPE"]
-        return self.spec_source if self.spec_source in (SOURCE, *parameter.keys) else parameter.key
+    def spec_setting(self, chain: str | None = None) -> str:
+        """The spec types as they are set, or another chain in their place, for messages."""
+        return setting(self.spec_key, BY_KEY["LLAMA_SPEC_TYPE"], ",".join(self.spec_types) if chain is None else chain)
 
     @property
     def host(self) -> str:
@@ -254,15 +236,13 @@ class BackendSettings(Masked, Struct, frozen=True):
         return replace(self, parameters={**self.parameters, name: changed})
 
 
-def settings_from_env(
-    env: Mapping[str, str], detect: DraftDetector | None = None, choice: SpecTypeChoice | None = None
-) -> BackendSettings:
-    """Read a backend env. `detect` tells the spec type the engine would pick from a draft model file, if it can.
+def settings_from_env(env: Mapping[str, str], choice: SpecTypeChoice | None = None) -> BackendSettings:
+    """Read a backend env.
 
     `choice` is what `LLAMA_SPEC_TYPE=auto` stands for; without one, such settings are `undecided`.
     Raises `InputError` naming the key, its value and what to write instead.
     """
-    return _SettingsReader(env, detect, choice).settings()
+    return _SettingsReader(env, choice).settings()
 
 
 def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendSettings:
@@ -273,13 +253,11 @@ def engine_settings(env: Mapping[str, str], base: Mapping[str, str]) -> BackendS
 
 
 class _SettingsReader:
-    def __init__(self, env: Mapping[str, str], detect: DraftDetector | None, choice: SpecTypeChoice | None) -> None:
+    def __init__(self, env: Mapping[str, str], choice: SpecTypeChoice | None) -> None:
         self.env = {key: value for key, value in env.items() if value != ""}
-        self.detect = detect
         self.choice = choice
-        self.decisions: list[Decision] = []
-        self.undecided = False
         self.extra = parse(self.env.get(SOURCE, ""))
+        self.knobs: dict[str, str] = {}
         self.remarks: list[Problem] = []
         self.assigned: dict[str, ParameterValue] = {}
         self.secrets: dict[str, str] = {}
@@ -289,18 +267,18 @@ class _SettingsReader:
             ignored = key in IGNORED_KEYS
             fate = "ignores it without a word" if ignored else "removed it"
             what, fix = f"{key}={self.env.pop(key)}: llama.cpp {fate}", f"use {REMOVED_KEYS[key]}"
-            problem = Problem(what, fix, key, kind=ProblemKind.REMOVED)
+            problem = Problem(what, fix, key, is_removed=True)
             if not ignored:
                 raise InputError(problem)
             self.remarks.append(problem)
+        for name in DRAFT_SOURCES:
+            self._assign(BY_NAME[name])
+        types, spec_source, auto = self._speculation()
+        # Each `LLAMA_DRAFT_*` is a key of the parameters that the types of the chain read for it.
+        self.knobs = {target: key for key in KNOBS for kind in types if (target := kind.knob(key)) is not None}
         for parameter in ENGINE:
-            self._assign(parameter)
-        router = any(key in self.env for key in ROUTER_KEYS) or any(a.startswith("--models-") for a in self.extra.rest)
-        if not router and not any(name in self.assigned for name in MODEL_SOURCES):
-            what, key = "LLAMA_MODEL is not set: name the GGUF file to run", "LLAMA_MODEL"
-            raise InputError(what, "set LLAMA_MODEL to a .gguf file", key=key, text=what)
-        types, spec_source = self._speculation()
-        self._draft_knobs(types)
+            if parameter.name not in DRAFT_SOURCES:
+                self._assign(parameter)
         self._check_lengths(types)
         mixing = [kind.name for kind in types if kind.mixes_slots]
         if mixing and self._held("parallel").value != 1 and self._held(_DEVICE_SAMPLING).source == DEFAULT:
@@ -310,47 +288,52 @@ class _SettingsReader:
             held = self.assigned[name]
             if held.value is False:
                 self._remark(f"{held.source} turns /{name} off: specdash cannot show what it reads there", held.source)
-        mode = self._ours_text("LLAMA_HYBRID_ROLLBACK_MODE")
-        if mode is not None:
-            named, stock = f"LLAMA_HYBRID_ROLLBACK_MODE={mode}", "stock llama.cpp chooses by itself"
-            what = f"{named} is handed to the engine, but only patched builds read it; {stock}"
-            self._remark(what, "LLAMA_HYBRID_ROLLBACK_MODE")
         native, environment = self._others()
-        return BackendSettings(
+        environment["LLAMA_TRACE"] = str(self._ours("LLAMA_TRACE"))
+        mode = self._ours(ROLLBACK)
+        if mode is not None:
+            environment[ROLLBACK] = str(mode)
+            stock = "but only patched builds read it; stock llama.cpp chooses by itself"
+            self._remark(f"{ROLLBACK}={mode} is handed to the engine, {stock}", ROLLBACK)
+        made = BackendSettings(
             parameters={p.name: self.assigned[p.name] for p in ENGINE if p.name in self.assigned},
             spec_types=tuple(t.name for t in types),
             spec_source=spec_source,
             engine=str(self._ours("LLAMA_ENGINE") or "auto"),
-            binary=self._ours_text("LLAMA_BIN"),
-            log_file=self._ours_text("LLAMA_LOG_FILE"),
+            binary=str(self._ours("LLAMA_BIN") or "") or None,
+            log_file=str(self._ours("LLAMA_LOG_FILE") or "") or None,
             log_max_mib=int(self._ours("LLAMA_LOG_MAX_MIB") or 0),
             stop_timeout=float(self._ours("LLAMA_STOP_TIMEOUT") or 0),
             start_probe=str(self._ours("LLAMA_START_PROBE")) != "0",
             start_baseline=str(self._ours("LLAMA_START_BASELINE")) != "0",
-            trace=str(self._ours("LLAMA_TRACE")),
-            rollback_mode=mode,
             secrets=self.secrets,
             extra_args=tuple(self.extra.rest),
             native=native,
             environment=environment,
             remarks=tuple(self.remarks),
-            undecided=self.undecided,
-            decisions=tuple(self.decisions),
+            undecided=auto and self.choice is None,
+            choice=self.choice if auto else None,
         )
+        if not made.is_router and self.assigned.keys().isdisjoint(MODEL_SOURCES):
+            what = "LLAMA_MODEL is not set: name the GGUF file to run"
+            raise InputError(what, "set LLAMA_MODEL to a .gguf file", key="LLAMA_MODEL", text=what)
+        return made
 
     def _remark(self, what: str, key: str | None = None, fix: str = "") -> None:
         self.remarks.append(Problem(what, fix, key))
 
     def _lookup(self, parameter: Parameter) -> tuple[str, str] | None:
-        found = [(self.env[key], key) for key in parameter.keys if key in self.env]
+        keys = (self.knobs.get(parameter.name, ""), *parameter.keys)
+        found = [(self.env[key], key) for key in keys if key in self.env]
         if parameter.name in self.extra.known:
             found.insert(0, (self.extra.known[parameter.name], SOURCE))
         if parameter.kind is ValueKind.SWITCH:
-            found += [("0", no) for key in parameter.native_keys if (no := negated(key)) in self.env]
+            found += [("0", no) for key in parameter.keys if (no := negated(key)) != key and no in self.env]
         for text, source in found[1:]:
             if text != found[0][0]:
                 shown = source if parameter.secret else f"{source}={text}"
-                self._remark(f"{shown} is ignored: {found[0][1]} wins", source)
+                here = f" for {parameter.flags[0]}" if source in KNOBS else ""
+                self._remark(f"{shown} is ignored{here}: {found[0][1]} wins", source)
         return found[0] if found else None
 
     def _assign(self, parameter: Parameter) -> None:
@@ -369,40 +352,29 @@ class _SettingsReader:
             self.assigned[parameter.name] = ParameterValue(value=value, source=found[1])
 
     def _ours(self, key: str) -> Scalar | None:
-        parameter = BY_KEY[key]
-        found = self._lookup(parameter)
-        return parameter.default if found is None else parameter.parse(*found)
+        found = self._lookup(BY_KEY[key])
+        return BY_KEY[key].default if found is None else BY_KEY[key].parse(*found)
 
-    def _ours_text(self, key: str) -> str | None:
-        value = self._ours(key)
-        return None if value is None else str(value)
-
-    def _speculation(self) -> tuple[tuple[SpecType, ...], str]:
-        """The spec types, and where they come from; draft models that they do not read are left out."""
+    def _speculation(self) -> tuple[tuple[SpecType, ...], str, bool]:
+        """The spec types, where they come from, and whether they are `auto`; draft models that they do not read are
+        left out."""
         from specdash.backend.engines import listed_names
 
         found = self._lookup(BY_KEY["LLAMA_SPEC_TYPE"])
         drafts = [self.assigned[name] for name in DRAFT_SOURCES if name in self.assigned]
         if found is None and not drafts:
-            return (), DEFAULT
+            return (), DEFAULT, False
         if found is None:
-            draft, here = drafts[0], "spec-draft-model" in self.assigned and len(drafts) == 1
-            detected = self.detect(str(draft.value)) if self.detect is not None and here else None
-            if detected is not None:
-                return (detected,), f"detected from {draft.source}"
-            fix = "set LLAMA_SPEC_TYPE=draft-simple (or auto, or none)" if here else "set LLAMA_SPEC_TYPE"
             would = "the server would load the draft model and not speculate"
-            what = f"{draft.source} is set but LLAMA_SPEC_TYPE is not: {would}"
-            raise InputError(what, fix, key=draft.source)
+            what = f"{drafts[0].source} is set but LLAMA_SPEC_TYPE is not: {would}"
+            raise InputError(what, "set LLAMA_SPEC_TYPE=auto (or a type, or none)", key=drafts[0].source)
         text, source = found
-        choice = self.choice
-        if is_auto(text) and choice is None:
-            self.undecided = True
-            return (), source
-        if is_auto(text) and choice is not None:
-            text = ",".join(choice.types) or NO_SPECULATION
+        choice, auto = self.choice, is_auto(text)
+        if auto and choice is None:
+            return (), source, True
+        if auto and choice is not None:
+            text = choice.chain
             types = parse_chain(text, source)
-            self.decisions.append(Decision("spec-type", text, choice.because))
             unread = "" if choice.uses_draft else f"{source}=auto does without: {choice.because}"
         else:
             # The engine is asked only about a type that is not in the catalogue.
@@ -423,25 +395,12 @@ class _SettingsReader:
         if lacking is not None:
             raise InputError(f"{source}={text}: {lacking} needs a draft model", "set LLAMA_DRAFT_MODEL", key=source)
         users = [kind.name for kind in types if kind.reads_draft_model]
-        if len(users) > 1 and not is_auto(found[0]):
+        if len(users) > 1 and not auto:
             # llama.cpp b11549, every such pair tried: no start, an abort, or HTTP 500 for every request.
             fate = "the server does not start, aborts, or fails every request"
             what = f"{source}={text}: {' and '.join(users)} share one draft model, and {fate}"
             raise InputError(what, "use one of them (n-gram types go with any)", key=source)
-        return types, source
-
-    def _draft_knobs(self, types: tuple[SpecType, ...]) -> None:
-        """Give each `LLAMA_DRAFT_*` to the parameter that a type of the chain reads for it."""
-        for key in KNOBS:
-            value = self._ours(key)
-            for target in [kind.knob(key) for kind in types] if value is not None else ():
-                held = self.assigned.get(target) if target is not None else None
-                if held is not None and held.source == SOURCE:
-                    self._remark(f"{key} does not set --{target}: {SOURCE} wins", key)
-                elif target is not None:
-                    if held is not None and held.value != value and held.source != key:
-                        self._remark(f"{held.source}={held.value} is ignored: {key} wins", held.source)
-                    self.assigned[target] = ParameterValue(value=BY_NAME[target].parse(str(value), key), source=key)
+        return types, source, auto
 
     def _check_lengths(self, types: tuple[SpecType, ...]) -> None:
         """A minimum above the maximum, which discards every draft, is refused; as a default it is lowered."""

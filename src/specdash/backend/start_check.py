@@ -17,23 +17,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from specdash.backend.settings import ROUTER_KEYS
 from specdash.collect.api_key import first_key, first_key_of
 from specdash.core.errors import SpecdashError
 from specdash.core.paths import state_dir
 from specdash.core.readings import Health, HealthStatus
-from specdash.core.records import SEE_LOG, CompletionEnd, Drafting, StartCheck, unexplained
+from specdash.core.records import SEE_LOG, Drafting, StartCheck, unexplained
 from specdash.core.speculation import spec_type
 from specdash.core.structs import Masked
-from specdash.llama.server_answers import (
-    ParseError,
-    error_message,
-    mapping,
-    natural,
-    parse_health,
-    parse_metrics,
-    parse_slots,
-)
+from specdash.llama.blocking import BlockingClient
+from specdash.llama.server_answers import ParseError, error_message, mapping, natural, parse_health, parse_metrics
 from specdash.system.http import Cancel, ask
 
 if TYPE_CHECKING:
@@ -42,9 +34,8 @@ if TYPE_CHECKING:
     from specdash.backend.launch import LaunchPlan
     from specdash.backend.output import Tail
     from specdash.backend.settings import BackendSettings
-    from specdash.core.readings import Slots
+    from specdash.core.readings import Counters, Slots
     from specdash.llama.start_failures import StartFailure
-    from specdash.system.http import HttpReply
 
 
 ANSWER_S = 5.0
@@ -67,33 +58,24 @@ class ServerPromise(Masked, Struct, frozen=True):
     types: tuple[str, ...] = ()
     """The chain of spec types, as the engine ranks them."""
 
-    def ask(
-        self, url: str, path: str, cancel: Cancel | None = None, timeout: float = ANSWER_S, body: Any = None
-    ) -> HttpReply:
-        """Ask the server with its key. Raises `OSError`."""
-        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-        return ask(url, path, headers=headers, body=body, timeout=timeout, cancel=cancel, verified=False)
+    def client(self, cancel: Cancel | None = None) -> BlockingClient:
+        """What asks the server with its key."""
+        return BlockingClient(self.url, self.key, timeout=ANSWER_S, cancel=cancel, verified=False)
 
 
 def promise_of(settings: BackendSettings, base: Mapping[str, str] = os.environ) -> ServerPromise:
     """What settings promise."""
-    router = any(key in settings.native for key in ROUTER_KEYS)
-    router = router or any(argument.startswith("--models-") for argument in settings.extra_args)
     reranks = settings.native.get("LLAMA_ARG_RERANKING", "").lower() in ("1", "true", "on", "enabled")
     reranks = reranks or not {"--reranking", "--rerank"}.isdisjoint(settings.extra_args)
-    reasons = (
-        (router, "a router serves models by name"),
-        (settings.value("embeddings"), "it serves embeddings only"),
-        (reranks, "it reranks only"),
-    )
+    no_probe = "it serves embeddings only" if settings.value("embeddings") else "it reranks only" if reranks else None
     default_log = state_dir(base) / "logs" / f"backend-{settings.port}.log"
     return ServerPromise(
         url=settings.url,
         key=server_key(settings),
         speculates=bool(settings.spec_types),
         log=str(Path(settings.log_file or default_log).expanduser().absolute()),
-        no_probe=next((reason for holds, reason in reasons if holds), None),
-        router=router,
+        no_probe="a router serves models by name" if settings.is_router else no_probe,
+        router=settings.is_router,
         types=settings.spec_types,
     )
 
@@ -129,7 +111,8 @@ class FirstCompletion(Struct, frozen=True):
     tasks: tuple[int, ...] = ()
     """The numbers of its tasks in the server's log, where /slots shows them."""
     problem: str = ""
-    completion: CompletionEnd = CompletionEnd.ANSWERED
+    failed: bool = False
+    """The server failed it, as it would fail any client's: it was not just late, or refused this one."""
 
 
 def health(url: str, cancel: Cancel | None = None) -> Health | None:
@@ -147,47 +130,40 @@ def healthy(url: str, cancel: Cancel | None = None) -> bool:
     return found is not None and found.status is HealthStatus.OK
 
 
-def slots_of(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> Slots | str:
-    """The slots, or in words why there are none to be seen."""
+def _slots(client: BlockingClient) -> Slots | str:
+    """The slots, or in words why there are none to be seen. A server that sleeps is not woken."""
+    with contextlib.suppress(SpecdashError):
+        if client.props().is_sleeping:
+            return ASLEEP
     try:
-        reply = promise.ask(url, "/slots", cancel)
-        if reply.status == 200:
-            return parse_slots(reply.body)
-    except (OSError, ParseError) as error:
-        return f"/slots: {error}"
-    return f"/slots answers HTTP {reply.status}"
+        return client.slots()
+    except SpecdashError as error:
+        return str(error)
 
 
-def sleeps(url: str, promise: ServerPromise, cancel: Cancel | None = None) -> bool:
-    """Whether the server sleeps, so that looking at its slots would wake it."""
-    try:
-        props = promise.ask(url, "/props", cancel).json
-    except OSError:
-        return False
-    return isinstance(props, dict) and props.get("is_sleeping") is True
+def _counters(client: BlockingClient) -> Counters | None:
+    with contextlib.suppress(SpecdashError, ParseError):
+        return parse_metrics(client.look("/metrics").body)
+    return None
 
 
-def busy(url: str, promise: ServerPromise) -> int | None:
+def busy(promise: ServerPromise) -> int | None:
     """Requests that the backend works on or has queued; None where it does not tell."""
-    with contextlib.suppress(OSError, ParseError):
-        reply = promise.ask(url, "/metrics")
-        if reply.status == 200:
-            counters = parse_metrics(reply.body)
-            if counters.requests_processing is not None:
-                return int(counters.requests_processing + (counters.requests_deferred or 0))
-    if promise.router or sleeps(url, promise):
-        return None
-    found = slots_of(url, promise)
+    client = promise.client()
+    counters = _counters(client)
+    if counters is not None and counters.requests_processing is not None:
+        return int(counters.requests_processing + (counters.requests_deferred or 0))
+    found = "" if promise.router else _slots(client)
     return None if isinstance(found, str) else sum(slot.is_processing for slot in found.slots)
 
 
-def first_completion(url: str, promise: ServerPromise, timeout: float, cancel: Cancel | None = None) -> FirstCompletion:
+def first_completion(promise: ServerPromise, timeout: float, cancel: Cancel | None = None) -> FirstCompletion:
     """Generate a few tokens, and a few more where that has not shown everything yet; `timeout` bounds all of it.
 
     Where n-gram types draft and nothing was drafted, the answer is put into the prompt, so that there is something to
     repeat. Where a draft model drafts and no token of it was rejected, something is generated that no draft can guess.
     """
-    kinds = [kind for kind in map(spec_type, promise.types) if kind is not None]
+    client, kinds = promise.client(cancel), [kind for kind in map(spec_type, promise.types) if kind is not None]
     repeats = bool(promise.speculates) and any(not kind.reads_draft_model for kind in kinds)
     modelled = bool(promise.speculates) and (not kinds or any(kind.reads_draft_model for kind in kinds))
     deadline = time.monotonic() + timeout
@@ -197,14 +173,12 @@ def first_completion(url: str, promise: ServerPromise, timeout: float, cancel: C
         body = {"cache_prompt": False, "ignore_eos": True, "stream": False, "return_tokens": repeats, **bodies.pop()}
         began = time.monotonic()
         try:
-            reply = promise.ask(url, "/completion", cancel, max(1.0, deadline - began), body)
+            reply = client.post("/completion", body, max(1.0, deadline - began))
         except TimeoutError:
             # Of a server that answered once, a second answer that is late says nothing.
-            late = replace(found, problem="a first completion did not answer in time", completion=CompletionEnd.LATE)
-            return found if found.tokens else late
+            return found if found.tokens else replace(found, problem="a first completion did not answer in time")
         except OSError as error:
-            why = f"a first completion broke off ({error})"
-            return replace(found, problem=why, completion=CompletionEnd.BROKEN_OFF)
+            return replace(found, problem=f"a first completion broke off ({error})")
         answer = mapping(reply.json)
         tokens = natural(answer.get("tokens_predicted"))
         tokens = (1 if answer.get("content") else 0) if tokens is None else tokens
@@ -212,15 +186,14 @@ def first_completion(url: str, promise: ServerPromise, timeout: float, cancel: C
             text = error_message(reply.body)
             why = f"failed: HTTP {reply.status}{': ' if text else ''}{text}"
             why = "gave no tokens" if reply.status == 200 and answer else why
-            how = CompletionEnd.NOT_ALLOWED if reply.status in _NOT_ALLOWED else CompletionEnd.FAILED
-            return replace(found, problem=f"a first completion {why}", completion=how)
-        seconds, timings = found.seconds + time.monotonic() - began, mapping(answer.get("timings"))
+            return replace(found, problem=f"a first completion {why}", failed=reply.status not in _NOT_ALLOWED)
+        timings = mapping(answer.get("timings"))
         drafted, accepted = (natural(timings.get(name)) or 0 for name in ("draft_n", "draft_n_accepted"))
-        slots = slots_of(url, promise, cancel) if isinstance(answer.get("id_slot"), int) else ""
-        rows = () if isinstance(slots, str) else slots.slots
-        tasks = (row.task for row in rows if row.id == answer["id_slot"] and row.task is not None)
+        seconds, tasks = found.seconds + time.monotonic() - began, found.tasks
+        if not isinstance(slots := _slots(client), str):
+            tasks += tuple(row.task for row in slots.slots if row.id == answer.get("id_slot") and row.task is not None)
         found = FirstCompletion(
-            found.tokens + tokens, found.drafted + drafted, found.accepted + accepted, seconds, (*found.tasks, *tasks)
+            found.tokens + tokens, found.drafted + drafted, found.accepted + accepted, seconds, tasks
         )
         written = answer.get("tokens")
         if repeats and not found.drafted and written and found.tokens == tokens:
@@ -232,6 +205,7 @@ def first_completion(url: str, promise: ServerPromise, timeout: float, cancel: C
 
 PROBE_S = 8.0
 """A probe takes no longer: a user may wait behind it for the only slot."""
+ASLEEP = "it sleeps, and looking at its slots would wake it"
 _COUNT_LOOKS, _COUNT_S = 10, 0.1
 _TOTALS = (
     "prompt_tokens", "prompt_tokens_cached", "prompt_seconds", "predicted_tokens", "predicted_seconds", "decode_calls",
@@ -244,24 +218,14 @@ FAILED_COMPLETION = "completion_failed"
 _REPEATS = " (n-gram types draft only where text repeats)"
 
 
-class SlotsLook(Struct, frozen=True):
-    """What the slots showed. `problem` says in words why nothing could be seen, "" when something was."""
-
-    slots: int | None = None
-    drafting: int | None = None
-    busy: int = 0
-    problem: str = ""
-
-
 def judge(
-    promise: ServerPromise,
-    look: SlotsLook,
-    failure: StartFailure | None,
-    probed: FirstCompletion | None,
-    checked: float,
-) -> StartCheck:
-    """The verdict on a start. `failure` is what the log or the parameters say against it, `checked` the Unix time."""
-    seen = StartCheck(Drafting.UNKNOWN, checked, slots=look.slots, slots_drafting=look.drafting)
+    promise: ServerPromise, slots: tuple[int | None, int | None], unseen: str, failure: StartFailure | None,
+    probed: FirstCompletion | None = None,
+) -> StartCheck:  # fmt: skip
+    """The verdict on a start. `slots` are how many there are and how many of them draft, `unseen` says why that is not
+    known; `failure` is what the log says against it."""
+    (count, can), drafted = slots, probed.drafted if probed is not None else 0
+    seen = StartCheck(Drafting.UNKNOWN, time.time(), slots=count, slots_drafting=can)
     if probed is not None:
         seen = replace(
             seen,
@@ -272,37 +236,36 @@ def judge(
             probe_tasks=probed.tasks,
             probe_problem=probed.problem,
         )
-    drafted = probed is not None and probed.drafted > 0
+
+    def verdict(drafting: Drafting, because: str, fix: str = "", cause: str = "") -> StartCheck:
+        return replace(seen, drafting=drafting, because=because, fix=fix, cause=cause)
+
     # Slots that can draft are worth nothing on a server that fails what it is asked.
-    fails = probed is not None and probed.completion is CompletionEnd.FAILED
-    unseen, some_do_not = look.drafting is None, (look.drafting or 0) < (look.slots or 0) and look.drafting is not None
+    fails = probed is not None and probed.failed
+    partly = can is not None and can < (count or 0)
     chain = ",".join(promise.types) or "the type that it detected itself"
-    ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
-    none_seen = f", and made no draft in {probed.tokens if probed else 0} tokens{_REPEATS if ngrams else ''}"
-    unlikely = f", but {probed.problem}" if probed is not None and probed.problem else none_seen
-    because, fix, cause = "", "", ""
     if promise.router:
-        drafting, because = Drafting.UNKNOWN, "a router: each of its models has settings of its own"
-    elif promise.speculates is False and (look.drafting or drafted):
-        drafting = Drafting.YES if drafted else Drafting.READY
-        because = "it drafts although the settings ask for none"
-    elif promise.speculates is False:
-        because = f"no speculation type is set{f' ({look.problem})' if unseen and look.problem else ''}"
-        drafting = Drafting.OFF
-    elif probed is not None and drafted:
-        drafting, because = Drafting.YES, f"{chain}, {probed.accepted} of {probed.drafted} drafted tokens accepted"
-    elif failure is not None and (fails or some_do_not or unseen):
-        drafting, because, fix, cause = Drafting.FAILED, failure.because, failure.fix, failure.id
-    elif probed is not None and fails:
-        drafting, because, fix, cause = Drafting.FAILED, probed.problem, SEE_LOG, FAILED_COMPLETION
-    elif some_do_not:
-        drafting, because, fix = Drafting.FAILED, unexplained(look.drafting or 0, look.slots or 0), SEE_LOG
-    elif unseen:
-        drafting, because = Drafting.UNKNOWN, f"whether it speculates cannot be seen: {look.problem}"
-    else:
-        why = "; no draft seen yet" if probed is None else unlikely
-        drafting, because = Drafting.READY, f"{chain}: its slots can draft{why}"
-    return replace(seen, drafting=drafting, because=because, fix=fix, cause=cause)
+        return verdict(Drafting.UNKNOWN, "a router: each of its models has settings of its own")
+    if promise.speculates is False and (can or drafted):
+        return verdict(Drafting.YES if drafted else Drafting.READY, "it drafts although the settings ask for none")
+    if promise.speculates is False:
+        return verdict(Drafting.OFF, f"no speculation type is set{f' ({unseen})' if unseen else ''}")
+    if probed is not None and drafted:
+        return verdict(Drafting.YES, f"{chain}, {probed.accepted} of {drafted} drafted tokens accepted")
+    if failure is not None and (fails or partly or can is None):
+        return verdict(Drafting.FAILED, failure.because, failure.fix, failure.id)
+    if probed is not None and fails:
+        return verdict(Drafting.FAILED, probed.problem, SEE_LOG, FAILED_COMPLETION)
+    if partly:
+        return verdict(Drafting.FAILED, unexplained(can or 0, count or 0), SEE_LOG)
+    if can is None:
+        return verdict(Drafting.UNKNOWN, f"whether it speculates cannot be seen: {unseen}")
+    ngrams = bool(promise.types) and all(kind.startswith("ngram") for kind in promise.types)
+    why = "; no draft seen yet"
+    if probed is not None:
+        none = f", and made no draft in {probed.tokens} tokens{_REPEATS if ngrams else ''}"
+        why = f", but {probed.problem}" if probed.problem else none
+    return verdict(Drafting.READY, f"{chain}: its slots can draft{why}")
 
 
 def pending() -> StartCheck:
@@ -328,7 +291,6 @@ def check_start(
     promise: ServerPromise,
     lines: Callable[[], Sequence[str]],
     *,
-    parameters: Mapping[str, str],
     probe: bool = True,
     cancel: Cancel | None = None,
     publish: Callable[[StartCheck], None] = lambda _: None,
@@ -338,42 +300,39 @@ def check_start(
     `lines` are what it printed since its start. `publish` gets the verdict before the probe, too. Where `cancel` was
     set, the verdict is as far as it is known.
     """
-    from specdash.llama.start_failures import explain, unspoken
+    from specdash.llama.start_failures import explain
 
-    asleep = not promise.router and sleeps(promise.url, promise, cancel)
-    slots = "" if promise.router or asleep else slots_of(promise.url, promise, cancel)
-    if isinstance(slots, str):
-        look = SlotsLook(problem="it sleeps, and looking at its slots would wake it" if asleep else slots)
-    else:
-        drafting, busy = slots.drafting, sum(slot.is_processing for slot in slots.slots)
+    seen = "" if promise.router else _slots(promise.client(cancel))
+    count = drafting = None
+    all_busy, unseen = False, seen if isinstance(seen, str) else ""
+    if not isinstance(seen, str):
+        count, all_busy = len(seen.slots), bool(seen.slots) and all(slot.is_processing for slot in seen.slots)
+        drafting = None if seen.drafting is None else sum(seen.drafting)
         unseen = "this build's /slots does not tell" if drafting is None else ""
-        look = SlotsLook(len(slots.slots), None if drafting is None else sum(drafting), busy, unseen)
     failure = explain(lines(), None)
-    if failure is None and promise.speculates and look.drafting == 0:
+    if failure is None and promise.speculates and drafting == 0:
         # What it printed before it was ready may still be on its way through the pipe.
         time.sleep(_PIPE_S)
         failure = explain(lines(), None)
-    failure = failure or unspoken(parameters)
-    first = judge(promise, look, failure, None, time.time())
+    first = judge(promise, (count, drafting), unseen, failure)
     reasons = (
         (not probe, "LLAMA_START_PROBE=0"),
         (promise.no_probe is not None, promise.no_probe or ""),
         (promise.speculates is False, "no speculation type is set"),
-        (look.drafting == 0, "its slots do not draft"),
-        (asleep, "it sleeps"),
-        (bool(look.slots) and look.busy == look.slots, "requests run in all slots"),
+        (drafting == 0, "its slots do not draft"),
+        (seen == ASLEEP, "it sleeps"),
+        (all_busy, "requests run in all slots"),
         (cancel is not None and cancel.cancelled, "cancelled"),
     )
-    for holds, reason in reasons:
-        if holds:
-            return replace(first, probe_problem=reason)
+    if (skipped := next((reason for holds, reason in reasons if holds), None)) is not None:
+        return replace(first, probe_problem=skipped)
     publish(replace(first, pending=True))
-    probed = first_completion(promise.url, promise, PROBE_S, cancel)
+    probed = first_completion(promise, PROBE_S, cancel)
     if cancel is not None and cancel.cancelled:
         return replace(first, probe_problem="cancelled")
-    if probed.completion is CompletionEnd.FAILED:
+    if probed.failed:
         failure = explain(lines(), None) or failure
-    return judge(promise, look, failure, probed, time.time())
+    return judge(promise, (count, drafting), unseen, failure, probed)
 
 
 class StartWatch:
@@ -381,20 +340,10 @@ class StartWatch:
     decode without speculation is measured after that."""
 
     def __init__(
-        self,
-        promise: ServerPromise,
-        lines: Callable[[], Sequence[str]],
-        parameters: Mapping[str, str],
-        *,
-        probe: bool,
-        engine: str | None = None,
+        self, promise: ServerPromise, lines: Callable[[], Sequence[str]], *, probe: bool, engine: str | None = None
     ) -> None:
         """`lines` gives what was printed so far. `engine` names it in baselines; None: none is measured."""
-        self._promise = promise
-        self._lines = lines
-        self._parameters = parameters
-        self._probe = probe
-        self._engine = engine
+        self._promise, self._lines, self._probe, self._engine = promise, lines, probe, engine
         self._cancel = Cancel()
         self._verdicts: deque[StartCheck] = deque()
         self._stopped = threading.Event()
@@ -416,21 +365,15 @@ class StartWatch:
         self._cancel()
 
     def _work(self) -> None:
-        while not healthy(self._promise.url, self._cancel):
+        promise, publish = self._promise, self._verdicts.append
+        while not healthy(promise.url, self._cancel):
             if self._stopped.wait(_POLL_S):
                 return
-        found = check_start(
-            self._promise,
-            self._lines,
-            parameters=self._parameters,
-            probe=self._probe,
-            cancel=self._cancel,
-            publish=self._verdicts.append,
-        )
+        found = check_start(promise, self._lines, probe=self._probe, cancel=self._cancel, publish=publish)
         if self._stopped.is_set():
             return
         found = self._counted(found, found.probe_tokens) if found.probe_tokens else found
-        self._verdicts.append(found)
+        publish(found)
         if self._engine is None or not found.probe_tokens or found.drafting not in (Drafting.YES, Drafting.READY):
             return
         from specdash.backend.baseline import measure_unasked
@@ -439,25 +382,22 @@ class StartWatch:
         generated = found.probe_tokens
         # Where nothing was measured the server serves all the same; `specdash baseline record` says why.
         with contextlib.suppress(SpecdashError, OSError):
-            promise = self._promise
             report = measure_unasked(promise.url, promise.key, self._engine, cancel=self._cancel, on_tasks=known.append)
             generated += report.generated
         if known[-1] and not self._stopped.is_set():
             found = replace(found, probe_tasks=(*found.probe_tasks, *sorted(known[-1])))
-            self._verdicts.append(self._counted(found, generated))
+            publish(self._counted(found, generated))
 
     def _counted(self, check: StartCheck, generated: int) -> StartCheck:
         """With what /metrics counts now, if that is just what these checks have `generated`; it counts a request a
         moment after its answer."""
-        promise = self._promise
+        client = self._promise.client(self._cancel)
         for _ in range(_COUNT_LOOKS):
-            with contextlib.suppress(OSError, ParseError):
-                reply = promise.ask(promise.url, "/metrics", self._cancel)
-                counters = parse_metrics(reply.body)
-                if reply.status == 200 and counters.predicted_tokens == generated:
-                    totals = {name: getattr(counters, name) for name in _TOTALS}
-                    known = tuple((name, float(value)) for name, value in totals.items() if value is not None)
-                    return replace(check, probe_totals=known, probe_positions=counters.accepted_per_position or ())
+            counters = _counters(client)
+            if counters is not None and counters.predicted_tokens == generated:
+                totals = {name: getattr(counters, name) for name in _TOTALS}
+                known = tuple((name, float(value)) for name, value in totals.items() if value is not None)
+                return replace(check, probe_totals=known, probe_positions=counters.accepted_per_position or ())
             if self._stopped.wait(_COUNT_S):
                 break
         return check
@@ -467,5 +407,4 @@ def watch_start(plan: LaunchPlan, tail: Tail) -> StartWatch:
     """Begin to watch the start of the engine of `plan`, whose output `tail` keeps."""
     settings = plan.settings
     engine = plan.engine.words if settings.start_probe and settings.start_baseline else None
-    parameters = dict(plan.speculation)
-    return StartWatch(promise_of(settings), tail.texts, parameters, probe=settings.start_probe, engine=engine)
+    return StartWatch(promise_of(settings), tail.texts, probe=settings.start_probe, engine=engine)

@@ -151,7 +151,7 @@ def probe(
     if known is not None and not known.pending and not known.probe_problem:
         tokens, seconds = known.probe_tokens or 0, known.probe_s
     if not tokens:
-        found = start_check.first_completion(url, promise, timeout)
+        found = start_check.first_completion(promise, timeout)
         if found.problem:
             raise StepFailedError(found.problem)
         tokens, seconds = found.tokens, found.seconds

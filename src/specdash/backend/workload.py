@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 import sys
@@ -20,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from specdash.llama.client import question
-from specdash.llama.server_answers import ParseError, load_object
+from specdash.llama.server_answers import mapping
 from specdash.system.http import Http, HttpReply
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ _CODE = "\n".join(f"def function_{at}(value):\n    return value + {at}\n" for at
 
 
 class TrafficPhase(Struct, frozen=True):
-    """A kind of traffic: what is asked (what is in braces is drawn), by how many clients at once, for
-    how long (seconds)."""
+    """A kind of traffic: what is asked (what is in braces is drawn), by how many clients at once, for how long."""
 
     name: str
     seconds: float
@@ -43,10 +43,8 @@ class TrafficPhase(Struct, frozen=True):
 
 
 _PATTERNS = (
-    "Write a JSON list of {name} records.",
-    "Count from {start} to {end}.",
-    "Write numbered assignments for {name}.",
-    "Repeat {name} {count} times.",
+    *("Write a JSON list of {name} records.", "Count from {start} to {end}."),
+    *("Write numbered assignments for {name}.", "Repeat {name} {count} times."),
 )
 PHASES: tuple[TrafficPhase, ...] = (
     TrafficPhase("pattern", 28.0, texts=_PATTERNS),
@@ -63,7 +61,7 @@ PAYING = tuple(phase.name for phase in PHASES if phase.name != "hot")
 
 async def send_requests(url: str, names: tuple[str, ...], record: IO[str] | None) -> None:
     """Repeat the phases of these names, or all, until cancelled."""
-    rng = random.Random(1)  # noqa: S311
+    rng, path = random.Random(1), "/v1/chat/completions"  # noqa: S311
     async with contextlib.aclosing(Http(url)) as client:
 
         async def ask(phase: TrafficPhase, until: float) -> None:
@@ -72,53 +70,40 @@ async def send_requests(url: str, names: tuple[str, ...], record: IO[str] | None
                 drawn = {"name": rng.choice(_NAMES), "start": start, "end": start + count, "count": count, "code": code}
                 turn = {"role": "user", "content": rng.choice(phase.texts).format_map(drawn)}
                 body = {"messages": [turn], "max_tokens": 96, "temperature": 0.0, "seed": rng.randrange(2**31)}
-                answer = await question(
-                    client, "/v1/chat/completions", REQUEST_DEADLINE_S, body={**body, **phase.settings}
-                )
-                timings = None
-                with contextlib.suppress(ParseError):
-                    timings = load_object(answer.body).get("timings") if isinstance(answer, HttpReply) else None
+                answer = await question(client, path, REQUEST_DEADLINE_S, body={**body, **phase.settings})
+                timings = mapping(answer.json).get("timings") if isinstance(answer, HttpReply) else None
                 if timings is not None and record is not None:
-                    row = {"phase": phase.name, "ended": time.time(), "timings": timings}
-                    record.write(json.dumps(row) + "\n")
+                    record.write(json.dumps({"phase": phase.name, "ended": time.time(), "timings": timings}) + "\n")
                     record.flush()
                 await asyncio.sleep(0.1 if timings is not None else 0.6)
 
-        while True:
-            for phase in [phase for phase in PHASES if not names or phase.name in names]:
-                until = time.monotonic() + phase.seconds
-                await asyncio.gather(*(ask(phase, until) for _ in range(phase.clients)))
-                await asyncio.sleep(0.0 if phase.clients else phase.seconds)
+        for phase in itertools.cycle([phase for phase in PHASES if not names or phase.name in names]):
+            until = time.monotonic() + phase.seconds
+            await asyncio.gather(*(ask(phase, until) for _ in range(phase.clients)))
+            await asyncio.sleep(0.0 if phase.clients else phase.seconds)
 
-
-# The agents keep a growing history each, in which the calls and their results are canned, and begin again after some
-# turns. One of them repeats the same call with the same result, as stuck agents do, so that the loop breaker has
-# something to break.
 
 PAUSE_S = 9.0
 """Between the turns of an agent: they shall not fill the server that the other traffic is watched on."""
 START_DEADLINE_S = 30.0
 TURNS = 14
 """Of a session: its history then fills most of the demo's context."""
-TOOLS: tuple[dict[str, Any], ...] = tuple(
-    {
-        "name": name,
-        "description": f"{name} of the project",
-        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
-    }
+_PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+TOOLS = tuple(
+    {"name": name, "description": f"{name} of the project", "input_schema": _PATH}
     for name in ("read_file", "run_tests")
 )
 _FILES = ("config.py", "server.py", "cache.py", "tokens.py", "stream.py", "paths.py")
 
 
 async def work_as_agents(url: str) -> None:
-    """Run all agents once the proxy answers, until cancelled."""
+    """Run all agents once the proxy answers, until cancelled. Each keeps a growing history, in which calls and results
+    are canned, and begins again after some turns; `stuck` repeats one call with one result."""
     async with contextlib.aclosing(Http(url)) as client:
 
         async def work(name: str) -> None:
-            stuck, rng, number = name == "stuck", random.Random(name), 0  # noqa: S311
-            while True:
-                number += 1
+            stuck, rng = name == "stuck", random.Random(name)  # noqa: S311
+            for number in itertools.count():
                 messages: list[dict[str, Any]] = [{"role": "user", "content": f"Read the file {rng.choice(_FILES)}"}]
                 for turn in range(TURNS):
                     body = {"model": "claude-demo", "max_tokens": 4 if stuck else 64, "temperature": 0.0,

@@ -99,13 +99,14 @@ def _unchecked(_plan: LaunchPlan) -> None:
 
 
 def _as_json(plan: LaunchPlan) -> dict[str, Any]:
+    choice = plan.settings.choice
     return {
         "engine": json_of(plan.engine, "kind path version reason"),
         **json_of(plan, "url=settings.url log env_file argv rendered"),
         "environment": plan.shown_environment,
         "parameters": plan.reasons,
         "speculation": dict(plan.speculation),
-        "decided": [json_of(decision, "name value because steps") for decision in plan.settings.decisions],
+        "decided": [] if choice is None else [{"name": "spec-type", "value": choice.chain, "because": choice.because}],
         "warnings": list(plan.warnings),
     }
 
@@ -123,13 +124,8 @@ def _as_text(plan: LaunchPlan) -> str:
         lines += [f"    params.{text}" for text in plan.rendered]
     lines += ["", "with the environment"]
     lines += [f"  {key}={shlex.quote(value)}" for key, value in plan.shown_environment.items()]
-    if plan.settings.decisions:
-        lines += ["", "decided by specdash (auto)"]
-    for decision in plan.settings.decisions:
-        lines += [
-            f"  {decision.name} = {decision.value}: {decision.because}",
-            *(f"      {step}" for step in decision.steps),
-        ]
+    if (choice := plan.settings.choice) is not None:
+        lines += ["", "decided by specdash (auto)", f"  spec-type = {choice.chain}: {choice.because}"]
     width = max(len(f"{row['name']} = {row['value']}") for row in plan.reasons)
     lines += ["", "because"]
     for row in plan.reasons:

@@ -1,4 +1,4 @@
-"""`specdash baseline record|list|forget`: measure decode without speculation, so that its gain is known."""
+"""`specdash baseline record|list`: measure decode without speculation, so that its gain is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 _ACTIONS = {
     "record": "measure and record a baseline for this model",
     "list": "list the recorded baselines",
-    "forget": "remove recorded baselines",
 }
 
 
@@ -34,8 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parsers = add_actions(parser, _ACTIONS)
     _configure_record(parsers["record"])
     parsers["list"].add_argument("--json", action="store_true", help="print one JSON array")
-    parsers["forget"].add_argument("model", nargs="?", metavar="MODEL", help="the model's file name")
-    parsers["forget"].add_argument("--all", action="store_true", help="all baselines")
 
 
 def _configure_record(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +66,7 @@ def _configure_record(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what `args.action` says; see `configure` and docs/speedup.md."""
-    return {"record": _record, "list": _list, "forget": _forget}[args.action](args)
+    return {"record": _record, "list": _list}[args.action](args)
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -227,20 +224,6 @@ def _list(args: argparse.Namespace) -> int:
         print("no baseline is recorded; `specdash baseline record` measures one")
     else:
         print("\n".join(_table(found)))
-    return ExitCode.OK
-
-
-def _forget(args: argparse.Namespace) -> int:
-    from specdash.backend.baseline import forget_baselines, read_baselines
-    from specdash.core.errors import InputError
-
-    if (args.model is None) is not args.all:
-        raise UsageError("name the MODEL whose baselines to remove, or use --all")
-    gone = forget_baselines(lambda baseline: args.all or baseline.model == args.model, os.environ)
-    if not gone and not args.all:
-        known = ", ".join(sorted({read_baseline.model for read_baseline in read_baselines(os.environ)})) or "none"
-        raise InputError(f"no baseline for {args.model!r}; recorded: {known}")
-    print(f"{counted(gone, 'baseline')} forgotten")
     return ExitCode.OK
 
 

@@ -165,7 +165,7 @@ def start_backend(
     directory: Path,
     spec_types: tuple[str, ...],
     engine: str,
-    model: demo.DemoTarget | None = None,
+    model: Path | None = None,
 ) -> Target:
     """Start the bundled models, or `model` in the target's place, and wait until they answer;
     raises `SpecdashError`."""

@@ -13,7 +13,7 @@ from specdash.system.text import size
 if TYPE_CHECKING:
     import argparse
 
-    from specdash.backend.devices import EngineCheck
+    from specdash.backend.engines import EngineCheck
     from specdash.collect.checkup import Checkup, LogCheck, ProxyCheck
     from specdash.collect.gpu import Driver
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; exit 0 when a llama-server answers, else 4."""
-    from specdash.backend.devices import check_engine
+    from specdash.backend.engines import check_engine
     from specdash.collect.api_key import key_file_warning
     from specdash.collect.checkup import check
 
@@ -116,8 +116,7 @@ def _dotted(version: tuple[int, ...] | None) -> str | None:
 
 def _engine_json(engine_check: EngineCheck) -> dict[str, Any]:
     engine = "kind=engine.kind version=engine.version path reason=engine.reason"
-    build = "cuda_build=build.cuda other_accelerators=build.others evidence=build.evidence"
-    value: dict[str, Any] = json_of(engine_check, f"{engine} {build} devices uses_gpu=usable verdict", chosen=True)
+    value: dict[str, Any] = json_of(engine_check, f"{engine} devices uses_gpu=usable verdict", chosen=True)
     return value
 
 

@@ -109,11 +109,10 @@ def _expectation(args: argparse.Namespace, target: Target) -> tuple[bool | None,
     values = _recorded_env(target)
     if values is None:
         return None, ""
-    from specdash.backend.auto import detect
-    from specdash.backend.settings import settings_from_env
+    from specdash.backend.launch import settings_of
 
     try:
-        types = settings_from_env(values, detect=detect).spec_types
+        types = settings_of(values, os.environ).spec_types
     except SpecdashError:
         return None, ""
     return bool(types), f"its env file asks for {','.join(types) or 'none'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -35,7 +36,7 @@ def resolve_api_key(
         key = first_key(key) or key if env_name == SERVER_KEYS else key
         return _usable(key, f"the environment variable {env_name} ({option})")
     if file is not None:
-        if (first := _first_line(_read(file))) is None:
+        if (first := _first_line(file)) is None:
             raise InputError(f"{file} (--api-key-file) holds no key")
         return _usable(first, f"{file} (--api-key-file)")
     return None
@@ -48,15 +49,19 @@ def first_key(keys: str) -> str | None:
 
 def first_key_of(file: str) -> str | None:
     """The first key in a file that has one a line; None where it cannot be read or has none."""
+    with contextlib.suppress(InputError):
+        return _first_line(file)
+    return None
+
+
+def _first_line(file: str) -> str | None:
     try:
-        return _first_line(_read(file))
-    except InputError:
-        return None
-
-
-def _first_line(text: str) -> str | None:
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line and not line.startswith("#")), None)
+        with Path(file).open("rb") as stream:
+            lines = stream.read(_MAX_BYTES).decode("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
+        raise InputError(f"cannot read {file} (--api-key-file): {why}") from None
+    return next((line.strip() for line in lines if line.strip() and not line.strip().startswith("#")), None)
 
 
 def key_file_warning(file: str | None) -> str | None:
@@ -70,15 +75,6 @@ def key_file_warning(file: str | None) -> str | None:
     if mode & 0o077:
         return f"{file} can be read by others (mode {mode:04o}); run: chmod 600 {file}"
     return None
-
-
-def _read(file: str) -> str:
-    try:
-        with Path(file).open("rb") as stream:
-            return stream.read(_MAX_BYTES).decode("utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a text file"
-        raise InputError(f"cannot read {file} (--api-key-file): {why}") from None
 
 
 def _usable(key: str, where: str) -> str:

@@ -53,8 +53,8 @@ NO_ROUTER_S = 30.0
 WHICH_MODEL_S = 0.5
 """How long the first look at a server waits to learn whether it is a router, and which model to look at."""
 HEALTH_PATIENCE = 4
-"""So many deadlines is an answer of /health waited for: one that comes late shows a slow server, where another question
-would show one that never answers."""
+"""So many deadlines is an answer of /health waited for after one that did not come in time: one that comes late shows a
+slow server, where another question would show one that never answers."""
 
 NOT_THERE = frozenset({FailureKind.REFUSED, FailureKind.UNREACHABLE, FailureKind.RESET})
 """Nothing has answered, and it need not be asked every second whether something does by now."""
@@ -116,6 +116,8 @@ class _Known(Struct):
 
     healthy: bool | None = None
     """None before the first answer."""
+    late: bool = False
+    """The last question about the health was not answered in time."""
     asleep: bool | None = None
     counters: Counters | None = None
     quiet: bool | None = None
@@ -127,8 +129,6 @@ class _Endpoint(Struct):
     ask: Callable[[], Awaitable[Any]]
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     misses: int = 0
-    asked: float = 0.0
-    """When it was asked last."""
 
 
 class BackendPoller:
@@ -161,8 +161,6 @@ class BackendPoller:
         if model is not None:
             self._is_router.set()
             self._model_chosen.set()
-        self._settled = False
-        """Whether it is known which model of a router to look at, or that the server is none."""
         self._endpoints = {
             Source.HEALTH: _Endpoint(self._health),
             Source.PROPS: _Endpoint(self._props),
@@ -174,77 +172,71 @@ class BackendPoller:
     async def run(self) -> None:
         """Poll until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for source, endpoint in self._endpoints.items():
-                group.create_task(self._poll(source, endpoint), name=f"poll-{source}")
-            group.create_task(self._poll_router(), name="poll-router")
+            group.create_task(self._poll_router())
+            for source in (Source.HEALTH, Source.PROPS):
+                group.create_task(self._poll(source))
+            # A router answers only for a model that is named; which one to look at is known a moment after the start.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WHICH_MODEL_S):
+                    await self._props_told.wait()
+                    if self._is_router.is_set():
+                        await self._model_chosen.wait()
+            for source in (Source.METRICS, Source.SLOTS):
+                group.create_task(self._poll(source))
 
     def set_interval(self, interval_s: float) -> None:
         """Seconds between two looks at a healthy server; kept within `MIN_INTERVAL_S` and `MAX_INTERVAL_S`."""
         self._interval = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
         self._wake(Source.HEALTH, Source.METRICS, Source.SLOTS)
 
-    async def _poll(self, source: Source, endpoint: _Endpoint) -> None:
+    async def _poll(self, source: Source) -> None:
+        endpoint, asked_at = self._endpoints[source], 0.0
+
         def ask() -> Awaitable[Any]:
-            endpoint.asked = time.monotonic()
+            nonlocal asked_at
+            asked_at = time.monotonic()
             return endpoint.ask()
 
-        await poll(source, ask, self._publish, lambda result: self._pause(source, endpoint, result), endpoint.wake)
-
-    def _pause(self, source: Source, endpoint: _Endpoint, result: object) -> float | None:
-        if not isinstance(result, Failure):
-            if endpoint.misses:
-                # A key that is taken again, or a server that is there again, is so for all of them.
-                self._wake(*(other for other, found in self._endpoints.items() if found.misses and other != source))
-            endpoint.misses = 0
-            if source is not Source.PROPS:
+        def pause(result: object) -> float | None:
+            if not isinstance(result, Failure):
+                if endpoint.misses:
+                    # A key that is taken again, or a server that is there again, is so for all of them.
+                    self._wake_missing(source)
+                endpoint.misses = 0
+                if source is not Source.PROPS:
+                    return self._interval
+                soon = self._known.asleep or (self._files is not None and self._files.pending)
+                return self._pace.props_asleep if soon else self._pace.props
+            if result.kind in NOT_IN_TIME and self._slept_since(asked_at):
+                return None
+            endpoint.misses += 1
+            kind = result.kind
+            is_slow = kind is FailureKind.TIMEOUT and self._known.healthy
+            if is_slow or kind is FailureKind.SLEEPING or (source is Source.HEALTH and kind not in NOT_THERE):
+                # What is slow has had its deadline; what answers for the health may be another process soon.
                 return self._interval
-            soon = self._known.asleep or (self._files is not None and self._files.pending)
-            return self._pace.props_asleep if soon else self._pace.props
-        kind = result.kind
-        if self._is_own_doing(result, endpoint.asked):
-            return None
-        endpoint.misses += 1
-        if kind is FailureKind.DISABLED:
-            return self._pace.settled
-        is_slow = kind is FailureKind.TIMEOUT and self._known.healthy
-        if is_slow or kind is FailureKind.SLEEPING or (source is Source.HEALTH and kind not in NOT_THERE):
-            # What is slow has already been given its deadline; what answers for the health may be another process soon.
-            return self._interval
-        return self._pace.retry(endpoint.misses)
+            return self._pace.settled if kind is FailureKind.DISABLED else self._pace.retry(endpoint.misses)
 
-    def _is_own_doing(self, result: Failure, asked: float) -> bool:
-        """Whether time ran out because specdash itself did not get to look."""
-        return result.kind in NOT_IN_TIME and self._slept_since(asked)
+        await poll(source, ask, self._publish, pause, endpoint.wake)
 
     def _wake(self, *sources: Source) -> None:
         for source in sources:
             self._endpoints[source].wake.set()
 
-    async def _health(self) -> Health | Failure:
-        deadline_s = self._deadlines[Source.HEALTH]
-        look = asyncio.ensure_future(self._client.health(HEALTH_PATIENCE * deadline_s))
-        try:
-            await asyncio.wait({look}, timeout=deadline_s)
-            if not look.done():
-                late = Failure(FailureKind.TIMEOUT, f"accepts connections, no answer within {deadline_s:.1f} s")
-                if not self._is_own_doing(late, self._endpoints[Source.HEALTH].asked):
-                    self._note_health(late)
-                    self._publish(Reading.unknown(Source.HEALTH, time.monotonic(), late.kind, late.detail))
-            result = await look
-        finally:
-            if look.cancel():
-                # The connection is closed by the end of the task, which must not outlive the client.
-                await asyncio.wait({look})
-        self._note_health(result)
-        return result
+    def _wake_missing(self, but: Source) -> None:
+        self._wake(*(source for source, endpoint in self._endpoints.items() if endpoint.misses and source is not but))
 
-    def _note_health(self, result: Health | Failure) -> None:
+    async def _health(self) -> Health | Failure:
+        known = self._known
+        result = await self._client.health(self._deadlines[Source.HEALTH] * (HEALTH_PATIENCE if known.late else 1))
+        known.late = isinstance(result, Failure) and result.kind is FailureKind.TIMEOUT
         healthy = isinstance(result, Health) and result.status is HealthStatus.OK
-        if healthy and self._known.healthy is False:
-            self._wake(*(source for source, endpoint in self._endpoints.items() if endpoint.misses))
+        if healthy and known.healthy is False:
+            self._wake_missing(Source.HEALTH)
         if not healthy:
-            self._known.quiet = None
-        self._known.healthy = healthy
+            known.quiet = None
+        known.healthy = healthy
+        return result
 
     async def _props(self) -> Props | Failure:
         result = await self._client.props(self._deadlines[Source.PROPS])
@@ -260,7 +252,6 @@ class BackendPoller:
         return await self._files.described(result)
 
     async def _metrics(self) -> Counters | Failure:
-        await self._learn_which_model()
         known = self._known
         result = await self._client.metrics(self._deadlines[Source.METRICS])
         if isinstance(result, Counters) and (lost := _lost(known.counters, result)):
@@ -287,7 +278,6 @@ class BackendPoller:
         return result
 
     async def _slots(self) -> Slots | Failure:
-        await self._learn_which_model()
         known = self._known
         await self._props_told.wait()
         is_idle = known.slots is not None and not any(slot.is_processing for slot in known.slots.slots)
@@ -302,31 +292,21 @@ class BackendPoller:
         known.slots = result if isinstance(result, Slots) else None
         return result
 
-    async def _learn_which_model(self) -> None:
-        """A router answers only for a model that is named; which one to look at is known a moment after the start."""
-        if not self._settled:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WHICH_MODEL_S):
-                    await self._props_told.wait()
-                    if self._is_router.is_set():
-                        await self._model_chosen.wait()
-            self._settled = True
-
     async def _poll_router(self) -> None:
         """Publish ROUTER readings; none of a server that is no router."""
         while True:
             await self._is_router.wait()
             found, now = await self._client.models(ROUTER_DEADLINE_S), time.monotonic()
+            is_router = isinstance(found, RouterModels) and bool(found.models)
             if isinstance(found, Failure):
                 self._publish(Reading.unknown(Source.ROUTER, now, found.kind, found.detail))
-            elif found.models or self._named is None:
+            elif is_router or self._named is None:
                 self._publish(Reading.known(Source.ROUTER, now, found))
-                if self._named is None:
-                    self._choose_model(found)
-                if not found.models:
+            if isinstance(found, RouterModels) and self._named is None:
+                self._choose_model(found)
+                if not is_router:
                     self._is_router.clear()
-            is_none = isinstance(found, RouterModels) and not found.models and self._named is not None
-            await asyncio.sleep(NO_ROUTER_S if is_none else ROUTER_S)
+            await asyncio.sleep(ROUTER_S if is_router or isinstance(found, Failure) else NO_ROUTER_S)
 
     def _choose_model(self, found: RouterModels) -> None:
         if any(model.id == self._model and model.resident for model in found.models):
@@ -347,12 +327,9 @@ def _quiet(before: Counters | None, now: Counters) -> bool | None:
         return False
     if before is None or now.requests_processing is None:
         return None
-    return before is now or _without_gauges(before) == _without_gauges(now)
-
-
-def _without_gauges(counters: Counters) -> Counters:
-    """The throughput gauges move without any work, because every scrape resets them."""
-    return replace(counters, prompt_tokens_per_second=None, predicted_tokens_per_second=None)
+    # The throughput gauges move without any work, because every scrape resets them.
+    gauges = {"prompt_tokens_per_second": None, "predicted_tokens_per_second": None}
+    return before is now or replace(before, **gauges) == replace(now, **gauges)
 
 
 def _lost(before: Counters | None, now: Counters) -> list[str]:

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from specdash.collect.gpu import Driver, look
+from specdash.collect.gpu import Driver, GpuLooks, look
+from specdash.collect.host import HostCollector
 from specdash.collect.log_source import past
 from specdash.collect.proxy import ProxyPoller
 from specdash.core.log_facts import ServerEvent, SpeculativeStatistics, VerificationSteps
-from specdash.core.readings import ROUTER, Counters, Failure, FailureKind, Health, HealthStatus, Props, Reading, Slots
+from specdash.core.readings import (
+    ROUTER,
+    Counters,
+    Failure,
+    FailureKind,
+    Health,
+    HealthStatus,
+    Props,
+    Reading,
+    Slots,
+    Source,
+)
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
 from specdash.system.processes import is_alive
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable
+
+    from specdash.core.proxy_events import ProxyStatus
     from specdash.core.target import Target
 
 
@@ -30,14 +46,38 @@ class Remedy(Struct, frozen=True):
 
 
 class EndpointCheck(Struct, frozen=True):
-    """One endpoint: `state` in one word or a few, `latency_s` of an answer, `detail` for people."""
+    """One endpoint's answer, a value or a `Failure`, with what it says for people and the seconds that a value took."""
 
     path: str
-    state: str
-    latency_s: float | None
-    detail: str
-    value: Any = None
-    failure: Failure | None = None
+    answer: Any
+    latency_s: float | None = None
+
+    @property
+    def state(self) -> str:
+        """In one word or a few."""
+        if isinstance(self.answer, Failure):
+            return str(self.answer.kind)
+        return str(self.answer.status) if isinstance(self.answer, Health) else "ok"
+
+    @property
+    def detail(self) -> str:
+        """What the answer shows, or why there is none."""
+        match self.answer:
+            case Failure(detail=detail) | Health(detail=detail):
+                return detail
+            case Props() as props:
+                named = (props.model_alias or props.model_path, props.build_info, props.role)
+                return ", ".join(filter(None, (*named, "asleep" if props.is_sleeping else None)))
+            case Slots(slots=slots):
+                return f"{len(slots)} slots, {sum(slot.speculative is True for slot in slots)} of them speculate"
+            case Counters() as counted:
+                words = (
+                    f"{counted.draft_tokens:.0f} draft tokens so far" if counted.draft_tokens else "no draft tokens yet"
+                )
+                return (
+                    f"{words}{'; unknown metrics: ' + ', '.join(counted.unrecognised) if counted.unrecognised else ''}"
+                )
+        return ""
 
 
 class LogCheck(Struct, frozen=True):
@@ -60,28 +100,29 @@ class Checkup(Struct, frozen=True):
     log: LogCheck
     driver: Driver
     process_failure: str | None
-    remedies: tuple[Remedy, ...]
     proxy: ProxyCheck | None = None
     gpu_bytes: int | None = None
-    """GPU memory that the server holds: 0 tells that it runs on the CPU. None where the driver does not tell."""
+    """GPU memory that the server holds: 0 says that it runs on the CPU. None where the driver does not tell."""
 
     @property
     def reachable(self) -> bool:
         """Whether a llama-server answers, also one that is loading or wants a key."""
-        health = self.endpoints[0]
-        if isinstance(health.value, Health):
-            return health.value.status is not HealthStatus.ERROR
-        return health.failure is not None and health.failure.kind is FailureKind.UNAUTHORIZED
+        health = self.endpoints[0].answer
+        if isinstance(health, Failure):
+            return health.kind is FailureKind.UNAUTHORIZED
+        return health.status is not HealthStatus.ERROR
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """Everything that may be missing, where it is."""
+        return tuple(Remedy(*row) for is_missing, *row in _remedies(self) if is_missing)
 
 
 def check(target: Target) -> Checkup:
     """Look at the server's endpoints, its log, its process and the GPUs, once. Bounded by the endpoints' deadlines."""
-    endpoints = asyncio.run(_check_endpoints(target))
-    log = check_log(target.log)
-    driver = look()
+    endpoints, driver = asyncio.run(_check_endpoints(target)), look()
     process_failure, gpu_bytes = _check_process(target, driver)
-    remedies = _remedies(target, endpoints, log, driver, process_failure)
-    return Checkup(target, endpoints, log, driver, process_failure, remedies, check_proxy(target), gpu_bytes)
+    return Checkup(target, endpoints, check_log(target.log), driver, process_failure, check_proxy(target), gpu_bytes)
 
 
 def check_log(path: str | None) -> LogCheck:
@@ -90,8 +131,7 @@ def check_log(path: str | None) -> LogCheck:
         return LogCheck(None, "no log file is known")
     from specdash.llama.log.parser import LogParser
 
-    parser = LogParser()
-    lines = unrecognised = 0
+    parser, lines, unrecognised = LogParser(), 0, 0
     verbosity: int | None = None
     traced = detailed = False
     for chunk in past(path):
@@ -101,7 +141,8 @@ def check_log(path: str | None) -> LogCheck:
         lines, unrecognised = lines + batch.lines, unrecognised + batch.unrecognised
         for fact in batch.every_fact:
             if isinstance(fact, ServerEvent) and fact.name == "verbosity":
-                verbosity = _whole(fact.get("verbosity"))
+                level = fact.get("verbosity") or ""
+                verbosity = int(level) if level.isdecimal() else None
             traced = traced or isinstance(fact, VerificationSteps)
             detailed = detailed or isinstance(fact, SpeculativeStatistics)
     if verbosity is None and detailed:
@@ -110,91 +151,44 @@ def check_log(path: str | None) -> LogCheck:
 
 
 async def _check_endpoints(target: Target) -> tuple[EndpointCheck, ...]:
-    client = LlamaClient(target)
-    try:
-        health, props = await asyncio.gather(_timed("/health", client.health()), _timed("/props", client.props()))
-        metrics = await _timed("/metrics", client.metrics())
-        if isinstance(props.value, Props) and props.value.is_sleeping:
-            failure = Failure(FailureKind.SLEEPING, "not asked, because asking would wake the server")
-            slots = EndpointCheck("/slots", str(failure.kind), None, failure.detail, None, failure)
-        else:
-            slots = await _timed("/slots", client.slots())
-        return health, props, metrics, slots
-    finally:
-        await client.aclose()
+    async def asked(path: str, answer: Awaitable[Any]) -> EndpointCheck:
+        started, found = time.monotonic(), await answer
+        return EndpointCheck(path, found, None if isinstance(found, Failure) else time.monotonic() - started)
 
-
-async def _timed(path: str, asked: Any) -> EndpointCheck:
-    started = time.monotonic()
-    result = await asked
-    latency = time.monotonic() - started
-    if isinstance(result, Failure):
-        return EndpointCheck(path, str(result.kind), None, result.detail, None, result)
-    return EndpointCheck(path, _state_of(result), latency, _detail_of(result), result)
-
-
-def _state_of(value: object) -> str:
-    return str(value.status) if isinstance(value, Health) else "ok"
-
-
-def _detail_of(value: object) -> str:
-    if isinstance(value, Health):
-        return value.detail
-    if isinstance(value, Props):
-        parts = (value.model_alias or value.model_path, value.build_info, value.role, value.is_sleeping and "asleep")
-        return ", ".join(str(part) for part in parts if part)
-    if isinstance(value, Slots):
-        speculating = sum(slot.speculative is True for slot in value.slots)
-        return f"{len(value.slots)} slots, {speculating} of them speculate"
-    if isinstance(value, Counters):
-        spec = "no draft tokens yet" if not value.draft_tokens else f"{value.draft_tokens:.0f} draft tokens so far"
-        return f"{spec}{'; unknown metrics: ' + ', '.join(value.unrecognised) if value.unrecognised else ''}"
-    return ""
+    async with contextlib.aclosing(LlamaClient(target)) as client:
+        health, props = await asyncio.gather(asked("/health", client.health()), asked("/props", client.props()))
+        metrics = await asked("/metrics", client.metrics())
+        if isinstance(props.answer, Props) and props.answer.is_sleeping:
+            why = "not asked, because asking would wake the server"
+            return health, props, metrics, EndpointCheck("/slots", Failure(FailureKind.SLEEPING, why))
+        return health, props, metrics, await asked("/slots", client.slots())
 
 
 def _check_process(target: Target, driver: Driver) -> tuple[str | None, int | None]:
-    from specdash.collect.host import HostCollector
-    from specdash.core.readings import Source
-
+    """Why the server's process is not seen, and the bytes that it holds on the GPUs; None where the driver hides
+    processes, or numbers them otherwise."""
     readings: list[Reading[Any]] = []
     HostCollector(target, readings.append).step(1.0)
-    reading = next(reading for reading in readings if reading.source is Source.PROCESS)
-    if reading.failure is not None:
-        return reading.failure.detail, None
-    pids = getattr(reading.value, "pids", ())
-    return None, _held(frozenset(pids)) if driver.gpus and pids else None
-
-
-def _held(pids: frozenset[int]) -> int | None:
-    """Bytes that these processes hold on the GPUs; None where the driver hides processes, or numbers them otherwise."""
-    from specdash.collect.gpu import GpuCollector
-    from specdash.core.readings import Gpus
-
-    seen: list[Reading[Any]] = []
-    GpuCollector(seen.append, lambda: pids).step(1.0)
-    gpus = seen[-1].value if seen else None
-    if not isinstance(gpus, Gpus) or any(gpu.processes is None for gpu in gpus.gpus):
-        return None
-    rows = [row for gpu in gpus.gpus for row in gpu.processes or ()]
-    ours = [row.memory_bytes for row in rows if row.is_backend]
+    process = next(reading for reading in readings if reading.source is Source.PROCESS)
+    if process.failure is not None:
+        return process.failure.detail, None
+    pids = frozenset(process.value.pids if process.value is not None else ())
+    gpus = GpuLooks(lambda: pids).look().gpus if driver.gpus and pids else ()
+    if not gpus or any(gpu.processes is None for gpu in gpus):
+        return None, None
+    rows = [row for gpu in gpus for row in gpu.processes or ()]
+    held = [row.memory_bytes for row in rows if row.is_backend]
     # In a container NVML gives the numbers of outside, or no process at all.
-    outside = not ours and bool(rows) and not any(is_alive(row.pid) for row in rows)
-    known = [size for size in ours if size is not None]
-    return None if outside or len(known) < len(ours) else sum(known)
+    outside = not held and bool(rows) and not any(is_alive(row.pid) for row in rows)
+    known = [size for size in held if size is not None]
+    return None, None if outside or len(known) < len(held) else sum(known)
 
 
-def _remedies(
-    target: Target,
-    endpoints: tuple[EndpointCheck, ...],
-    log: LogCheck,
-    driver: Driver,
-    process_failure: str | None,
-) -> tuple[Remedy, ...]:
-    """Everything that may be missing, where it is."""
-    kinds = {endpoint.path: endpoint.failure.kind for endpoint in endpoints if endpoint.failure is not None}
-    reached, props = endpoints[0].value is not None, endpoints[1].value
-    here = local_port(target.url) is not None
-    rows = (
+def _remedies(checkup: Checkup) -> Iterable[tuple[Any, ...]]:
+    target, log = checkup.target, checkup.log
+    kinds = {found.path: found.answer.kind for found in checkup.endpoints if isinstance(found.answer, Failure)}
+    props, here = checkup.endpoints[1].answer, local_port(target.url) is not None
+    return (
         (
             FailureKind.UNAUTHORIZED in kinds.values(),
             "the server wants an API key",
@@ -250,23 +244,18 @@ def _remedies(
             ("GPU", "host", "process"),
         ),
         (
-            here and not driver.gpus,
+            here and not checkup.driver.gpus,
             "NVML shows no GPU",
             "run specdash where the NVIDIA driver is (in a container: --gpus all), with nvidia-ml-py installed",
             ("GPU",),
         ),
         (
-            here and reached and process_failure is not None,
+            here and "/health" not in kinds and checkup.process_failure is not None,
             "the server's process is not visible",
             "run specdash as the user who runs the server, outside of containers",
             ("process", "uptime", "GPU memory of the server"),
         ),
     )
-    return tuple(Remedy(missing, switch, lights) for is_missing, missing, switch, lights in rows if is_missing)
-
-
-def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() else None
 
 
 class ProxyCheck(Struct, frozen=True):
@@ -284,23 +273,21 @@ def check_proxy(target: Target) -> ProxyCheck | None:
     """The findings, None when no proxy is known. Bounded by the poller's deadline."""
     if target.proxy_url is None and target.proxy_log is None:
         return None
-    state, detail = asyncio.run(_look(target)) if target.proxy_url is not None else ("--", "its address is not known")
-    failure = "no proxy log is known" if target.proxy_log is None else _events_failure(target.proxy_log)
-    return ProxyCheck(target.proxy_url, target.proxy_origin, state, detail, target.proxy_log, failure)
+    failure: str | None = "no proxy log is known"
+    if target.proxy_log is not None:
+        chunk = next(past(target.proxy_log, 1))
+        failure = chunk.failure.detail if chunk.failure is not None else None
+    found = "--", "its address is not known"
+    if target.proxy_url is not None:
+        status = asyncio.run(_proxy_status(target))
+        if isinstance(status, Failure):
+            found = str(status.kind), status.detail
+        else:
+            version = status.version or "unknown version"
+            found = "ok", f"{version}, upstream {status.upstream}, {status.session_count} sessions"
+    return ProxyCheck(target.proxy_url, target.proxy_origin, *found, target.proxy_log, failure)
 
 
-async def _look(target: Target) -> tuple[str, str]:
-    poller = ProxyPoller(target, lambda _: None)
-    try:
-        result = await poller.look()
-    finally:
-        await poller.aclose()
-    if isinstance(result, Failure):
-        return str(result.kind), result.detail
-    version = result.version or "unknown version"
-    return "ok", f"{version}, upstream {result.upstream}, {result.session_count} sessions"
-
-
-def _events_failure(place: str) -> str | None:
-    failure = next(past(place, 1)).failure
-    return failure.detail if failure is not None else None
+async def _proxy_status(target: Target) -> ProxyStatus | Failure:
+    async with contextlib.aclosing(ProxyPoller(target, lambda _: None)) as poller:
+        return await poller.look()

@@ -18,7 +18,7 @@ from specdash.collect.log_source import place_of_process
 from specdash.collect.run_records import is_alive, live_backends, live_proxies, notes, refusal
 from specdash.core import envfile, paths
 from specdash.core.errors import SpecdashError
-from specdash.core.masking import added, flags_of, speculation
+from specdash.core.masking import flags_of, speculation
 from specdash.core.parameter_catalogue import BY_KEY
 from specdash.core.records import RunRecord
 from specdash.core.target import Target, is_local, local_port, normalise_url
@@ -27,7 +27,6 @@ from specdash.system.processes import listener_owners
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from specdash.core.parameters import Parameter
     from specdash.core.records import ProxyRecord
 
 
@@ -36,6 +35,11 @@ if TYPE_CHECKING:
 EMBEDDED_MODULE = "specdash.backend.embedded"
 
 DEFAULT_PORT = 8080
+
+RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
+"""What a run record says of a target that is watched."""
+PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
+"""What the run record of a proxy says."""
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1", "*": "127.0.0.1"}  # noqa: S104 - named, not bound
 
@@ -77,32 +81,24 @@ def server_arguments(
     command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> ServerArguments:
     """What the arguments, and where they are silent the environment, say. Relative paths are taken from `cwd`."""
-    given = {p.flags[0]: (p, value) for key, value in (environment or {}).items() if (p := _by_native_key(key))}
-    for flag, (parameter, value) in flags_of(command[1:]).items():
-        given[flag] = (parameter, added(parameter, given.get(flag), value))
+    given = {
+        parameter.flags[0]: (parameter, value)
+        for key, value in (environment or {}).items()
+        if key.startswith("LLAMA_ARG_") and (parameter := BY_KEY.get(key)) is not None and parameter.flags
+    }
+    given = flags_of(command[1:], given)
     values = {flag: value for flag, (_, value) in given.items()}
-    log, certificate = values.get("--log-file"), values.get("--ssl-cert-file")
+    log, certificate, port = values.get("--log-file"), values.get("--ssl-cert-file"), values.get("--port", "")
     tls = bool(certificate and values.get("--ssl-key-file"))
     return ServerArguments(
         host=values.get("--host"),
-        port=_port(values.get("--port")),
+        port=(int(port) or None) if port.isdecimal() and len(port) <= 5 else None,
         log=str(PurePath(cwd or "/", log)) if log else None,
         certificate=str(PurePath(cwd or "/", certificate)) if certificate and tls else None,
         prefix=values.get("--api-prefix", "").rstrip("/"),
         needs_key="--api-key" in values or "--api-key-file" in values or bool((environment or {}).get("LLAMA_API_KEY")),
         speculation=speculation(given),
     )
-
-
-def _by_native_key(key: str) -> Parameter | None:
-    parameter = BY_KEY.get(key) if key.startswith("LLAMA_ARG_") else None
-    return parameter if parameter is not None and parameter.flags else None
-
-
-def _port(text: str | None) -> int | None:
-    if text is None or not text.isdecimal() or len(text) > 5:
-        return None
-    return int(text) or None
 
 
 def discover(env: Mapping[str, str] = os.environ) -> list[Target]:
@@ -120,11 +116,10 @@ def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = 
     """
     if local_port(url) is None:
         return Target(url, origin=origin)
-    here = next(
-        (known for known in itertools.chain(_recorded(env), _running()) if place(known.url) == place(url)), None
-    )
-    target = (
-        replace(here, url=url, origin=f"{origin}; {here.origin}") if here is not None else Target(url, origin=origin)
+    found = itertools.chain(_recorded(env), _running())
+    target = next(
+        (replace(here, url=url, origin=f"{origin}; {here.origin}") for here in found if place(here.url) == place(url)),
+        Target(url, origin=origin),
     )
     if target.api_key is None and (last := ended_run(url, env)) is not None:
         return replace(target, api_key=_safe_key(last, env), key_is_recorded=True)
@@ -133,46 +128,56 @@ def target_for_url(url: str, env: Mapping[str, str] = os.environ, origin: str = 
 
 def recorded_target(url: str, env: Mapping[str, str] = os.environ) -> Target | None:
     """The server at a local address as its own run record has it; None when it left none."""
-    if local_port(url) is None:
-        return None
     return next((target for target in _recorded(env) if place(target.url) == place(url)), None)
 
 
 def recorded_env_file(url: str, env: Mapping[str, str] = os.environ) -> str | None:
     """The env file that a server at a local address was started from, as its run record has it."""
-    if local_port(url) is None:
-        return None
     return next((record.env_file for found, record in _records(env) if place(found) == place(url)), None)
 
 
 def ended_run(url: str | None = None, env: Mapping[str, str] = os.environ) -> RunRecord | None:
     """What the backend that ran last left of itself, at this local address or at any where none runs now."""
-    left = [*notes(paths.run_records_dir(env), RunRecord), *notes(paths.ended_records_dir(env), RunRecord)]
-    places: dict[tuple[str, int], list[tuple[float, RunRecord]]] = {}
-    for file, record in left:
-        with contextlib.suppress(OSError, ValueError):
-            alive = record.ended is None and is_alive(record)
-            when = float("inf") if alive else record.ended or file.stat().st_mtime
-            places.setdefault(place(record.url), []).append((when, record))
-    newest = [max(found, key=lambda pair: pair[0]) for found in places.values()]
-    ended = [pair for pair in newest if pair[0] != float("inf") and (url is None or place(pair[1].url) == place(url))]
+    newest: dict[tuple[str, int], tuple[float, RunRecord]] = {}
+    """By address; a record of one that runs is the newest there is."""
+    for folder in (paths.run_records_dir(env), paths.ended_records_dir(env)):
+        for file, record in notes(folder, RunRecord):
+            with contextlib.suppress(OSError, ValueError):
+                is_running = record.ended is None and is_alive(record)
+                when = float("inf") if is_running else record.ended or file.stat().st_mtime
+                here = place(record.url)
+                newest[here] = max(newest.get(here, (when, record)), (when, record), key=lambda pair: pair[0])
+    wanted = None if url is None else place(url)
+    ended = [pair for here, pair in newest.items() if pair[0] != float("inf") and wanted in (None, here)]
     return max(ended, key=lambda pair: pair[0])[1] if ended else None
+
+
+def with_record(target: Target, env: Mapping[str, str]) -> Target:
+    """The target as its newest run record has it; the same where there is none, as between two engines."""
+    for url, record in _records(env):
+        if place(url) == place(target.url):
+            known = {name: getattr(_of_record(url, record), name) for name in RECORD_FIELDS}
+            known["log"] = target.log if target.log_named else known["log"] or target.log
+            return replace(target, **known)
+    return target
 
 
 def _recorded(env: Mapping[str, str]) -> Iterator[Target]:
     for url, record in _records(env):
-        yield Target(
-            url,
-            api_key=_safe_key(record, env),
-            key_is_recorded=True,
-            log=record.log,
-            pid=record.pid,
-            engine=record.engine,
-            parameters=record.parameters,
-            start_check=record.start_check,
-            refused=refusal(record),
-            origin=f"run record of process {record.pid}",
-        )
+        yield replace(_of_record(url, record), api_key=_safe_key(record, env), key_is_recorded=True)
+
+
+def _of_record(url: str, record: RunRecord) -> Target:
+    return Target(
+        url,
+        log=record.log,
+        pid=record.pid,
+        engine=record.engine,
+        parameters=record.parameters,
+        start_check=record.start_check,
+        refused=refusal(record),
+        origin=f"run record of process {record.pid}",
+    )
 
 
 def _records(env: Mapping[str, str]) -> Iterator[tuple[str, RunRecord]]:
@@ -208,12 +213,10 @@ def recorded_key(record: RunRecord | ProxyRecord, env: Mapping[str, str]) -> str
 
 def admin_token(record: ProxyRecord) -> str | None:
     """The token for the admin endpoints of a running proxy; None where it asks for none, as proxies of 0.1 do."""
-    if record.admin_token_file is None:
-        return None
-    try:
-        return Path(record.admin_token_file).read_text(encoding="ascii").strip() or None
-    except (OSError, ValueError):
-        return None
+    if record.admin_token_file is not None:
+        with contextlib.suppress(OSError, ValueError):
+            return Path(record.admin_token_file).read_text(encoding="ascii").strip() or None
+    return None
 
 
 def _running() -> Iterator[Target]:
@@ -281,54 +284,30 @@ def concerns(url: str | None, here: tuple[str, int]) -> bool:
 
 # Finds the proxy in front of a server: by the run records that proxies of this machine leave.
 
-
-_NOTHING: dict[str, Any] = {"proxy_url": None, "proxy_key": None, "proxy_log": None, "proxy_origin": ""}
+_NO_PROXY: dict[str, Any] = {"proxy_url": None, "proxy_key": None, "proxy_log": None, "proxy_origin": ""}
 
 
 def with_proxy(target: Target, env: Mapping[str, str]) -> Target:
     """The target with the youngest proxy whose upstream it is, where there is one; its events before its log.
 
-    What the target says of its proxy already stays, and with an address that is everything.
+    What the user named of a proxy stays, and with an address that is everything. One that was found stays as long as it
+    runs, and until another is found.
     """
-    record = _record(target, env) if target.proxy_url is None else None
-    return _joined(target, record, env) if record is not None else target
-
-
-class ProxySearch:
-    """Looks for the proxy of a target again and again."""
-
-    def __init__(self, target: Target, env: Mapping[str, str]) -> None:
-        """The target names no proxy, or has one from `with_proxy`."""
-        self._env = env
-        self._told = target
-        self._bare = replace(target, proxy_found=(), **{name: _NOTHING[name] for name in target.proxy_found})
-        self._record: ProxyRecord | None = None
-
-    def look(self) -> Target | None:
-        """The target with the proxy found for it, when that is another than before."""
-        if self._record is not None and is_alive(self._record):
-            return None
-        self._record = _record(self._bare, self._env)
-        if self._record is None:
-            return None
-        found = _joined(self._bare, self._record, self._env)
-        before, self._told = self._told, found
-        return found if found != before else None
-
-
-def _joined(target: Target, record: ProxyRecord, env: Mapping[str, str]) -> Target:
+    if target.proxy_url is not None and not target.proxy_found:
+        return target
+    records = [record for record in running_proxies(env) if place(record.upstream) == place(target.url)]
+    if not records:
+        return target
+    record = next((record for record in records if record.url == target.proxy_url), records[0])
     recorded: dict[str, Any] = {
         "proxy_url": record.url,
         "proxy_key": recorded_key(record, env),
         "proxy_log": record.events,
         "proxy_origin": f"run record of process {record.pid}",
     }
-    taken = {name: value for name, value in recorded.items() if value and not getattr(target, name)}
-    return replace(target, proxy_found=tuple(taken), **taken)
-
-
-def _record(target: Target, env: Mapping[str, str]) -> ProxyRecord | None:
-    return next((record for record in running_proxies(env) if place(record.upstream) == place(target.url)), None)
+    bare = replace(target, **{name: _NO_PROXY[name] for name in target.proxy_found})
+    taken = {name: value for name, value in recorded.items() if value and not getattr(bare, name)}
+    return replace(bare, proxy_found=tuple(taken), **taken)
 
 
 def running_proxies(env: Mapping[str, str]) -> Iterator[ProxyRecord]:

@@ -5,22 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import suppress
+import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specdash.collect.backend import BackendPoller
+from specdash.collect.gpu import GpuCollector
 from specdash.collect.hub import LoopThread, SchedulingWatch, keep_stepping
+from specdash.collect.logs import LogCollector
 from specdash.core.target import local_port
 from specdash.llama.client import LlamaClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from specdash.collect.hub import Sink
     from specdash.core.readings import Reading
     from specdash.core.target import Target
-
-    Sink = Callable[[Reading[Any]], None]
 
 FILES_LEFT = 64
 """File descriptors that are kept for everything but connections."""
@@ -50,13 +51,21 @@ class FleetHub(LoopThread):
         scheduling = SchedulingWatch(partial(_publish, [sink for _, sink in self._watched]))
         async with asyncio.TaskGroup() as group:
             group.create_task(scheduling.run())
-            logs = [(target.log, sink) for target, sink in self._watched if target.log is not None]
+            logs = [
+                LogCollector(target.log, partial(_publish, [sink]))
+                for target, sink in self._watched
+                if target.log is not None
+            ]
             if logs:
-                group.create_task(_watch_logs(logs))
+
+                def close() -> None:
+                    for log in logs:
+                        log.close()
+
+                # In turn, as often as the one that has most to read asks for.
+                group.create_task(keep_stepping(lambda: min([log.step() for log in logs]), close=close))
             here = [sink for target, sink in self._watched if local_port(target.url) is not None]
             if here:
-                from specdash.collect.gpu import GpuCollector
-
                 # Once for all servers on this machine.
                 gpus = GpuCollector(partial(_publish, here))
                 group.create_task(keep_stepping(lambda: gpus.step(1.0)))
@@ -68,40 +77,20 @@ class FleetHub(LoopThread):
     async def _watch_server(self, target: Target, sink: Sink, begins: float, scheduling: SchedulingWatch) -> None:
         await asyncio.sleep(begins)
         async with contextlib.aclosing(LlamaClient(target)) as client:
-            poller = BackendPoller(
-                client,
-                partial(_publish, [sink]),
-                interval_s=self._interval_s,
-                model=target.model,
-                slept_since=scheduling.slept_since,
-            )
+            publish, slept = partial(_publish, [sink]), scheduling.slept_since
+            poller = BackendPoller(client, publish, interval_s=self._interval_s, model=target.model, slept_since=slept)
             await poller.run()
 
 
 def _publish(sinks: Sequence[Sink], reading: Reading[Any]) -> None:
     for sink in sinks:
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             sink(reading)
-
-
-async def _watch_logs(logs: Sequence[tuple[str, Sink]]) -> None:
-    """Read all of them in turn, as often as the one that has most to read asks for."""
-    from specdash.collect.logs import LogCollector
-
-    collectors = [LogCollector(path, partial(_publish, [sink])) for path, sink in logs]
-
-    def close() -> None:
-        for collector in collectors:
-            collector.close()
-
-    await keep_stepping(lambda: min([collector.step() for collector in collectors]), close=close)
 
 
 def _allow_files(wanted: int) -> None:
     """Raise the soft limit of open files as far as it may be."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted and (hard == resource.RLIM_INFINITY or soft < hard):
-        with suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))

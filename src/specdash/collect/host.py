@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -13,18 +14,14 @@ import psutil
 from specdash.core.log_places import program_and_name
 from specdash.core.masking import masked_command
 from specdash.core.paths import state_dir
-from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source, others_share
+from specdash.core.readings import Disk, FailureKind, Host, ProcessTree, Reading, Source
 from specdash.core.target import local_port
-from specdash.system.processes import began, listening_pid, usage_of
+from specdash.system.processes import listening_pid, usage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from specdash.core.target import Target
-    from specdash.system.processes import ProcessUsage
-
-DISKS_S = 2.0
-"""Disks do not fill faster than this can tell, and a look at a network's may be slow."""
 
 FIND_AGAIN_S = 5.0
 """Finding the process that owns a port reads every process's file descriptors."""
@@ -55,20 +52,18 @@ class HostCollector:
         clock: Callable[[], float] = time.monotonic,
         find_pid: Callable[[int], int | None] = listening_pid,
     ) -> None:
-        """`places` tells the folders that are written to: what for, and the path."""
-        self._target = target
+        """`places` gives the folders that are written to: what for, and the path."""
+        self._port = local_port(target.url)
         self._publish = publish
         self._clock = clock
         self._find_pid = find_pid
         self._memory, self._swap = memory, swap
         self._places = places
-        self._disks: tuple[Disk, ...] = ()
-        self._disks_at: float | None = None
         self._swapped: tuple[float, int, int] | None = None
         self._cpu = CpuTimes()
         self._watch: ProcessWatch | None = None
         self._given_pid = target.pid
-        self._sought_at: float | None = None
+        self._sought_at = -math.inf
 
     def backend_pids(self) -> frozenset[int]:
         """The backend's process and its descendants, as far as known."""
@@ -77,11 +72,10 @@ class HostCollector:
 
     def step(self, interval_s: float) -> float:
         """Publish one reading of the machine and one of the backend's process."""
-        first = not self._cpu.seen
         host = self._host()
         self._publish(Reading.known(Source.HOST, self._clock(), host))
         self._publish(self._process())
-        return min(interval_s, FIRST_PAUSE_S) if first else interval_s
+        return min(interval_s, FIRST_PAUSE_S) if host.cpu_utilisation is None else interval_s
 
     def _host(self) -> Host:
         memory, swap, disk = self._memory(), self._swap(), disk_of("", "/")
@@ -94,7 +88,7 @@ class HostCollector:
             cpu_utilisation=self._cpu.utilisation(),
             cpu_count=os.cpu_count(),
             load_1m=os.getloadavg()[0],
-            disks=self._disks_now(),
+            disks=tuple(found for use, path in self._places() if (found := disk_of(use, path)) is not None),
             memory_total_bytes=memory.total,
             memory_used_bytes=memory.total - memory.available,
             swap_total_bytes=swap.total if swap is not None else None,
@@ -105,44 +99,32 @@ class HostCollector:
             swap_out_bytes_per_s=swap_out,
         )
 
-    def _disks_now(self) -> tuple[Disk, ...]:
-        now = self._clock()
-        if self._disks_at is None or now - self._disks_at >= DISKS_S:
-            self._disks_at = now
-            self._disks = tuple(disk for use, path in self._places() if (disk := disk_of(use, path)) is not None)
-        return self._disks
-
     def _process(self) -> Reading[ProcessTree]:
-        if self._watch is None:
-            self._watch = self._find()
+        had_one = self._watch is not None
+        self._watch = self._watch or self._find()
         tree = self._watch.sample() if self._watch is not None else None
-        now = self._clock()
         if tree is not None:
-            return Reading.known(Source.PROCESS, now, tree)
-        if self._watch is not None:
-            # It ended: whatever serves the port next is another process, to be looked for at once.
-            self._watch, self._sought_at = None, None
-            return Reading.unknown(Source.PROCESS, now, FailureKind.UNAVAILABLE, "the process has ended")
-        return Reading.unknown(Source.PROCESS, now, FailureKind.UNAVAILABLE, self._why_none())
+            return Reading.known(Source.PROCESS, self._clock(), tree)
+        why = f"no process of this user listens on port {self._port}"
+        if self._port is None:
+            why = "the server runs on another machine"
+        if had_one:
+            # Whatever serves the port next is another process, to be looked for at once.
+            why, self._sought_at = "the process has ended", -math.inf
+        self._watch = None
+        return Reading.unknown(Source.PROCESS, self._clock(), FailureKind.UNAVAILABLE, why)
 
     def _find(self) -> ProcessWatch | None:
         now = self._clock()
-        if self._sought_at is not None and now - self._sought_at < FIND_AGAIN_S:
+        if now - self._sought_at < FIND_AGAIN_S:
             return None
         self._sought_at = now
         # The pid that the target came with is good once: after its end it may be anybody's.
         given, self._given_pid = self._given_pid, None
         if given is not None and (watch := _watch(given, self._clock)) is not None:
             return watch
-        port = local_port(self._target.url)
-        found = self._find_pid(port) if port is not None else None
+        found = self._find_pid(self._port) if self._port is not None else None
         return _watch(found, self._clock) if found is not None else None
-
-    def _why_none(self) -> str:
-        port = local_port(self._target.url)
-        if port is None:
-            return "the server runs on another machine"
-        return f"no process of this user listens on port {port}"
 
 
 def written_places(target: Target, env: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -178,11 +160,6 @@ class CpuTimes:
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
 
-    @property
-    def seen(self) -> bool:
-        """Whether there was a look."""
-        return self._before is not None
-
     def utilisation(self) -> float | None:
         """Share of the time since the last look that they were busy; None at the first."""
         times = psutil.cpu_times()
@@ -194,22 +171,6 @@ class CpuTimes:
             return None
         busy = 1.0 - (idle - before[1]) / (total - before[0])
         return min(1.0, max(0.0, busy))
-
-
-class OthersMeter:
-    """Share of this machine's CPUs that other programs than the server at a URL take, from one look to the next."""
-
-    def __init__(self, url: str) -> None:
-        port = local_port(url)
-        pid = listening_pid(port) if port is not None else None
-        self._watch = _watch(pid, time.monotonic) if pid is not None else None
-        self._cpu = CpuTimes()
-        self.share()
-
-    def share(self) -> float | None:
-        """Since the last look; None at the first, and where the server's process is not seen."""
-        host = Host(cpu_utilisation=self._cpu.utilisation(), cpu_count=os.cpu_count())
-        return others_share(host, self._watch.sample() if self._watch is not None else None)
 
 
 def _watch(pid: int, clock: Callable[[], float]) -> ProcessWatch | None:
@@ -226,18 +187,16 @@ class ProcessWatch:
         """Raises psutil.NoSuchProcess when there is none."""
         self._root = psutil.Process(pid)
         self._clock = clock
-        usage = usage_of(pid)
-        self._root_started = usage.started if usage is not None else None
         self._used: dict[int, float | None] = {pid: None}
         """By process of the tree, its CPU time at the last look, None before the first."""
-        self._listed_at: float | None = None
+        self._listed_at = -math.inf
         self._sampled_at: float | None = None
-        self._stopped: tuple[int, ...] = ()
         self._waited: dict[int, int] = {}
         """Nanoseconds that each thread was ready to run and got no CPU."""
-        self._name = self._root.name()
-        self._started = began(pid) or 0.0
-        self._command = self._read_command()
+        self._name, self._started = self._root.name(), self._root.create_time()
+        self._command: tuple[str, ...] = ()
+        with contextlib.suppress(psutil.Error):
+            self._command = masked_command(self._root.cmdline())
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -247,60 +206,35 @@ class ProcessWatch:
     def sample(self) -> ProcessTree | None:
         """What the tree costs since the last sample; None when the root has ended (also when its pid lives on)."""
         now = self._clock()
-        if self._listed_at is None or now - self._listed_at >= CHILDREN_TTL_S:
-            self._list_members(now)
-        usages = self._usages()
-        if usages is None:
+        if now - self._listed_at >= CHILDREN_TTL_S:
+            self._listed_at = now
+            with contextlib.suppress(psutil.Error):
+                members = (self._root, *self._root.children(recursive=True))
+                self._used = {member.pid: self._used.get(member.pid) for member in members}
+        usages = {pid: usage for pid in self._used if (usage := usage_of(pid)) is not None}
+        if self._root.pid not in usages or not self._root.is_running():
             return None
         elapsed = None if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
-        used_s, memory, threads, alive = 0.0, 0, 0, 0
-        stopped = []
-        for pid, usage in usages.items():
-            if usage.stopped:
-                stopped.append(pid)
-            # A member seen for the first time has no earlier figure to subtract.
-            before_s = self._used[pid]
-            used_s += usage.cpu_s - before_s if before_s is not None else 0.0
-            self._used[pid] = usage.cpu_s
-            memory, threads, alive = memory + usage.resident_bytes, threads + usage.threads, alive + 1
-        self._stopped = tuple(stopped)
-        waited, before = _waited(self._used), self._waited
-        self._waited = waited
-        waits = [ns - before[thread] for thread, ns in waited.items() if thread in before]
+        # A member seen for the first time has no earlier figure to subtract.
+        grown = ((usage.cpu_s, self._used[pid]) for pid, usage in usages.items())
+        used_s = sum(cpu_s - before_s for cpu_s, before_s in grown if before_s is not None)
+        self._used |= {pid: usage.cpu_s for pid, usage in usages.items()}
+        before, self._waited = self._waited, _waited(self._used)
+        waits = [ns - before[thread] for thread, ns in self._waited.items() if thread in before]
         return ProcessTree(
             pid=self._root.pid,
             name=self._name,
             started_wall=self._started,
             cpu_cores=max(0.0, used_s / elapsed) if elapsed else None,
-            memory_bytes=memory,
-            threads=threads,
-            processes=alive,
+            memory_bytes=sum(usage.resident_bytes for usage in usages.values()),
+            threads=sum(usage.threads for usage in usages.values()),
+            processes=len(usages),
             pids=self.pids,
             command=self._command,
-            stopped=self._stopped,
+            stopped=tuple(pid for pid, usage in usages.items() if usage.stopped),
             cpu_wait=round(min(1.0, max(waits) / 1e9 / elapsed), 2) if waits and elapsed else None,
         )
-
-    def _usages(self) -> dict[int, ProcessUsage] | None:
-        """Of those that live; None when the root has ended, whoever has its pid now."""
-        usages = {pid: usage for pid in self._used if (usage := usage_of(pid)) is not None}
-        root = usages.get(self._root.pid)
-        return usages if root is not None and root.started == self._root_started else None
-
-    def _list_members(self, now: float) -> None:
-        self._listed_at = now
-        try:
-            children = self._root.children(recursive=True)
-        except psutil.Error:
-            return
-        self._used = {pid: self._used.get(pid) for pid in (self._root.pid, *(child.pid for child in children))}
-
-    def _read_command(self) -> tuple[str, ...]:
-        try:
-            return masked_command(self._root.cmdline())
-        except psutil.Error:
-            return ()
 
 
 def _waited(pids: Iterable[int]) -> dict[int, int]:

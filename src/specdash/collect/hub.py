@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from specdash.collect.discover import ProxySearch, discover
+from specdash.collect import own_files
+from specdash.collect.discover import PROXY_FIELDS, RECORD_FIELDS, discover, with_proxy, with_record
 from specdash.collect.tail import LogTail
 from specdash.core.readings import OTHER_SERVERS, STARVED_SHARE, FailureKind, Reading, SchedulingDelay, Source
 from specdash.core.target import local_port, normalise_url
@@ -25,23 +26,19 @@ if TYPE_CHECKING:
 
     from specdash.collect.backend import BackendPoller
     from specdash.collect.log_source import LogLines
-    from specdash.collect.own_files import OwnFile
     from specdash.collect.proxy import ProxyPoller
     from specdash.core.target import Target
 
     Sink = Callable[[Reading[Any]], None]
-
 
 _log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 SEARCH_S = 5.0
 """Seconds between two looks for a proxy."""
-NO_PROXY: dict[Source, str] = {
-    Source.PROXY: "no proxy found: start specdash with --proxy-url http://127.0.0.1:4000",
-    Source.PROXY_EVENTS: "no proxy log: start specdash with --proxy-log FILE or journal:UNIT",
-}
-"""What to do about a proxy that nobody named."""
+NO_PROXY = "no proxy found: start specdash with --proxy-url http://127.0.0.1:4000"
+NO_PROXY_LOG = "no proxy log: start specdash with --proxy-log FILE or journal:UNIT"
+NO_LOG = "no log is known: start specdash with --log FILE, journal:UNIT, docker:NAME or podman:NAME"
 LAST_STEP_S = 0.5
 """What a step gets to end before what it works on is closed."""
 
@@ -60,78 +57,66 @@ async def keep_stepping(
     pause.
     """
     loop, wake, has_failed = asyncio.get_running_loop(), wake or asyncio.Event(), False
-    while True:
-        wake.clear()
-        running = loop.run_in_executor(None, step)
-        try:
-            pause = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            done, _ = await asyncio.wait({running}, timeout=LAST_STEP_S)
-            for ended in done:
-                ended.exception()
-                close()
-            raise
-        except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
-            if not has_failed:
-                _log.exception("a collector failed")
-            has_failed, pause = True, RETRY_S
-            on_error(error)
-        try:
-            async with asyncio.timeout(pause):
-                await wake.wait()
-        except TimeoutError:
-            continue
-        except asyncio.CancelledError:
+    try:
+        while True:
+            wake.clear()
+            running = loop.run_in_executor(None, step)
+            try:
+                pause = await asyncio.shield(running)
+            except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
+                if not has_failed:
+                    _log.exception("a collector failed")
+                has_failed, pause = True, RETRY_S
+                on_error(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await wake.wait()
+    finally:
+        done, _ = await asyncio.wait({running}, timeout=LAST_STEP_S)
+        for ended in done:
+            ended.exception()
             close()
-            raise
 
 
 class Bus:
     """Hands every reading to every sink, one at a time, on the thread that published it.
 
     A sink that raises loses that reading and nothing else: the others get theirs and the collectors go on. The first
-    error of each sink is logged, the rest are counted in `errors`.
+    error of each sink is logged.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
-        self._sinks: list[Sink] = list(sinks)
+        self._sinks = tuple(sinks)
         self._failed: set[int] = set()
         self._lock = threading.RLock()
         self._closed = False
-        self.errors = 0
 
     def publish(self, reading: Reading[Any]) -> None:
         """Hand a reading to every sink; nothing once the bus is closed."""
         with self._lock:
-            if self._closed:
-                return
-            for sink in tuple(self._sinks):
+            for place, sink in enumerate(() if self._closed else self._sinks):
                 try:
                     sink(reading)
-                except Exception:  # noqa: BLE001 - a sink is not ours, and no error of it may stop the collectors
-                    self._note_error(sink, reading)
+                except Exception:  # noqa: BLE001 - no error of a sink may stop the collectors
+                    if place not in self._failed:
+                        _log.exception(
+                            "a sink failed on a %s reading; its next failures are not logged", reading.source
+                        )
+                    self._failed.add(place)
 
     def close(self) -> None:
         """Publish nothing from now on."""
         # Without the lock: a sink that hangs must not be able to hold up the end.
         self._closed = True
 
-    def _note_error(self, sink: Sink, reading: Reading[Any]) -> None:
-        self.errors += 1
-        if id(sink) not in self._failed:
-            self._failed.add(id(sink))
-            _log.exception("a sink failed on a %s reading; further failures of it are not logged", reading.source)
-
 
 TICK_S = 0.5
 SPAN_S = 5.0
 """Over so many seconds lateness is added up; specdash counts as starved so long after it was."""
-REPEATED_S = 1.0
-"""While it is starved, it says so again after this."""
 
 
 class SchedulingWatch:
-    """Publishes SCHEDULING readings: the first, every change, and the state again while it is starved."""
+    """Publishes SCHEDULING readings: the first, at every tick while specdash is starved, and when that is over."""
 
     def __init__(self, publish: Callable[[Reading[Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._publish = publish
@@ -139,7 +124,7 @@ class SchedulingWatch:
         self._due = clock() + TICK_S
         self._delays: deque[tuple[float, float]] = deque()
         """When it woke, and how late that was."""
-        self._last: tuple[float, SchedulingDelay] | None = None
+        self._was_starved = True
 
     async def run(self) -> None:
         """Watch until cancelled, in the loop that polls."""
@@ -156,12 +141,9 @@ class SchedulingWatch:
         while self._delays[0][0] <= now - SPAN_S:
             self._delays.popleft()
         delay = SchedulingDelay(sum(late for _, late in self._delays), SPAN_S)
-        if self._last is not None:
-            at, before = self._last
-            if delay.is_starved == before.is_starved and not (delay.is_starved and now - at >= REPEATED_S):
-                return
-        self._last = now, delay
-        self._publish(Reading.known(Source.SCHEDULING, now, delay))
+        if delay.is_starved or self._was_starved:
+            self._publish(Reading.known(Source.SCHEDULING, now, delay))
+        self._was_starved = delay.is_starved
 
     def slept_since(self, asked: float) -> bool:
         """Whether specdash itself slept through so much of the time since `asked` (monotonic) that an answer may have
@@ -215,8 +197,8 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(call, *arguments)
 
     def _run(self) -> None:
-        if self._loop is None or self._root is None:
-            return
+        assert self._loop is not None  # noqa: S101 - for the type checker
+        assert self._root is not None  # noqa: S101
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self._root)
@@ -226,10 +208,6 @@ class LoopThread:
             self._loop.close()
 
 
-PROXY_FIELDS = ("proxy_url", "proxy_key", "proxy_log", "proxy_origin", "proxy_found")
-"""What the proxy's watch knows of a target."""
-RECORD_FIELDS = ("pid", "log", "engine", "parameters", "start_check", "refused")
-"""What the run record's watch knows of it."""
 OTHERS_S, OTHERS_NAMED = 30.0, 3
 """Seconds between two looks for other servers while nothing was seen alive at the address, and how many are named."""
 SOON_S = 0.1
@@ -245,7 +223,7 @@ class Hub(LoopThread):
     def __init__(
         self,
         target: Target,
-        sinks: Iterable[Callable[[Reading[Any]], None]] = (),
+        sinks: Iterable[Sink] = (),
         *,
         interval_s: float = 1.0,
         gpu: bool = True,
@@ -263,20 +241,18 @@ class Hub(LoopThread):
         self._env = env
         self._on_target = on_target
         self._scheduling = SchedulingWatch(self.bus.publish)
-        self._poller: BackendPoller | None = None
-        self._proxy: ProxyPoller | None = None
+        self._pollers: dict[Source, BackendPoller | ProxyPoller] = {}
         self._host_wake, self._gpu_wake = asyncio.Event(), asyncio.Event()
         self._is_refused = self._seen_alive = False
         self._others: list[str] = []
         self._others_due = 0.0
         self._log_lines: LogLines | None = None
-        self._trials: OwnFile | None = None
+        self._trials = own_files.trials(target.url, self.bus.publish, env)
 
     def start(self) -> None:
         """Begin to watch. Raises UsageError when an address of the target cannot be meant."""
-        normalise_url(self._target.url)
-        if self._target.proxy_url is not None:
-            normalise_url(self._target.proxy_url)
+        for url in filter(None, (self._target.url, self._target.proxy_url)):
+            normalise_url(url)
         super().start()
 
     def stop(self) -> None:
@@ -288,9 +264,8 @@ class Hub(LoopThread):
         """Change the seconds between two looks, from now on."""
 
         def change() -> None:
-            for poller in (self._poller, self._proxy):
-                if poller is not None:
-                    poller.set_interval(interval_s)
+            for poller in self._pollers.values():
+                poller.set_interval(interval_s)
             self._host_wake.set()
             self._gpu_wake.set()
 
@@ -309,91 +284,77 @@ class Hub(LoopThread):
     def _keep_stepping(self, step: Callable[[], float], source: Source, **more: Any) -> asyncio.Task[None]:
         return self._group.create_task(keep_stepping(step, partial(self._collector_failed, source), **more))
 
+    async def _keep_polling(self, source: Source, new_poller: Callable[[], BackendPoller | ProxyPoller]) -> None:
+        """Poll until cancelled; an error is a bug, which is published, and after a pause another poller tries again."""
+        while True:
+            poller = self._pollers[source] = new_poller()
+            try:
+                await poller.run()
+            except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
+                _log.exception("polling failed")
+                self._collector_failed(source, error)
+                await asyncio.sleep(RETRY_S)
+
     async def _watch_server(self) -> None:
         from specdash.collect.backend import BackendPoller
         from specdash.collect.model_files import ModelFiles
         from specdash.llama.client import LlamaClient
 
-        client = LlamaClient(self._target)
         files = ModelFiles(lambda: self._target) if local_port(self._target.url) is not None else None
-        async with contextlib.aclosing(client):
-            while True:
-                self._poller = BackendPoller(
+        async with contextlib.aclosing(LlamaClient(self._target)) as client:
+            await self._keep_polling(
+                Source.HEALTH,
+                lambda: BackendPoller(
                     client,
                     self._publish_answer,
                     interval_s=self._interval_s,
                     files=files,
                     model=self._target.model,
                     slept_since=self._scheduling.slept_since,
-                )
-                await self._keep_polling(self._poller, Source.HEALTH)
-
-    async def _keep_polling(self, poller: BackendPoller | ProxyPoller, source: Source) -> None:
-        """Poll; an error is a bug, which is published, and after a pause the caller may try again."""
-        try:
-            await poller.run()
-        except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
-            _log.exception("polling failed")
-            self._collector_failed(source, error)
-            await asyncio.sleep(RETRY_S)
+                ),
+            )
 
     async def _watch_proxy(self) -> None:
         """Poll the proxy that was named, or else the one that is found, and follow its events. While none is named it
         looks for one that runs, and again when the one that it found has ended; until another is found, that one
         stays."""
-        target, before = self._target, None
-        search = ProxySearch(target, self._env) if target.proxy_url is None or target.proxy_found else None
-        polling: asyncio.Task[None] | None = None
-        following: asyncio.Task[None] | None = None
-        while True:
-            has_other_log = before is None or before.proxy_log != target.proxy_log
-            if has_other_log and following is not None:
-                following.cancel()
-                await asyncio.wait({following})
-            if before is not None:
-                # Before anything of the other proxy is published.
-                self._learn(PROXY_FIELDS, target)
-            if before is None or (before.proxy_url, before.proxy_key) != (target.proxy_url, target.proxy_key):
-                if polling is not None:
-                    polling.cancel()
-                polling = self._poll_proxy(target)
-            if has_other_log:
-                following = self._follow_events(target)
-            if search is None:
-                return
-            before, target = target, await self._other_proxy(search)
-
-    async def _other_proxy(self, search: ProxySearch) -> Target:
-        """The target with another proxy than before, once there is one."""
-        while True:
+        target = self._target
+        polling = self._group.create_task(self._poll_proxy(target))
+        following = self._follow_events(target)
+        while target.proxy_url is None or target.proxy_found:
+            before = target
             try:
-                found = await asyncio.get_running_loop().run_in_executor(None, search.look)
-                if found is not None:
-                    return found
+                target = await asyncio.get_running_loop().run_in_executor(None, with_proxy, before, self._env)
             except Exception as error:  # noqa: BLE001 - a bug shall show, not end the watch
                 _log.exception("the search for a proxy failed")
                 self._collector_failed(Source.PROXY, error)
+            if target != before:
+                if has_other_log := before.proxy_log != target.proxy_log:
+                    following.cancel()
+                    await asyncio.wait({following})
+                # Before anything of the other proxy is published.
+                self._learn(PROXY_FIELDS, target)
+                if (before.proxy_url, before.proxy_key) != (target.proxy_url, target.proxy_key):
+                    polling.cancel()
+                    polling = self._group.create_task(self._poll_proxy(target))
+                if has_other_log:
+                    following = self._follow_events(target)
             await asyncio.sleep(SEARCH_S)
 
-    def _poll_proxy(self, target: Target) -> asyncio.Task[None] | None:
+    async def _poll_proxy(self, target: Target) -> None:
         if target.proxy_url is None:
-            self._publish_no_proxy(Source.PROXY)
-            return None
+            self._publish_unknown(Source.PROXY, NO_PROXY)
+            return
         from specdash.collect.proxy import ProxyPoller
 
-        poller = self._proxy = ProxyPoller(target, self.bus.publish, interval_s=self._interval_s)
+        poller = ProxyPoller(target, self.bus.publish, interval_s=self._interval_s)
+        async with contextlib.aclosing(poller):
+            await self._keep_polling(Source.PROXY, lambda: poller)
 
-        async def keep_on() -> None:
-            async with contextlib.aclosing(poller):
-                while True:
-                    await self._keep_polling(poller, Source.PROXY)
-
-        return self._group.create_task(keep_on())
-
-    def _follow_events(self, target: Target) -> asyncio.Task[None] | None:
+    def _follow_events(self, target: Target) -> asyncio.Task[None]:
         if target.proxy_log is None:
-            self._publish_no_proxy(Source.PROXY_EVENTS)
-            return None
+            self._publish_unknown(Source.PROXY_EVENTS, NO_PROXY_LOG)
+            return self._group.create_task(asyncio.sleep(0))
         from specdash.collect.proxy_log import ProxyEventsCollector
 
         events = ProxyEventsCollector(
@@ -401,14 +362,10 @@ class Hub(LoopThread):
         )
         return self._keep_stepping(events.step, Source.PROXY_EVENTS, close=events.close)
 
-    def _publish_no_proxy(self, source: Source) -> None:
-        self.bus.publish(Reading.unknown(source, time.monotonic(), FailureKind.NOT_CONFIGURED, NO_PROXY[source]))
-
     def _watch_log(self) -> None:
         path = self._target.log
         if path is None:
-            detail = "no log is known: start specdash with --log FILE, journal:UNIT, docker:NAME or podman:NAME"
-            self.bus.publish(Reading.unknown(Source.LOG, time.monotonic(), FailureKind.NOT_CONFIGURED, detail))
+            self._publish_unknown(Source.LOG, NO_LOG)
             return
         from specdash.collect.log_source import lines_of
         from specdash.collect.logs import LogCollector
@@ -417,21 +374,15 @@ class Hub(LoopThread):
         self._keep_stepping(LogCollector(path, self.bus.publish, lines=lines).step, Source.LOG, close=lines.close)
 
     def _watch_own_files(self) -> None:
-        from specdash.collect import own_files
-
-        publish, url, env = self.bus.publish, self._target.url, self._env
-        self._trials = own_files.trials(url, publish, env)
-        collectors = (
-            self._trials,
-            own_files.applies(url, publish, env),
-            own_files.baselines(publish, env),
-            own_files.RecordWatch(self._target, partial(self._in_loop, self._learn, RECORD_FIELDS), env),
-        )
+        publish, env = self.bus.publish, self._env
+        applies, baselines = own_files.applies(self._target.url, publish, env), own_files.baselines(publish, env)
 
         def step() -> float:
             # All at once: a look costs less than its way to another thread.
-            for collector in collectors:
-                collector.step()
+            for file in (self._trials, applies, baselines):
+                file.step()
+            if (known := with_record(self._target, env)) != self._target:
+                self._in_loop(self._learn, RECORD_FIELDS, known)
             return own_files.PERIOD_S
 
         def failed(error: Exception) -> None:
@@ -439,48 +390,6 @@ class Hub(LoopThread):
                 self._collector_failed(source, error)
 
         self._group.create_task(keep_stepping(step, failed))
-
-    def _learn(self, fields: tuple[str, ...], target: Target) -> None:
-        """Take what `target` says in `fields`: two watches each know a part."""
-        before = self._target
-        self._target = replace(before, **{name: getattr(target, name) for name in fields})
-        self._on_target(self._target)
-        path = self._target.log
-        if path is None or path == before.log:
-            return
-        if self._log_lines is None:
-            self._watch_log()
-        elif isinstance(self._log_lines, LogTail):
-            # The server was started again, and writes another file than before.
-            self._log_lines.follow(path)
-
-    def _publish_answer(self, reading: Reading[Any]) -> None:
-        """Whether a server that does not answer, or whose process is gone, is on trial is told first; that its process
-        has ended must not wait either, for the alert does."""
-        if reading.failure is not None and self._trials is not None:
-            self._trials.step()
-        if reading.source is Source.HEALTH:
-            reading = self._with_others(reading)
-        self.bus.publish(reading)
-        if reading.source is Source.HEALTH and self._loop is not None:
-            before, self._is_refused = self._is_refused, _is_refused(reading)
-            if self._is_refused and not before:
-                self._host_wake.set()
-                self._loop.call_later(SOON_S, self._host_wake.set)
-
-    def _with_others(self, reading: Reading[Any]) -> Reading[Any]:
-        """Where nothing was ever seen alive at the address, it may be wrong: with the other servers there are."""
-        failure = reading.failure
-        self._seen_alive = self._seen_alive or failure is None
-        if failure is None or not _is_refused(reading) or self._seen_alive or local_port(self._target.url) is None:
-            return reading
-        if time.monotonic() >= self._others_due:
-            self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
-            self._others_due = time.monotonic() + OTHERS_S
-        if not self._others:
-            return reading
-        named = OTHER_SERVERS + ", ".join(self._others[:OTHERS_NAMED])
-        return Reading.unknown(reading.source, reading.at, failure.kind, failure.detail + named)
 
     def _watch_machine(self) -> None:
         from specdash.collect.host import HostCollector, written_places
@@ -496,10 +405,43 @@ class Hub(LoopThread):
             gpus = GpuCollector(self.bus.publish, hosts.backend_pids)
             self._keep_stepping(lambda: gpus.step(self._interval_s), Source.GPU, wake=self._gpu_wake)
 
+    def _learn(self, fields: tuple[str, ...], target: Target) -> None:
+        """Take what `target` says in `fields`: two watches each know a part."""
+        before = self._target
+        self._target = replace(before, **{name: getattr(target, name) for name in fields})
+        self._on_target(self._target)
+        if (path := self._target.log) is not None and path != before.log:
+            if self._log_lines is None:
+                self._watch_log()
+            elif isinstance(self._log_lines, LogTail):
+                # The server was started again, and writes another file than before.
+                self._log_lines.follow(path)
+
+    def _publish_answer(self, reading: Reading[Any]) -> None:
+        """Whether a server that does not answer, or whose process is gone, is on trial is published first; that its
+        process has ended must not wait either, for the alert does."""
+        failure = reading.failure
+        if failure is not None:
+            self._trials.step()
+        if reading.source is not Source.HEALTH:
+            self.bus.publish(reading)
+            return
+        was_refused, self._is_refused = self._is_refused, failure is not None and failure.kind is FailureKind.REFUSED
+        self._seen_alive = self._seen_alive or failure is None
+        if failure is not None and self._is_refused and not self._seen_alive and local_port(self._target.url):
+            # The address may be wrong.
+            if reading.at >= self._others_due:
+                self._others = [found.url for found in discover(self._env) if found.url != self._target.url]
+                self._others_due = reading.at + OTHERS_S
+            others = OTHER_SERVERS + ", ".join(self._others[:OTHERS_NAMED]) if self._others else ""
+            reading = Reading.unknown(reading.source, reading.at, failure.kind, failure.detail + others)
+        self.bus.publish(reading)
+        if self._is_refused and not was_refused:
+            self._host_wake.set()
+            asyncio.get_running_loop().call_later(SOON_S, self._host_wake.set)
+
+    def _publish_unknown(self, source: Source, detail: str, kind: FailureKind = FailureKind.NOT_CONFIGURED) -> None:
+        self.bus.publish(Reading.unknown(source, time.monotonic(), kind, detail))
+
     def _collector_failed(self, source: Source, error: Exception) -> None:
-        detail = f"the collector failed: {type(error).__name__}"
-        self.bus.publish(Reading.unknown(source, time.monotonic(), FailureKind.ERROR, detail))
-
-
-def _is_refused(reading: Reading[Any]) -> bool:
-    return reading.failure is not None and reading.failure.kind is FailureKind.REFUSED
+        self._publish_unknown(source, f"the collector failed: {type(error).__name__}", FailureKind.ERROR)

@@ -35,13 +35,13 @@ _CONTAINER = re.compile(r"(?:(docker)[-/]|(?:libpod)-)([0-9a-f]{12})[0-9a-f]{52}
 class LogLines(Protocol):
     """What `LogTail`, `ProgramLines` and `InputLines` offer."""
 
+    written_at: float | None
+    """Unix time of the last line, None while it is not known."""
+
     def read(self, limit: int = ...) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
 
-    def written_at(self) -> float | None:
-        """Unix time of the last line, None while it is not known."""
-
-    def close(self) -> None:
+    def close(self) -> object:
         """Let go of it."""
 
 
@@ -158,7 +158,7 @@ class InputLines:
     def __init__(self) -> None:
         self._descriptor = os.dup(_input)
         os.set_blocking(self._descriptor, False)
-        self._written_at: float | None = None
+        self.written_at: float | None = None
 
     def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
@@ -170,12 +170,8 @@ class InputLines:
             return TailChunk(failure=_failure("standard input", error.strerror or str(error)))
         if not data:
             return TailChunk(failure=_failure("standard input", "the program that wrote the log has ended"))
-        self._written_at = time.time()
+        self.written_at = time.time()
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
-
-    def written_at(self) -> float | None:
-        """Unix time at which something was read last, None before."""
-        return self._written_at
 
     def close(self) -> None:
         """Let go of it."""
@@ -188,62 +184,61 @@ class ProgramLines:
     def __init__(
         self, place: str, backlog_lines: int = BACKLOG_LINES, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.place = place
-        self._clock = clock
+        self.place, self._backlog_lines, self._clock = place, backlog_lines, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._began = float("-inf")
-        self._backlog_lines = backlog_lines
         self._since: float | None = None
         """When the program ended last: what it had printed until then has been read."""
         self._early = b""
         """What was printed at first: lines, or why the program ends."""
         self._failure: Failure | None = None
-        self._written_at: float | None = None
+        self.written_at: float | None = None
 
     def read(self, limit: int = _PIPE_BYTES) -> TailChunk:
         """What is new, at most `limit` bytes; never waits."""
-        process = self._process or self._start()
-        if process is None or process.stdout is None:
+        if self._process is None and self._clock() >= self._began + _RESTART_S:
+            self._start()
+        if self._process is None or self._process.stdout is None:
             return TailChunk(failure=self._failure)
         with suppress(BlockingIOError):
-            data = os.read(process.stdout.fileno(), limit)
+            data = os.read(self._process.stdout.fileno(), limit)
             if not data:
-                return self._ended(process)
+                return self._ended()
             self._early += data
         if self._clock() - self._began < _COMPLAINS_S and len(self._early) < _COMPLAINT_BYTES:
             return TailChunk(more=True, failure=self._failure)
         data, self._early, self._failure = self._early, b"", None
-        self._written_at = time.time() if data else self._written_at
+        self.written_at = time.time() if data else self.written_at
         return TailChunk(data, more=len(data) >= _PIPE_BYTES)
 
-    def written_at(self) -> float | None:
-        """Unix time at which the last line was read, None before the first."""
-        return self._written_at
+    def close(self) -> int:
+        """End the program; its exit status."""
+        process, self._process = self._process, None
+        if process is None or process.stdout is None:
+            return 0
+        process.stdout.close()
+        process.terminate()
+        try:
+            return process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait(0.5)
 
-    def close(self) -> None:
-        """End the program."""
-        if self._process is not None:
-            self._end(self._process)
-
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        if self._clock() < self._began + _RESTART_S:
-            return None
+    def _start(self) -> None:
         self._began = self._clock()
         command = command_of(self.place, self._backlog_lines, since=self._since)
         try:
-            process = self._process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
             self._failure = _failure(self.place, _not_started(command[0], error))
-            return None
-        if process.stdout is not None:
-            os.set_blocking(process.stdout.fileno(), False)
-        return process
+            return
+        if self._process.stdout is not None:
+            os.set_blocking(self._process.stdout.fileno(), False)
 
-    def _ended(self, process: subprocess.Popen[bytes]) -> TailChunk:
-        status = self._end(process)
-        if not status:
+    def _ended(self) -> TailChunk:
+        if not (status := self.close()):
             self._since = time.time()
         data, self._early = self._early, b""
         # With a status of failure, what it has printed at once was its complaint and not the log's.
@@ -251,17 +246,6 @@ class ProgramLines:
         program = command_of(self.place, 0)[0]
         self._failure = _failure(self.place, words or f"{program} ended with status {status}")
         return TailChunk(b"" if words else data, failure=self._failure)
-
-    def _end(self, process: subprocess.Popen[bytes]) -> int:
-        self._process = None
-        if process.stdout is not None:
-            process.stdout.close()
-        process.terminate()
-        try:
-            return process.wait(0.5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait(0.5)
 
 
 def _failure(place: str, why: str) -> Failure:

@@ -15,6 +15,7 @@ from specdash.core.readings import Failure, Reading, Source
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from specdash.llama.log.parser import LogParser
 
 PERIOD_S = 0.5
 """Seconds between looks at the log, and so between batches: each costs as much as some hundred lines."""
@@ -33,16 +34,13 @@ class LogCollector:
         publish: Callable[[Reading[Any]], None],
         *,
         lines: LogLines | None = None,
-        new_parser: Callable[[], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`new_parser` makes one as `llama.log.parser.LogParser` is, for each server that writes the log."""
         self._lines = lines or lines_of(path)
         self._publish = publish
-        self._new_parser = new_parser or _log_parser
         self._clock, self._wall = clock, wall
-        self._parser: Any = None
+        self._parser: LogParser | None = None
         self._failure: Failure | None = None
         self._caught_up = False
         """What there was before anybody looked has been read."""
@@ -53,14 +51,16 @@ class LogCollector:
         chunk = self._lines.read(PIECE_BYTES if self._caught_up else WHOLE_BELOW_BYTES)
         ends_backlog = not (self._caught_up or chunk.more) and chunk.failure is None
         if chunk.replaced and self._parser is not None:
-            last = self._parser.close()
-            self._parser = None
+            last, self._parser = self._parser.close(), None
             if last.lines:
                 self._publish_batch(replace(last, more_follows=not self._caught_up))
         if chunk.data or chunk.replaced:
-            self._parser = self._parser or self._new_parser()
+            if self._parser is None:
+                from specdash.llama.log.parser import LogParser
+
+                self._parser = LogParser()
             batch = self._parser.feed(chunk.data)
-            written_at = self._lines.written_at()
+            written_at = self._lines.written_at
             age_s = max(0.0, self._wall() - written_at) if written_at is not None else None
             follows = not self._caught_up and chunk.more
             restarted = chunk.replaced or batch.restarted
@@ -84,9 +84,3 @@ class LogCollector:
 
     def _publish_batch(self, batch: LogBatch) -> None:
         self._publish(Reading.known(Source.LOG, self._clock(), batch))
-
-
-def _log_parser() -> Any:
-    from specdash.llama.log.parser import LogParser
-
-    return LogParser()

@@ -46,26 +46,22 @@ class ModelFiles:
         if props.model_path is None:
             return props
         target = self._target()
-        model = _key(props.model_path, target.pid)
-        draft = _key(dict(target.parameters).get(DRAFT_PARAMETER), target.pid)
-        for key in (model, draft):
+        keys = [_key(path, target.pid) for path in (props.model_path, dict(target.parameters).get(DRAFT_PARAMETER))]
+        for key in keys:
             if key is not None and key not in self._outlines:
                 self._outlines[key] = asyncio.get_running_loop().run_in_executor(None, outline_of, key[0])
         if self.pending:
             await asyncio.wait(self._outlines.values(), timeout=PATIENCE_S)
         known = {key: outline.result() for key, outline in self._outlines.items() if outline.done()}
-        return replace(
-            props,
-            model_bytes=model[2] if model is not None else None,
-            model=known.get(model) if model is not None else None,
-            draft=known.get(draft) if draft is not None else None,
-        )
+        model, draft = (known.get(key) if key is not None else None for key in keys)
+        return replace(props, model_bytes=keys[0][2] if keys[0] is not None else None, model=model, draft=draft)
 
 
 def outline_of(path: str) -> ModelOutline | None:
     """What the header of a GGUF file says; None for a file that cannot be read, or is none."""
+    from specdash.llama.architectures import STATE_ROLLBACK
     from specdash.llama.gguf import read_facts
-    from specdash.llama.model_facts import STATE_ROLLBACK, shape_of
+    from specdash.llama.model_shape import shape_of
 
     try:
         facts = read_facts(path)

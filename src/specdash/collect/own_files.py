@@ -1,27 +1,24 @@
-"""Files that specdash itself writes, looked at as they change: applies, baselines, the note of a trial, and the run
-record of the watched server."""
+"""Files that specdash itself writes, looked at as they change: applies, baselines, and the note of a trial."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from specdash.collect import discover
 from specdash.collect.discover import concerns, place
 from specdash.core import paths
 from specdash.core.changes import ApplyRecord
 from specdash.core.readings import Failure, FailureKind, Reading, Source
-from specdash.core.records import Baseline, TrialNote, WrittenTrial, read_note
+from specdash.core.records import Baseline, TrialNote
 from specdash.system.processes import same_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
-
-    from specdash.core.target import Target
 
     Publish = Callable[[Reading[Any]], None]
 
@@ -96,12 +93,10 @@ def _records(data: bytes, record: Callable[[str], Any], kept: int) -> tuple[Any,
     """The newest records of a file of JSON lines; lines that are none are passed over."""
     found = []
     for line in data.split(b"\n")[:-1]:
-        try:
-            known = record(line.decode("utf-8", "replace")) if line.strip() and len(line) <= MAX_LINE_BYTES else None
-        except (OverflowError, RecursionError):
-            continue
-        if known is not None:
-            found.append(known)
+        with contextlib.suppress(OverflowError, RecursionError):
+            if line.strip() and len(line) <= MAX_LINE_BYTES:
+                known = record(line.decode("utf-8", "replace"))
+                found += [known] if known is not None else []
     return tuple(found[-kept:])
 
 
@@ -140,51 +135,12 @@ def trials(url: str, publish: Publish, env: Mapping[str, str]) -> OwnFile:
     """The trials on the server at `url`, none or one; a note without an address concerns every server."""
     here, path = place(url), paths.trial_file(env)
 
-    def now(written: WrittenTrial | None) -> tuple[TrialNote, ...] | Failure:
+    def now(written: TrialNote | None) -> tuple[TrialNote, ...] | Failure:
         if written is None:
             return Failure(FailureKind.UNAVAILABLE, f"{path} is no note of this version of specdash")
-        if not concerns(written.url, here):
+        if not concerns(written.url or None, here):
             return ()
-        return (replace(written.note, alive=same_process(written.pid, written.pid_started)),)
+        alive = same_process(written.pid, written.pid_started)
+        return (replace(written, alive=alive, pid=0, pid_started=0.0, url=None),)
 
-    return OwnFile(
-        path, Source.TRIAL, publish, lambda data: read_note(data.decode("utf-8", "replace")), missing=(), now=now
-    )
-
-
-class RecordWatch:
-    """Tells `on_target` of the target as its newest run record has it. A look costs one stat while nothing changes."""
-
-    def __init__(self, target: Target, on_target: Callable[[Target], None], env: Mapping[str, str]) -> None:
-        self._target = target
-        self._on_target = on_target
-        self._env = env
-        self._directory: Path = paths.run_records_dir(env)
-        self._seen: int | None = None
-
-    def step(self) -> None:
-        """One look."""
-        try:
-            changed = self._directory.stat().st_mtime_ns
-        except OSError:
-            return
-        check = self._target.start_check
-        if changed == self._seen and not (check is not None and check.pending) and not self._target.refused:
-            return
-        self._seen = changed
-        found = discover.recorded_target(self._target.url, self._env)
-        if found is None:
-            # Between two engines there is none; the next one's comes with another change.
-            return
-        known = replace(
-            self._target,
-            pid=found.pid,
-            log=self._target.log if self._target.log_named else found.log or self._target.log,
-            engine=found.engine,
-            parameters=found.parameters,
-            start_check=found.start_check,
-            refused=found.refused,
-        )
-        if known != self._target:
-            self._target = known
-            self._on_target(known)
+    return OwnFile(path, Source.TRIAL, publish, TrialNote.from_json, missing=(), now=now)

@@ -49,20 +49,17 @@ def newest(url: str, query: str, key: str | None) -> list[PrometheusSample]:
     question = f"/api/v1/query?{urlencode({'query': query})}"
     try:
         reply = ask(url, question, headers=bearer(key), timeout=ASK_S, most_bytes=MOST_BYTES)
-    except TimeoutError:
-        raise UnreachableError(f"Prometheus at {url} does not answer within {ASK_S:.0f} s") from None
     except OSError as error:
         raise UnreachableError(f"Prometheus at {url} does not answer: {words(error)}") from None
     if reply.status in _REFUSED:
+        refused = "the key" if key else "a question without a key"
         raise InputError(
-            f"Prometheus at {url} refuses {'the key' if key else 'whoever has no key'} (HTTP {reply.status}); name the "
-            "variable that holds it with --prometheus-key-env"
+            f"Prometheus at {url} refuses {refused} (HTTP {reply.status}); name the variable that holds it with "
+            "--prometheus-key-env"
         )
-    answer = reply.json
-    if not isinstance(answer, dict):
-        raise UnreachableError(f"what answers at {url} is no Prometheus: HTTP {reply.status}, it sends no JSON")
+    answer = mapping(reply.json)
     if answer.get("status") != "success":
-        why = str(answer.get("error", ""))
+        why = str(answer.get("error", "" if answer else "it sends no JSON"))
         # What answers may repeat what it was sent.
         why = clean(why.replace(key, "***") if key else why, 200)
         if (refusal := _REFUSALS.get(str(answer.get("errorType")))) is not None:

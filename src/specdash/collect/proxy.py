@@ -6,22 +6,24 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from specdash.collect.backend import MAX_INTERVAL_S, MIN_INTERVAL_S, PollPace, poll
 from specdash.core.proxy_events import ProxyStatus, SessionView, status_from_json
 from specdash.core.readings import Failure, FailureKind, Reading, Source
-from specdash.core.target import normalise_url
-from specdash.llama.client import CONNECT_DEADLINE_S, KIND_OF_STATUS, question
-from specdash.llama.server_answers import ParseError, error_message, flag, load_object, mapping, natural, one_line, text
-from specdash.system.http import Http
+from specdash.core.target import Target
+from specdash.llama.client import LlamaClient
+from specdash.llama.server_answers import ParseError, flag, load_object, mapping, natural, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specdash.core.target import Target
-    from specdash.system.http import HttpReply
-
 DEADLINE_S = 2.0
-_OK = 200
+_WORDS = {
+    FailureKind.UNAUTHORIZED: "the proxy wants its API key; name it with --proxy-key-env NAME",
+    FailureKind.NOT_FOUND: "no /v1/context there; is it the proxy's address?",
+}
+"""What to do about a failure, in place of its own words."""
 
 
 class ProxyPoller:
@@ -37,20 +39,16 @@ class ProxyPoller:
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raises UsageError when the address cannot be meant. The target names a proxy."""
-        self._key = target.proxy_key
-        self._http = Http(
-            normalise_url(target.proxy_url or ""),
-            self._key,
-            connect_s=CONNECT_DEADLINE_S,
-            to_own_user_only="proxy_key" in target.proxy_found,
+        is_recorded = "proxy_key" in target.proxy_found
+        self._client = LlamaClient(
+            Target(target.proxy_url or "", api_key=target.proxy_key, key_is_recorded=is_recorded), "a proxy"
         )
         self._publish = publish
         self._pace = pace or PollPace()
         self._deadline_s = deadline_s
         self._wake = asyncio.Event()
         self._misses = 0
-        # An idle proxy answers the same again and again; a body equal to the last one is not parsed twice.
-        self._last: tuple[bytes, ProxyStatus | Failure] | None = None
+        self._has_answered = False
         self.set_interval(interval_s)
 
     def set_interval(self, interval_s: float) -> None:
@@ -64,42 +62,25 @@ class ProxyPoller:
 
     async def look(self) -> ProxyStatus | Failure:
         """Ask once."""
-        answer = await question(self._http, "/v1/context", self._deadline_s)
-        if isinstance(answer, Failure):
-            return answer
-        if answer.status != _OK:
-            return self._refusal(answer)
-        if self._last is None or self._last[0] != answer.body:
-            changed_at = time.time() if self._last is not None else 0.0
-            self._last = (answer.body, _parsed(answer.body, changed_at))
-        return self._last[1]
+        found = await self._client.ask("/v1/context", self._parse, self._deadline_s)
+        if isinstance(found, Failure):
+            return replace(found, detail=_WORDS.get(found.kind, found.detail))
+        return found
 
     async def aclose(self) -> None:
         """Close the connection."""
-        await self._http.aclose()
+        await self._client.aclose()
+
+    def _parse(self, body: bytes) -> ProxyStatus:
+        """Of an answer that is another than the one before it."""
+        changed_at, self._has_answered = time.time() if self._has_answered else 0.0, True
+        return parse_context(body, changed_at)
 
     def _pause(self, result: ProxyStatus | Failure) -> float:
         self._misses = self._misses + 1 if isinstance(result, Failure) else 0
         if not isinstance(result, Failure):
             return self._interval
         return self._pace.settled if result.kind is FailureKind.DISABLED else self._pace.retry(self._misses)
-
-    def _refusal(self, answer: HttpReply) -> Failure:
-        message = error_message(answer.body)
-        message = one_line(message.replace(self._key, "***") if self._key else message)
-        kind = KIND_OF_STATUS.get(answer.status, FailureKind.ERROR)
-        if kind is FailureKind.UNAUTHORIZED:
-            return Failure(kind, "the proxy wants its API key; name it with --proxy-key-env NAME")
-        if kind is FailureKind.NOT_FOUND:
-            return Failure(kind, "no /v1/context there; is it the proxy's address?")
-        return Failure(kind, f"HTTP {answer.status}{': ' if message else ''}{message}")
-
-
-def _parsed(body: bytes, changed_at: float) -> ProxyStatus | Failure:
-    try:
-        return parse_context(body, changed_at)
-    except ParseError as error:
-        return Failure(FailureKind.GARBAGE, f"{error}; is this a proxy?")
 
 
 UAP = "UAP"
@@ -125,42 +106,40 @@ def parse_context(body: bytes, changed_at: float = 0.0) -> ProxyStatus:
     return _uap_status(answer, changed_at)
 
 
+_UAP_COUNTS = {
+    "requests": "total_requests",
+    "prunes": "prune_count",
+    "overflows": "overflow_count",
+    "loop_repeats": "loop_repeat_count",
+    "no_progress": "no_progress_streak",
+    "loop_warnings": "loop_warnings_emitted",
+    "malformed_streak": "malformed_tool_streak",
+    "contamination_resets": "contamination_resets",
+    "unexpected_ends": "unexpected_end_turn_count",
+}
+"""By our name; where nothing is counted, that is 0."""
+_UAP_FIGURES = {
+    "context_tokens": "last_input_tokens",
+    "context_window": "context_window",
+    "peak_tokens": "peak_input_tokens",
+    "output_tokens": "last_output_tokens",
+    "turns_remaining": "estimated_turns_remaining",
+}
+
+
 def _uap_status(answer: dict[str, Any], changed_at: float) -> ProxyStatus:
-    window = natural(answer.get("context_window"))
+    given = {**answer, **mapping(answer.get("loop_protection"))}
+    counts: dict[str, Any] = {name: natural(given.get(theirs)) or 0 for name, theirs in _UAP_COUNTS.items()}
+    figures: dict[str, Any] = {name: natural(given.get(theirs)) for name, theirs in _UAP_FIGURES.items()}
+    is_looping = bool(flag(given.get("is_looping")))
     session = text(answer.get("active_session_id"))
-    requests = natural(answer.get("total_requests")) or 0
-    sessions = (_uap_session(session, answer, window, changed_at),) if session is not None and requests else ()
+    sessions: tuple[SessionView, ...] = ()
+    if session is not None and counts["requests"]:
+        sessions = (SessionView(session, changed_at, is_looping=is_looping, **counts, **figures),)
     return ProxyStatus(
         version=UAP,
-        context_window=window,
-        requests=requests,
+        context_window=figures["context_window"],
+        requests=counts["requests"],
         sessions=sessions,
         session_count=natural(answer.get("session_count")) or len(sessions),
-    )
-
-
-def _uap_session(session: str, answer: dict[str, Any], window: int | None, changed_at: float) -> SessionView:
-    loops = mapping(answer.get("loop_protection"))
-
-    def counted(name: str) -> int:
-        return natural(loops.get(name)) or 0
-
-    return SessionView(
-        id=session,
-        last_seen=changed_at,
-        requests=natural(answer.get("total_requests")) or 0,
-        context_tokens=natural(answer.get("last_input_tokens")),
-        context_window=window,
-        peak_tokens=natural(answer.get("peak_input_tokens")),
-        output_tokens=natural(answer.get("last_output_tokens")),
-        turns_remaining=natural(answer.get("estimated_turns_remaining")),
-        prunes=natural(answer.get("prune_count")) or 0,
-        overflows=natural(answer.get("overflow_count")) or 0,
-        is_looping=bool(flag(loops.get("is_looping"))),
-        loop_repeats=counted("loop_repeat_count"),
-        no_progress=counted("no_progress_streak"),
-        loop_warnings=counted("loop_warnings_emitted"),
-        malformed_streak=counted("malformed_tool_streak"),
-        contamination_resets=counted("contamination_resets"),
-        unexpected_ends=counted("unexpected_end_turn_count"),
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from specdash.collect.log_source import lines_of
 from specdash.core.proxy_events import ProxyEvents, ProxyStatus, SessionView, from_json
 from specdash.core.readings import Failure, Reading, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from specdash.collect.log_source import LogLines
     from specdash.collect.tail import TailChunk
     from specdash.core.proxy_events import ProxyEvent
-    from specdash.core.proxy_lines import ContextLine
 
 PERIOD_S = 0.5
 """Seconds between looks at the file, and so between batches."""
@@ -54,56 +55,61 @@ class ProxyEventsCollector:
             place, whole_below=BACKFILL_BYTES, backfill=BACKFILL_BYTES, backlog_lines=JOURNAL_LINES
         )
         self._publish = publish
-        self._clock = clock
+        self._clock, self._wall = clock, wall
+        self._began = clock()
         self._rest = b""
         self._is_overlong = False
         self._failure: Failure | None = None
-        self._told = False
-        self._wall = wall
-        self._began: float | None = None
-        self._tells_context = tells_context
-        self._session: SessionView | None = None
-        self._has_json = False
+        self._has_published = self._has_json = False
         """Once an event came as JSON, the same things in words are not counted again."""
-        self._begin_batch()
+        self._tells_context = tells_context
+        self._session = SessionView("", 0.0)
+        """What CONTEXT lines say; they name no session, so that all are of one."""
 
     def step(self) -> float:
         """Publish what is new; seconds until the next look."""
-        now = self._clock()
-        self._began = now if self._began is None else self._began
         # A line of the past that has no time stamp is not one of now.
-        wall = self._wall() if now - self._began >= _PAST_S else 0.0
-        chunk = self._lines.read(_SLICE_BYTES)
+        wall = self._wall() if self._clock() - self._began >= _PAST_S else 0.0
+        self._events: list[ProxyEvent] = []
+        self._dropped = self._unread = 0
+        before = self._session
         # The first batch holds all that is read of the past; later ones come a slice at a time.
         while True:
-            self._take(chunk, wall)
-            if not chunk.more or self._told:
-                break
             chunk = self._lines.read(_SLICE_BYTES)
-        self._tell(chunk.failure)
+            self._take(chunk, wall)
+            if not chunk.more or self._has_published:
+                break
+        now, failure = self._clock(), chunk.failure
+        is_new = bool(self._events or self._dropped or self._unread)
+        if is_new or (failure is None and (self._failure is not None or not self._has_published)):
+            lost = max(0, len(self._events) - MAX_EVENTS)
+            batch = ProxyEvents(tuple(self._events[lost:]), self._dropped + lost, self._unread)
+            self._publish(Reading.known(Source.PROXY_EVENTS, now, batch))
+        if self._session is not before and self._tells_context():
+            used = self._session
+            status = ProxyStatus(
+                context_window=used.context_window, requests=used.requests, sessions=(used,), session_count=1
+            )
+            self._publish(Reading.known(Source.PROXY, now, status))
+        if failure is not None and (failure != self._failure or is_new):
+            self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
+        self._failure, self._has_published = failure, True
         return PERIOD_S / 10 if chunk.more else PERIOD_S
 
     def close(self) -> None:
         """Let go of the file or the journal."""
         self._lines.close()
 
-    def _begin_batch(self) -> None:
-        self._events: list[ProxyEvent] = []
-        self._contexts: list[ContextLine] = []
-        self._dropped = self._unread = 0
-
     def _take(self, chunk: TailChunk, wall: float) -> None:
-        if chunk.replaced and self._rest:
+        if chunk.replaced:
             self._add(self._rest, wall)
             self._rest, self._is_overlong = b"", False
-        if not chunk.data:
-            return
         *whole, rest = (self._rest + chunk.data).split(b"\n")
         for line in whole:
             if self._is_overlong:
                 self._is_overlong = False
                 self._dropped += 1
-            elif line:
+            else:
                 self._add(line, wall)
         self._is_overlong = self._is_overlong or len(rest) > MAX_LINE_BYTES
         self._rest = b"" if self._is_overlong else rest
@@ -117,45 +123,10 @@ class ProxyEventsCollector:
             self._events += [event] if event is not None else []
             return
         from specdash.collect.uap_journal import parse_line
-        from specdash.core.proxy_lines import ContextLine
 
         found = parse_line(line.decode("utf-8", "replace"), wall)
-        if isinstance(found, ContextLine):
-            self._contexts.append(found)
+        if isinstance(found, SessionView):
+            peak = max(self._session.peak_tokens or 0, found.context_tokens or 0)
+            self._session = replace(found, requests=self._session.requests + 1, peak_tokens=peak)
         elif found is not None and not self._has_json:
             self._events.append(found)
-
-    def _tell(self, failure: Failure | None) -> None:
-        now = self._clock()
-        is_new = bool(self._events or self._dropped or self._unread)
-        recovered = self._failure is not None and failure is None
-        if is_new or recovered or (failure is None and not self._told):
-            lost = max(0, len(self._events) - MAX_EVENTS)
-            batch = ProxyEvents(tuple(self._events[lost:]), self._dropped + lost, self._unread)
-            self._publish(Reading.known(Source.PROXY_EVENTS, now, batch))
-        if self._contexts and self._tells_context():
-            status = _status(self._session, self._contexts)
-            (self._session,) = status.sessions
-            self._publish(Reading.known(Source.PROXY, now, status))
-        if failure is not None and (failure != self._failure or is_new):
-            self._publish(Reading.unknown(Source.PROXY_EVENTS, now, failure.kind, failure.detail))
-        self._failure, self._told = failure, True
-        self._begin_batch()
-
-
-def _status(before: SessionView | None, lines: Sequence[ContextLine]) -> ProxyStatus:
-    """What CONTEXT lines tell of the proxy. They name no session, so that all are of one, which was `before`."""
-    last = lines[-1]
-    peak = max(line.tokens for line in lines)
-    session = SessionView(
-        id="",
-        last_seen=last.at,
-        requests=len(lines) + (before.requests if before is not None else 0),
-        context_tokens=last.tokens,
-        context_window=last.window,
-        peak_tokens=max(peak, (before.peak_tokens or 0) if before is not None else 0),
-        turns_remaining=last.turns_remaining,
-        prunes=last.pruned,
-        overflows=last.overflows,
-    )
-    return ProxyStatus(context_window=last.window, requests=session.requests, sessions=(session,), session_count=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,12 +25,9 @@ def notes(directory: Path, kind: type[R]) -> Iterator[tuple[Path, R]]:
     except OSError:
         return
     for file in files:
-        try:
-            record = kind.from_json(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if record is not None:
-            yield file, record
+        with contextlib.suppress(OSError, ValueError):
+            if (record := kind.from_json(file.read_text(encoding="utf-8"))) is not None:
+                yield file, record
 
 
 def is_alive(record: RunRecord | ProxyRecord) -> bool:

@@ -7,7 +7,6 @@ on a regular file always says ready.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 
@@ -45,22 +44,14 @@ class LogTail:
     moment as on network file systems, and a path or symlink that comes to name another file.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        whole_below: int = WHOLE_BELOW_BYTES,
-        backfill: int = BACKFILL_BYTES,
-    ) -> None:
-        self.path = path
-        self._whole_below = whole_below
-        self._backfill = backfill
+    def __init__(self, path: str, *, whole_below: int = WHOLE_BELOW_BYTES, backfill: int = BACKFILL_BYTES) -> None:
+        self.path, self._whole_below, self._backfill = path, whole_below, backfill
         self._fd: int | None = None
         self._file: tuple[int, int] | None = None
         """Device and inode of the file that is read, also while it is let go of because of an error."""
         self._position = 0
-        self._mtime = 0
-        """Of the file when it was read to its end."""
+        self.written_at: float | None = None
+        """Unix time of the last write to the file, None while it is not open or not read to its end."""
         self._to_line_start = False
         self._replaced = False
         """The next data is the first of another file, or of the same one begun anew."""
@@ -81,23 +72,14 @@ class LogTail:
             return self._next(limit) or self._at_the_end(limit)
         except OSError as error:
             # Of a moment, as ESTALE and EIO on a network file system are: the next `read` goes on in the file.
-            self._let_go()
-            return TailChunk(failure=_failure(self.path, error))
-
-    def written_at(self) -> float | None:
-        """Unix time of the last write to the file, None while it is not open or not read to its end."""
-        return self._mtime / 1e9 if self._fd is not None and self._mtime else None
+            self.close()
+            return TailChunk(failure=_failure(self.path, _words(error)))
 
     def close(self) -> None:
-        """Let go of the file; the next `read` opens it anew, from its start."""
-        self._let_go()
-        self._replaced = self._replaced or self._file is not None
-        self._file = None
-
-    def _let_go(self) -> None:
+        """Let go of the file; the next `read` goes on in it."""
         if self._fd is not None:
             os.close(self._fd)
-            self._fd = None
+            self._fd = self.written_at = None
 
     def _open(self) -> Failure | None:
         """Begin to read the file at the path, or go on in it."""
@@ -106,14 +88,14 @@ class LogTail:
             # Without O_NONBLOCK, opening a FIFO waits for its writer.
             fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            return _failure(self.path, error)
+            return _failure(self.path, _words(error))
         except ValueError:
-            return Failure(FailureKind.UNAVAILABLE, f"{self.path!r} is no file name")
-        self._fd, self._mtime = fd, 0
+            return _failure(repr(self.path), "cannot be the name of a file")
+        self._fd = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            self._let_go()
-            return Failure(FailureKind.UNAVAILABLE, f"{self.path} is {_kind_of(status.st_mode)}, not a log file")
+            self.close()
+            return _failure(self.path, "is not a log file")
         file = status.st_dev, status.st_ino
         if self._file == file:
             return None
@@ -140,7 +122,7 @@ class LogTail:
             data = data.lstrip(b"\0")
         self._position += len(data)
         if self._position >= status.st_size:
-            self._mtime = status.st_mtime_ns
+            self.written_at = status.st_mtime
         if not data:
             return None
         if self._to_line_start:
@@ -155,29 +137,22 @@ class LogTail:
             named = os.stat(self.path)  # noqa: PTH116
         except FileNotFoundError:
             # The writer may still hold the deleted file, so go on reading it too.
-            return TailChunk(failure=Failure(FailureKind.UNAVAILABLE, f"{self.path} is not there (any more)"))
+            return TailChunk(failure=_failure(self.path, "is not there (any more)"))
         # A rotator may create the new file long before the server writes to it; llama-server never reopens its log.
         if (named.st_dev, named.st_ino) == self._file or named.st_size == 0:
             return TailChunk()
         if (last := self._next(limit)) is not None:
             return last
-        self._let_go()
+        self.close()
         failure = self._open()
         return TailChunk(more=failure is None, failure=failure)
 
 
-def _failure(path: str, error: OSError) -> Failure:
-    words = {
-        errno.ENOENT: "is not there yet",
-        errno.ENOTDIR: "is not there yet",
-        errno.EACCES: "cannot be read: permission denied",
-        errno.EPERM: "cannot be read: permission denied",
-        errno.ENXIO: "is not a log file",
-    }.get(error.errno or 0, f"cannot be read: {error.strerror or error}")
-    return Failure(FailureKind.UNAVAILABLE, f"{path} {words}")
+def _words(error: OSError) -> str:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "is not there yet"
+    return f"cannot be read: {(error.strerror or str(error)).lower()}"
 
 
-def _kind_of(mode: int) -> str:
-    if stat.S_ISDIR(mode):
-        return "a directory"
-    return "a FIFO" if stat.S_ISFIFO(mode) else "a device"
+def _failure(path: str, why: str) -> Failure:
+    return Failure(FailureKind.UNAVAILABLE, f"{path} {why}")

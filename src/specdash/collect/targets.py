@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -41,21 +42,18 @@ class TargetLook(Struct, frozen=True):
 
 def look_at(targets: Sequence[Target]) -> list[TargetLook]:
     """These servers, each looked at; takes at most about two times `LOOK_S`."""
-    return asyncio.run(_look_at_all(targets))
 
+    async def look_at_all() -> list[TargetLook]:
+        return list(await asyncio.gather(*map(_look_at, targets)))
 
-async def _look_at_all(targets: Sequence[Target]) -> list[TargetLook]:
-    return list(await asyncio.gather(*map(_look_at, targets)))
+    return asyncio.run(look_at_all())
 
 
 async def _look_at(target: Target) -> TargetLook:
     from specdash.llama.client import LlamaClient
 
-    client = LlamaClient(target)
-    try:
+    async with contextlib.aclosing(LlamaClient(target)) as client:
         health, props = await asyncio.gather(client.health(LOOK_S), client.props(LOOK_S))
-    finally:
-        await client.aclose()
     has_key = target.api_key is not None
     if not isinstance(props, Failure):
         engine = target.engine or (f"llama.cpp {props.build}" if props.build else None)

@@ -6,8 +6,7 @@ import re
 import time
 from typing import Any, Final
 
-from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent, RequestOutcome
-from specdash.core.proxy_lines import ContextLine
+from specdash.core.proxy_events import Guardrail, GuardrailAction, GuardrailEvent, RequestEvent, SessionView
 
 MAX_LINE: Final = 4096
 """Longer lines are none of these."""
@@ -31,11 +30,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 _CONTEXT = _compiled(
-    r"CONTEXT(?: (?P<level>[A-Z]+))?: (?P<tokens>#)/(?P<window>#) tokens \([0-9.]+%\), (?:~(?P<turns>#)|~?unknown)"
-    r" turns remaining(?:, pruned=(?P<pruned>#))?(?:, overflows=(?P<overflows>#))?$"
+    r"CONTEXT(?: [A-Z]+)?: (?P<context_tokens>#)/(?P<context_window>#) tokens \([0-9.]+%\), "
+    r"(?:~(?P<turns_remaining>#)|~?unknown) turns remaining(?:, pruned=(?P<prunes>#))?"
+    r"(?:, overflows=(?P<overflows>#))?$"
 )
 _RESPONSE = _compiled(r"RESP: finish=(?P<finish>\S+) output_tokens=(?P<tokens>#) text_len=")
-_SESSION, _MODE = "session", "mode"
 _ROWS: tuple[tuple[Guardrail, GuardrailAction, str, dict[str, Any]], ...] = (
     (_G.MALFORMED_TOOL, _A.DETECTED, r"MALFORMED TOOL PAYLOAD: session=(?P<session>\S+) streak=(?P<streak>#) ", {}),
     (_G.MALFORMED_TOOL, _A.RETRIED, rf"MALFORMED RETRY failed {_ATTEMPT}: HTTP (?P<status>#)$", {}),
@@ -77,7 +76,7 @@ _STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_to
 """What it writes as its upstream said it, in the words of the Messages API."""
 
 
-def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | ContextLine | None:
+def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEvent | SessionView | None:
     """The guardrail action, the end of a request or the context use that a line tells, None for any other line.
 
     `at` (Unix time, now unless given) counts when the line has no time stamp. Stamps are local time. Never raises.
@@ -91,51 +90,22 @@ def parse_line(text: str, at: float | None = None) -> GuardrailEvent | RequestEv
         return None
     when = _time(prefix, time.time() if at is None else at)
     if (found := _CONTEXT.match(message)) is not None:
-        counts = {name: int(value) for name, value in found.groupdict().items() if value and name != "level"}
-        return ContextLine(
-            counts["tokens"],
-            counts["window"],
-            found["level"],
-            counts.get("turns"),
-            counts.get("pruned", 0),
-            counts.get("overflows", 0),
-            at=when,
-        )
+        counts: dict[str, Any] = {name: int(value) for name, value in found.groupdict().items() if value}
+        return SessionView("", when, **counts)
     if (found := _RESPONSE.match(message)) is not None:
-        return _request(found, when)
+        reason = _STOP_REASONS.get(found["finish"], found["finish"])
+        # It writes 0 tokens where its upstream told no number.
+        tokens = int(found["tokens"]) or None
+        unknown: dict[str, Any] = dict.fromkeys(("stream", "strict", "status", "retries", "tool_calls", "guardrails"))
+        return RequestEvent(when, "", "", "", stop_reason=reason, completion_tokens=tokens, **unknown)
     for guardrail, action, pattern, fixed in _PATTERNS:
         if (found := pattern.match(message)) is not None:
-            texts = {name: value for name, value in found.groupdict().items() if value is not None}
-            session = texts.pop(_SESSION, "")
-            facts = {name: _value(name, value) for name, value in texts.items()}
+            facts: dict[str, Any] = {name: value for name, value in found.groupdict().items() if value is not None}
+            session = facts.pop("session", "")
+            for name in facts.keys() - {"mode"}:
+                facts[name] = float(facts[name]) / 100 if name in _SHARES else int(facts[name])
             return GuardrailEvent(when, session, guardrail, action, "", {**facts, **fixed})
     return None
-
-
-def _value(name: str, text: str) -> str | int | float:
-    if name == _MODE:
-        return text
-    return float(text) / 100 if name in _SHARES else int(text)
-
-
-def _request(found: re.Match[str], at: float) -> RequestEvent:
-    finish = found["finish"]
-    return RequestEvent(
-        at=at,
-        session="",
-        request_id="",
-        path="",
-        stream=None,
-        strict=None,
-        outcome=RequestOutcome.OK,
-        status=None,
-        stop_reason=_STOP_REASONS.get(finish, finish),
-        # It writes 0 where its upstream told no number.
-        completion_tokens=int(found["tokens"]) or None,
-        retries=None,
-        tool_calls=None,
-        guardrails=None,
-    )
 
 
 def _time(prefix: re.Match[str] | None, now: float) -> float:

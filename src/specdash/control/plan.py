@@ -17,7 +17,6 @@ from specdash.backend.settings import MACHINE_KEYS, ROUTER_KEYS
 from specdash.backend.start_check import ServerPromise, promise_of
 from specdash.collect.discover import place
 from specdash.collect.run_records import live_proxies
-from specdash.control.deployment import BY_SYSTEMD
 from specdash.control.profiles import means_the_same
 from specdash.core.changes import ApplyKind, ApplyOutcome, Role, changes_to, differences
 from specdash.core.env_edit import key_help, masked_diff, with_changes
@@ -165,7 +164,6 @@ def findings_of(
             changed=file.changed,
             back=back,
             keeps_socket=service is not None and service.status().alive,
-            under_systemd=service is not None and service.manager() == BY_SYSTEMD,
             own_pids=own_pids(service),
             base=env,
             other=other.values if other is not None else None,

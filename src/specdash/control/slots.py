@@ -196,8 +196,8 @@ def _checked_name(filename: str | None) -> str:
 def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
     """Raise `RefusedError` for a model with recurrent memory in a build whose slot files carry no checkpoints: the
     restored state cannot be cut back to where a prompt differs, so the whole prompt is read again."""
-    from specdash.llama.gguf import GgufError, cached_facts
-    from specdash.llama.model_facts import shape_of
+    from specdash.llama.gguf import GgufError, read_facts
+    from specdash.llama.model_shape import shape_of
 
     build = props.build_number
     # A build that does not know its number counts as current, and a file that is not here as an ordinary model.
@@ -205,7 +205,7 @@ def _check_memory(target: Target, props: Props, slot: int, file: str) -> None:
         return
     path = props.model_path or ""
     try:
-        shape = shape_of(cached_facts(path)) if path.startswith("/") else None
+        shape = shape_of(read_facts(path)) if path.startswith("/") else None
     except GgufError:
         return
     if shape is not None and shape.memory in (MemoryKind.RECURRENT, MemoryKind.HYBRID):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from msgspec import Struct
 from specdash.core import parameter_catalogue as backend
 from specdash.core import proxy_parameters as proxy
 from specdash.core.changes import Role, is_secret, shown_value
-from specdash.core.envfile import EnvFile, EnvFileError, control_character, name_problem, parse, quote, value_problem
+from specdash.core.envfile import EnvFile, EnvFileError, name_problem, parse, quote, value_problem
 from specdash.core.errors import InputError, Problem
 from specdash.core.masking import MASK, without_secrets
 from specdash.core.parameters import Parameter, ValueKind
@@ -20,7 +21,6 @@ from specdash.core.speculation import (
     NO_SPECULATION,
     SPEC_TYPES,
     is_auto,
-    knob_readers,
     parse_chain,
     readers_of,
 )
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    from specdash.core.envfile import EnvEntry
     from specdash.core.parameters import Parameter
 
     IsListed: TypeAlias = Callable[[str], bool]
 
 
 _CONTEXT_LINES = 2
+# What systemd before 246 drops a variable for.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*[=:]\s*|([A-Z_][A-Z0-9_]+)\s+")
 # Between a masked text and what distinguishes it from another one with the same mask; no text file has it.
 _MARK = "\0"
@@ -51,14 +52,30 @@ def with_changes(file: EnvFile, changes: Mapping[str, str | None]) -> str:
     comment that ends in a backslash, which goes on in the next line before systemd 254.
     """
     for entry in file.entries:
-        if (problem := entry.problem or (entry.trap if entry.key is None else None)) is not None:
+        if (problem := entry.problem or entry.trap) is not None:
             raise EnvFileError(f"line {entry.line}: {problem}")
     before = file.values
     wanted = {key: value for key, value in changes.items() if before.get(key) != value}
+    last = {entry.key: at for at, entry in enumerate(file.entries)}
+    out: list[str] = []
+    for at, entry in enumerate(file.entries):
+        value = wanted.get(entry.key, "") if entry.key is not None else ""
+        if entry.key in wanted and value is not None and last[entry.key] == at:
+            start, stop = entry.span
+            out += [entry.raw[:start], quote(value), entry.raw[stop:]]
+        elif value is not None:
+            out.append(entry.raw)
     for key, value in wanted.items():
         if value is not None:
             _check(key, value)
-    return _appended(_rewritten(file, wanted), {k: v for k, v in wanted.items() if v is not None and k not in before})
+    text = "".join(out)
+    if new := {key: value for key, value in wanted.items() if value is not None and key not in before}:
+        entries = parse(text).entries
+        newline = next((entry.newline for entry in reversed(entries) if entry.newline), "\n")
+        if entries and not entries[-1].newline:
+            text += 2 * newline if text.endswith("\\") else newline  # a backslash joins the next line
+        text += "".join(f"{key}={quote(value)}{newline}" for key, value in new.items())
+    return text
 
 
 def masked_diff(before: str, after: str, name: str) -> list[str]:
@@ -88,54 +105,27 @@ def printable(text: str, *, newlines: bool = False) -> str:
 
 def _check(key: str, value: str) -> None:
     problem = name_problem(key) or value_problem(key, value)
-    if problem is None and (code := control_character(value)):
-        problem = Problem(f"the control character {code} in the value of {key}", "only tab and newline can be meant")
+    if problem is None and (found := _CONTROL.search(value)):
+        what = f"the control character U+{ord(found[0]):04X} in the value of {key}"
+        problem = Problem(what, "only tab and newline can be meant")
     if problem is not None:
         raise EnvFileError(problem)
 
 
-def _rewritten(file: EnvFile, wanted: Mapping[str, str | None]) -> str:
-    counts = {entry.key: at for at, entry in enumerate(file.entries)}
-    out: list[str] = []
-    for at, entry in enumerate(file.entries):
-        if entry.key is None or entry.key not in wanted:
-            out.append(entry.raw)
-            continue
-        value = wanted[entry.key]
-        if value is not None and counts[entry.key] == at:
-            start, stop = entry.span
-            out += [entry.raw[:start], quote(value), entry.raw[stop:]]
-        elif value is not None:
-            out.append(entry.raw)
-    return "".join(out)
-
-
-def _appended(text: str, new: Mapping[str, str]) -> str:
-    if not new:
-        return text
-    entries = parse(text).entries
-    newline = next((entry.newline for entry in reversed(entries) if entry.newline), "\n")
-    between = newline if entries and not entries[-1].newline else ""
-    if between and text.endswith("\\"):
-        between += newline  # the backslash joins the next line
-    return text + between + "".join(f"{key}={quote(value)}{newline}" for key, value in new.items())
-
-
 def _masked_lines(text: str) -> list[str]:
-    return [line for entry in parse(text).entries for line in _masked(entry)]
-
-
-def _masked(entry: EnvEntry) -> list[str]:
-    text = entry.raw.removesuffix(entry.newline)
-    if entry.key is None:
-        shown = _masked_words(text)
-    else:
-        value, (start, stop) = shown_text(entry.key, entry.value) or "", entry.span
-        written = value if value == MASK else quote(value)
-        shown = text if value == entry.value else f"{text[:start]}{written}{text[stop:]}"
-    if shown == text:
-        return text.split("\n")
-    return [line + _MARK + _digest(text) for line in shown.split("\n")]
+    """The text's lines with their secrets masked; one that differs ends in a mark that tells it from others."""
+    lines: list[str] = []
+    for entry in parse(text).entries:
+        written = entry.raw.removesuffix(entry.newline)
+        shown = written
+        if entry.key is None:
+            shown = _masked_words(written)
+        elif (value := shown_text(entry.key, entry.value) or "") != entry.value:
+            start, stop = entry.span
+            shown = f"{written[:start]}{value if value == MASK else quote(value)}{written[stop:]}"
+        mark = "" if shown == written else _MARK + hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+        lines += [line + mark for line in shown.split("\n")]
+    return lines
 
 
 def _masked_words(text: str) -> str:
@@ -146,60 +136,57 @@ def _masked_words(text: str) -> str:
     return without_secrets(text)
 
 
-def _digest(text: str) -> str:
-    import hashlib
-
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 _PREFIX = {Role.BACKEND: "LLAMA_", Role.PROXY: "PROXY_"}
 _ALIKE = 0.85
 _ALIKE_OURS = 0.75
 _CHAIN_KEY = "LLAMA_SPEC_TYPE"
 
 
-def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, tuple[str, ...]]:
-    """Remarks on each assignment of the file, by its place among the entries. No text holds a secret.
+def remarks(role: Role, file: EnvFile, is_listed: IsListed = lambda _: False) -> dict[int, str]:
+    """A remark on an assignment of the file, by its place among the entries. No text holds a secret.
 
     `is_listed` says whether the engine's own help has a variable or spec type that the catalogue lacks.
     """
-    values = file.values
     last = {entry.key: (at, entry.line) for at, entry in enumerate(file.entries)}
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, str | None] = {}
     for at, entry in enumerate(file.entries):
-        if entry.key is None or entry.value is None:
-            continue
-        counts_at, line = last[entry.key]
-        if counts_at != at:
-            found[at] = (f"ineffective: line {line} sets it again",)
-        elif notes := tuple(_of_key(role, entry.key, entry.value, values, is_listed)):
-            found[at] = notes
-    return found
+        if entry.key is not None and entry.value is not None:
+            counts_at, line = last[entry.key]
+            again = f"ineffective: line {line} sets it again" if counts_at != at else None
+            found[at] = again or _remark(role, entry.key, entry.value, file.values, is_listed)
+    return {at: remark for at, remark in found.items() if remark is not None}
+
+
+def _remark(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> str | None:
+    if (problem := unknown(role, key, is_listed)) is not None:
+        return f"unknown: {problem}"
+    try:
+        check_value(role, key, value, is_listed)
+    except InputError as error:
+        return f"bad value: {error}"
+    declared = parameter_of(role, key)
+    if declared is None:
+        return None
+    if value.strip() == "":
+        return "ineffective: an empty value is as none"
+    winner = next((name for name in declared.keys if values.get(name)), key)
+    return f"ineffective: {winner} wins" if winner != key else None
 
 
 def check_value(role: Role, key: str, value: str, is_listed: IsListed = lambda _: False) -> None:
     """Raise `InputError` when the value of a known key is not valid. The message holds no secret."""
-    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
-        before, what = wrong
-        raise InputError(f"{before}{what}", key=key)
-
-
-def _wrong_value(role: Role, key: str, value: str, is_listed: IsListed) -> tuple[str, str] | None:
-    """What is wrong with the value, and what names the key before it where it does not name it itself."""
     if key in backend.REMOVED_KEYS and role is Role.BACKEND:
-        return f"{key}: ", f"llama.cpp removed this variable; use {backend.REMOVED_KEYS[key]}"
+        raise InputError(f"{key}: llama.cpp removed this variable", f"use {backend.REMOVED_KEYS[key]}", key=key)
     declared = parameter_of(role, key)
     if declared is None or value == "" or key not in declared.keys:
-        return None  # of a LLAMA_ARG_NO_... it only counts that it is there
+        return  # of a LLAMA_ARG_NO_... it only counts that it is there
     try:
         declared.parse(value, key)
         if declared.key == _CHAIN_KEY and not is_auto(value):
             parse_chain(value, key, is_listed)
     except InputError as error:
-        if declared.secret:
-            return f"{key}: ", f"the value cannot be read; it must be: {declared.allowed}"
-        return "", without_secrets(str(error))
-    return None
+        hidden = f"{key}: the value cannot be read; it must be: {declared.allowed}"
+        raise InputError(hidden if declared.secret else without_secrets(str(error)), key=key) from None
 
 
 def listed_values(role: Role, key: str, present: str = "") -> Mapping[str, str]:
@@ -254,25 +241,6 @@ def close_key(role: Role, key: str) -> str | None:
     return close[0] if close else None
 
 
-def _of_key(role: Role, key: str, value: str, values: Mapping[str, str], is_listed: IsListed) -> Iterable[str]:
-    problem = unknown(role, key, is_listed)
-    if problem is not None:
-        yield f"unknown: {problem}"
-        return
-    if (wrong := _wrong_value(role, key, value, is_listed)) is not None:
-        yield f"bad value: {wrong[1]}"
-        return
-    declared = parameter_of(role, key)
-    if declared is None:
-        return
-    if value.strip() == "":
-        yield "ineffective: an empty value is as none"
-        return
-    winner = next((name for name in declared.keys if values.get(name)), key)
-    if winner != key and role is Role.BACKEND:
-        yield f"ineffective: {winner} wins"
-
-
 # What an operator wants to know of one env key, gathered from the catalogues: for editors and docs/settings.md.
 
 PASSED_ON_GROUP = "Passed on to llama-server"
@@ -303,34 +271,25 @@ class KeyHelp(Struct, frozen=True):
 def key_help(key: str) -> KeyHelp | None:
     """The help for a key of either service, by any name that sets it; None for an unknown one."""
     if key in proxy.BY_KEY:
-        return _proxy_help(proxy.BY_KEY[key])
-    if key in backend.BY_KEY:
-        return _backend_help(backend.BY_KEY[key], key)
-    return _passed_on_help(backend.PASSED_ON[key]) if key in backend.PASSED_ON else None
+        return _described(Role.PROXY, proxy.BY_KEY[key])
+    parameter = backend.BY_KEY.get(key) or backend.PASSED_ON.get(key)
+    return _described(Role.BACKEND, parameter, key) if parameter is not None else None
 
 
 def all_keys(role: Role) -> tuple[KeyHelp, ...]:
     """Every key of a service in the order of the catalogue, each parameter once, by the name that wins."""
-    if role is Role.PROXY:
-        return tuple(_proxy_help(parameter) for parameter in proxy.PARAMETERS)
-    mapped = tuple(_backend_help(parameter, parameter.key) for parameter in backend.PARAMETERS if parameter.keys)
-    return (*mapped, *(_passed_on_help(parameter) for parameter in backend.PASSED_ON.values()))
+    ours = (*backend.PARAMETERS, *backend.PASSED_ON.values()) if role is Role.BACKEND else proxy.PARAMETERS
+    return tuple(_described(role, parameter) for parameter in ours if parameter.keys)
 
 
-def _help(
-    parameter: Parameter,
-    role: Role,
-    group: str,
-    *,
-    key: str | None = None,
-    flags: tuple[str, ...] = (),
-    readers: tuple[str, ...] = (),
-    restart: bool = True,
-    notes: tuple[str, ...] = (),
-) -> KeyHelp:
+def _described(role: Role, parameter: Parameter, key: str = "") -> KeyHelp:
+    groups = (*proxy.GROUPS, *backend.GROUPS)
     default = parameter.shown_default
     if parameter.kind is ValueKind.SWITCH and default is not None:
         default = "on" if parameter.default else "off"
+    flags, readers, notes = _of_engine(parameter) if role is Role.BACKEND else ((), (), [])
+    if key and key != parameter.key:
+        notes.append(f"{parameter.key} sets the same, and wins")
     return KeyHelp(
         key=key or parameter.key,
         role=role,
@@ -341,61 +300,35 @@ def _help(
         secret=parameter.secret,
         flags=flags,
         readers=readers,
-        restart=restart,
-        notes=notes,
-        group=group,
+        restart=role is Role.BACKEND or parameter.key in proxy.NEEDS_RESTART,
+        notes=tuple(notes),
+        group=next((title for title, members in groups if parameter in members), PASSED_ON_GROUP),
     )
 
 
-def _proxy_help(parameter: Parameter) -> KeyHelp:
-    group = next(title for title, members in proxy.GROUPS if parameter in members)
-    return _help(parameter, Role.PROXY, group, restart=parameter.key in proxy.NEEDS_RESTART)
-
-
-def _backend_help(parameter: Parameter, key: str) -> KeyHelp:
-    group = next(title for title, members in backend.GROUPS if parameter in members)
-    if parameter.key in KNOBS:
-        types = knob_readers(parameter.key)
-        flags = tuple(dict.fromkeys(f"--{knob}" for t in types if (knob := t.knob(parameter.key)) is not None))
-        readers = tuple(t.name for t in types)
-    else:
-        flags, readers = _engine_flags(parameter), readers_of(parameter.name)
-    notes = (*_notes(parameter), *((f"{parameter.key} sets the same, and wins",) if key != parameter.key else ()))
-    return _help(parameter, Role.BACKEND, group, key=key, flags=flags, readers=readers, notes=notes)
-
-
-def _passed_on_help(parameter: Parameter) -> KeyHelp:
-    notes = ("handed to llama-server unread; xllamacpp does not read it",)
-    return _help(parameter, Role.BACKEND, PASSED_ON_GROUP, flags=parameter.flags, notes=notes)
-
-
-def _engine_flags(parameter: Parameter) -> tuple[str, ...]:
-    if parameter.key == "LLAMA_SPEC_TYPE":
-        return parameter.flags
-    if parameter.ours or parameter.environment is not None:
-        return ()
-    return (parameter.flags[0], *parameter.off_flags[:1])
-
-
-def _notes(parameter: Parameter) -> tuple[str, ...]:
-    notes: list[str] = []
-    if parameter.key in KNOBS:
-        notes += knob_notes(parameter.key)
+def _of_engine(parameter: Parameter) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """The flags that a key becomes, the spec types that read it, and notes."""
+    key, flags = parameter.key, (*parameter.flags[:1], *parameter.off_flags[:1])
+    if key in backend.PASSED_ON:
+        return flags, (), ["handed to llama-server unread; xllamacpp does not read it"]
+    if key in KNOBS:
+        # A knob means another parameter for each spec type.
+        moved = {t.name: knob for t in SPEC_TYPES if (knob := t.knob(key)) is not None}
+        notes = [f"{name}: sets --{knob}" for name, knob in moved.items()]
+        for spec_type in SPEC_TYPES:
+            if spec_type.name not in moved:
+                fixed = spec_type.fixed_draft_length if key == "LLAMA_DRAFT_MAX" else None
+                why = (
+                    "does not read it" if fixed is None else f"has no knob, its draft length is fixed at {fixed} tokens"
+                )
+                notes.append(f"{spec_type.name}: {why}")
+        return tuple(f"--{knob}" for knob in dict.fromkeys(moved.values())), tuple(moved), notes
+    notes = []
     if parameter.environment is not None:
         notes.append(f"secret: reaches the server as the variable {parameter.environment}, never on its command line")
     if parameter.attribute is None and not parameter.ours:
         notes.append("llama-server only: xllamacpp has no such parameter")
     if parameter.always:
         notes.append("always passed: the default differs between builds")
-    return tuple(notes)
-
-
-def knob_notes(key: str) -> tuple[str, ...]:
-    """What to know of a knob that means another parameter for each spec type: who reads it, and who does not."""
-    deaf = [t for t in SPEC_TYPES if t.knob(key) is None]
-    notes = [f"{t.name}: sets --{t.knob(key)}" for t in knob_readers(key)]
-    for spec_type in deaf:
-        fixed = spec_type.fixed_draft_length if key == "LLAMA_DRAFT_MAX" else None
-        why = f"has no knob, its draft length is fixed at {fixed} tokens" if fixed is not None else "does not read it"
-        notes.append(f"{spec_type.name}: {why}")
-    return tuple(notes)
+    own = (parameter.ours and key != _CHAIN_KEY) or parameter.environment is not None
+    return () if own else flags, readers_of(parameter.name), notes

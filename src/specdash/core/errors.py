@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, StrEnum, auto
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -49,14 +49,6 @@ class ExitCode(IntEnum):
     """Stopped by Ctrl-C, SIGTERM or SIGHUP; `backend run` alone answers SIGTERM with 0, as a service should."""
 
 
-class ProblemKind(Enum):
-    """What a problem is, where code treats some kinds apart."""
-
-    OTHER = auto()
-    REMOVED = auto()
-    """A key that llama.cpp reads no longer."""
-
-
 class Problem(Struct, frozen=True):
     """What is wrong, and the way out. Code that decides reads the fields; the text is for people."""
 
@@ -69,7 +61,8 @@ class Problem(Struct, frozen=True):
     """The whole as one sentence, where that is not `what; fix`."""
     also: tuple[str, ...] = ()
     """Other keys whose values are part of it."""
-    kind: ProblemKind = ProblemKind.OTHER
+    is_removed: bool = False
+    """It is a key that llama.cpp reads no longer."""
 
     def __str__(self) -> str:
         return self.text or (f"{self.what}; {self.fix}" if self.fix else self.what)

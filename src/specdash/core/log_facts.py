@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -17,132 +19,112 @@ from msgspec.structs import replace
 from specdash.core.structs import Fact, Masked, TaggedFact
 
 
-class TaskLaunched(TaggedFact, frozen=True):
+class OfLine(TaggedFact, frozen=True, kw_only=True):
+    """What a line says; `at_s` is its own time stamp."""
+
+    at_s: float | None = None
+
+
+class OfTask(OfLine, frozen=True):
+    """What a line says of a slot's task."""
+
+    slot: int
+    task: int
+
+
+class _OfRequest(OfLine, frozen=True):
+    """The same at a request's end, where some lines name neither."""
+
+    slot: int | None
+    task: int | None
+
+
+class _Timing(_OfRequest, frozen=True):
+    ms: float
+    tokens: int
+
+
+class TaskLaunched(OfTask, frozen=True):
     """A slot began a task (`processing task`)."""
 
-    slot: int
-    task: int
-    at_s: float | None = None
 
-
-class TaskReleased(TaggedFact, frozen=True):
+class TaskReleased(OfTask, frozen=True):
     """A slot ended a task (`stop processing`); `n_tokens` is the slot's length then."""
 
-    slot: int
-    task: int
     n_tokens: int | None = None
     truncated: bool | None = None
-    at_s: float | None = None
 
 
-class TaskCancelled(TaggedFact, frozen=True):
+class TaskCancelled(OfLine, frozen=True):
     """The client went away or cancelled (`cancel task, id_task = N`); the slot is not named by the line."""
 
     task: int
-    at_s: float | None = None
 
 
-class TaskFailed(TaggedFact, frozen=True):
+class TaskFailed(OfLine, frozen=True):
     """The server answered a task with an error (`task id = N, error: …`); `error` is the server's own text."""
 
     task: int
     error: str
-    at_s: float | None = None
 
 
-class PromptStarted(TaggedFact, frozen=True):
+class PromptStarted(OfTask, frozen=True):
     """`new prompt`: length of the request's prompt in tokens."""
 
-    slot: int
-    task: int
     n_ctx_slot: int | None = None
     prompt_tokens: int | None = None
-    at_s: float | None = None
 
 
-class PromptReused(TaggedFact, frozen=True):
+class PromptReused(OfTask, frozen=True):
     """`cached n_tokens = N, memory_seq_rm [..)`: the first after `PromptStarted` is the prompt-cache hit in tokens."""
 
-    slot: int
-    task: int
     cached_tokens: int
-    at_s: float | None = None
 
 
-class PrefillProgress(TaggedFact, frozen=True):
+class PrefillProgress(OfTask, frozen=True):
     """Prefill under way: tokens so far, fraction 0 to 1, and the rate in tokens per second where the line has it."""
 
-    slot: int
-    task: int
     n_tokens: int
     progress: float
     seconds: float | None = None
     tokens_per_second: float | None = None
-    at_s: float | None = None
 
 
-class DecodeProgress(TaggedFact, frozen=True):
+class DecodeProgress(OfTask, frozen=True):
     """Decode under way: tokens generated so far and their mean tokens per second."""
 
-    slot: int
-    task: int
     n_decoded: int
     tokens_per_second: float
-    at_s: float | None = None
 
 
-class PromptTiming(TaggedFact, frozen=True):
+class PromptTiming(_Timing, frozen=True):
     """`prompt eval time`: milliseconds and tokens actually processed (cached tokens excluded)."""
 
-    slot: int | None
-    task: int | None
-    ms: float
-    tokens: int
-    at_s: float | None = None
 
-
-class DecodeTiming(TaggedFact, frozen=True):
+class DecodeTiming(_Timing, frozen=True):
     """`eval time`: milliseconds and tokens generated."""
 
-    slot: int | None
-    task: int | None
-    ms: float
-    tokens: int
-    at_s: float | None = None
 
-
-class TotalTiming(TaggedFact, frozen=True):
+class TotalTiming(_Timing, frozen=True):
     """`total time`."""
 
-    slot: int | None
-    task: int | None
-    ms: float
-    tokens: int
-    at_s: float | None = None
 
-
-class RequestAcceptance(TaggedFact, frozen=True):
+class RequestAcceptance(_OfRequest, frozen=True):
     """`draft acceptance`: draft tokens accepted and generated over one finished request."""
 
-    slot: int | None
-    task: int | None
     accepted: int
     generated: int
     mean_accepted_length: float | None = None
     per_position: tuple[float, ...] | None = None
-    at_s: float | None = None
 
 
-class AcceptancePerPosition(TaggedFact, frozen=True):
+class AcceptancePerPosition(_OfRequest, frozen=True):
     """`acc per pos`: share of one request's verification steps whose draft token at position 0, 1, … was accepted."""
 
-    slot: int | None
-    task: int | None
     rates: tuple[float, ...]
-    at_s: float | None = None
 
 
-class VerificationSteps(TaggedFact, frozen=True):
+class VerificationSteps(OfTask, frozen=True):
     """Verification steps of one slot's task, added up (`LLAMA_TRACE=1`), from `first_s` to `at_s`.
 
     The steps come one after the other, with no fact about anything but steps between them, and within a second where
@@ -152,20 +134,17 @@ class VerificationSteps(TaggedFact, frozen=True):
     took `replay_s` seconds from the restore to their own end, 0 where the log has no time stamps.
     """
 
-    slot: int
-    task: int
     steps: int
     accepted: int
     generated: int
     replays: int = 0
     restored: int = 0
     first_s: float | None = None
-    at_s: float | None = None
     replayed: int = 0
     replay_s: float = 0.0
 
 
-class SpeculativeStatistics(TaggedFact, frozen=True):
+class SpeculativeStatistics(OfLine, frozen=True):
     """`statistics TYPE`: cumulative over all slots since the server's start, per speculative implementation.
 
     `type` is the current name of the implementation (`draft-simple`), `printed_type` the name as printed by the build
@@ -183,7 +162,6 @@ class SpeculativeStatistics(TaggedFact, frozen=True):
     mean_accepted_length: float | None = None
     acceptance_per_position: tuple[float, ...] | None = None
     durations_ms: tuple[float, ...] = ()
-    at_s: float | None = None
     printed_type: str = ""
 
     @property
@@ -202,7 +180,7 @@ class SpeculativeStatistics(TaggedFact, frozen=True):
         return sum(self.durations_ms) / 1000.0 if self.durations_ms else None
 
 
-class CheckpointEvent(TaggedFact, frozen=True):
+class CheckpointEvent(OfLine, frozen=True):
     """A context or speculative checkpoint was created, restored or erased. `size_mib` is its size in MiB."""
 
     action: str
@@ -213,20 +191,18 @@ class CheckpointEvent(TaggedFact, frozen=True):
     task: int | None = None
     n_tokens: int | None = None
     size_mib: float | None = None
-    at_s: float | None = None
 
 
-class PromptCacheState(TaggedFact, frozen=True):
+class PromptCacheState(OfLine, frozen=True):
     """` - cache state: N prompts, M MiB`: what the prompt cache in host memory holds."""
 
     prompts: int
     size_mib: float
     limit_mib: float | None = None
     limit_tokens: int | None = None
-    at_s: float | None = None
 
 
-class SlotSelected(TaggedFact, frozen=True):
+class SlotSelected(OfLine, frozen=True):
     """Why a slot was picked: `lcp` (shared prefix), `lru` or `id`. `similarity` is the prompt's shared fraction."""
 
     slot: int
@@ -234,10 +210,9 @@ class SlotSelected(TaggedFact, frozen=True):
     similarity: float | None = None
     kept: float | None = None
     """Share of what the slot held that this start is."""
-    at_s: float | None = None
 
 
-class ServerEvent(TaggedFact, frozen=True):
+class ServerEvent(OfLine, frozen=True):
     """A start-up or life-cycle line worth showing: `name` is the line class, `fields` its values as text.
 
     The name `restarted` stands for no line: it marks the place where a new server begins to write to the same log.
@@ -245,7 +220,6 @@ class ServerEvent(TaggedFact, frozen=True):
 
     name: str
     fields: tuple[tuple[str, str], ...] = ()
-    at_s: float | None = None
 
     def get(self, key: str) -> str | None:
         """The value of one field, None when the line has no such field."""
@@ -264,11 +238,9 @@ class Touched(Fact, frozen=True):
 
     def and_then(self, later: Touched) -> Touched:
         """Those of earlier and of `later` lines."""
-        if not later.ids or later.ids == self.ids:
-            return self if self.more or not later.more else Touched(self.ids, more=True)
-        latest = frozenset(later.ids)
-        ids = (*(number for number in self.ids if number not in latest), *later.ids)
-        return Touched(ids[-TOUCHED_KEPT:], self.more or later.more or len(ids) > TOUCHED_KEPT)
+        latest_first = dict.fromkeys(reversed((*self.ids, *later.ids)))
+        more = self.more or later.more or len(latest_first) > TOUCHED_KEPT
+        return Touched(tuple(latest_first)[TOUCHED_KEPT - 1 :: -1], more)
 
 
 UNTOUCHED: Final = Touched()
@@ -326,7 +298,7 @@ LogFact = (
 )
 
 
-DETAIL, TOLD = "-", "+"
+DETAIL, NOTABLE = "-", "+"
 """A log line about a step within a request, and one that an operator looks for."""
 
 
@@ -363,7 +335,7 @@ class LogBatch(Masked, Fact, frozen=True):
     more_follows: bool = False
     """More of what the file had before anybody looked follows."""
     tail_kinds: str = ""
-    """Of each line of `tail` whether it is `DETAIL` or `TOLD`; "" where it is unknown."""
+    """Of each line of `tail` whether it is `DETAIL` or `NOTABLE`; "" where it is unknown."""
     children: tuple[ChildFacts, ...] = ()
     """Of a router's children."""
 
@@ -382,12 +354,12 @@ class LogBatch(Masked, Fact, frozen=True):
 
 
 class Series:
-    """Ring buffer of (monotonic time, value) samples, oldest dropped first.
+    """The newest (monotonic time, value) samples.
 
     A gap is stored as NaN: the source was asked and had nothing to say. Times must not decrease.
     """
 
-    __slots__ = ("_capacity", "_start", "_times", "_values")
+    __slots__ = ("_capacity", "_times", "_values")
 
     def __init__(self, capacity: int = 4096) -> None:
         if capacity < 1:
@@ -395,43 +367,26 @@ class Series:
         self._capacity = capacity
         self._times: array[float] = array("d")
         self._values: array[float] = array("d")
-        self._start = 0
 
     def __len__(self) -> int:
-        return len(self._times)
+        return min(len(self._times), self._capacity)
 
     def append(self, at: float, value: float | None) -> None:
         """Add one sample; None is a gap."""
-        number = math.nan if value is None else float(value)
-        if len(self._times) < self._capacity:
-            self._times.append(at)
-            self._values.append(number)
-            return
-        self._times[self._start] = at
-        self._values[self._start] = number
-        self._start = (self._start + 1) % self._capacity
+        self._times.append(at)
+        self._values.append(math.nan if value is None else float(value))
+        if len(self._times) >= 2 * self._capacity:
+            del self._times[: self._capacity], self._values[: self._capacity]
 
     def last(self) -> tuple[float, float] | None:
         """The newest sample that is not a gap, None when there is none."""
-        for index in range(len(self._times) - 1, -1, -1):
-            at = (self._start + index) % len(self._times)
-            if not math.isnan(self._values[at]):
-                return self._times[at], self._values[at]
-        return None
+        samples = zip(reversed(self._times), reversed(self._values), strict=True)
+        return next((sample for sample in islice(samples, self._capacity) if not math.isnan(sample[1])), None)
 
     def since(self, start: float) -> list[tuple[float, float]]:
         """Samples with time >= start, oldest first; gaps are NaN."""
-        count = len(self._times)
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            if self._times[(self._start + middle) % count] < start:
-                low = middle + 1
-            else:
-                high = middle
-        return [
-            (self._times[(self._start + i) % count], self._values[(self._start + i) % count]) for i in range(low, count)
-        ]
+        low = max(bisect_left(self._times, start), len(self._times) - self._capacity)
+        return list(zip(self._times[low:], self._values[low:], strict=True))
 
     def columns(self, now: float, window: float, count: int) -> list[float | None]:
         """Mean per column for a chart of `count` columns ending at `now`, `window` seconds wide; None where nothing
@@ -443,13 +398,10 @@ class Series:
         if count < 1:
             return []
         width = window / count
-        last_column = math.floor(now / width)
-        first_column = last_column - count + 1
-        sums = [0.0] * count
-        seen = [0] * count
+        first_column = math.floor(now / width) - count + 1
+        found: list[list[float]] = [[] for _ in range(count)]
         for at, value in self.since(first_column * width):
             index = math.floor(at / width) - first_column
             if 0 <= index < count and not math.isnan(value):
-                sums[index] += value
-                seen[index] += 1
-        return [total / n if n else None for total, n in zip(sums, seen, strict=True)]
+                found[index].append(value)
+        return [sum(values) / len(values) if values else None for values in found]

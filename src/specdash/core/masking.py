@@ -1,8 +1,8 @@
-"""Secrets inside texts that are no secrets themselves: flags that carry a key, and passwords in addresses."""
+"""Secrets inside texts that are no secrets themselves: flags that carry a key, and passwords in addresses; and the
+flags in the argument vector of a llama-server, by the parameter catalogue."""
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -15,24 +15,23 @@ if TYPE_CHECKING:
 
     from specdash.core.parameters import Parameter
 
+    GivenFlags = dict[str, tuple[Parameter, str]]
+
 
 MASK = "***"
-SECRET_FLAGS = frozenset({"--api-key", "--hf-token", "-hft", "--auth-token", "--password", "--mcp-servers-json"})
+SECRET_FLAGS = {"--hf-token", "--auth-token", "--password", "--mcp-servers-json"} | {
+    flag for flag, (parameter, _) in BY_FLAG.items() if parameter.secret
+}
+_NAMES = "|".join(re.escape(flag).replace(r"\-", "[-_]") for flag in sorted(SECRET_FLAGS))
+_FLAGS = re.compile(rf"(?<![\w-])((?:{_NAMES})(?:=|\s+))(?:\"[^\"]*\"|'[^']*'|[^\s'\"]+)")
 _TOKEN = re.compile(r"\b(?:hf|sk|ghp|glpat)[_-][A-Za-z0-9_\-]{8,}")
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _ADDRESS = re.compile(r"(://[^\s/@:]*):[^\s/@]+@")
 
 
-@functools.cache
-def _flags() -> re.Pattern[str]:
-    spelled = sorted({flag for flag, (parameter, _) in BY_FLAG.items() if parameter.secret} | SECRET_FLAGS)
-    names = "|".join(re.escape(flag).replace(r"\-", "[-_]") for flag in spelled)
-    return re.compile(rf"(?<![\w-])((?:{names})(?:=|\s+))(?:\"[^\"]*\"|'[^']*'|[^\s'\"]+)")
-
-
 def without_secrets(text: str) -> str:
     """`text` with the value of every flag that carries a key, and every password of a URL, replaced by `***`."""
-    return _ADDRESS.sub(rf"\1:{MASK}@", _flags().sub(rf"\1{MASK}", text))
+    return _ADDRESS.sub(rf"\1:{MASK}@", _FLAGS.sub(rf"\1{MASK}", text))
 
 
 def masked_command(command: Sequence[str]) -> tuple[str, ...]:
@@ -41,64 +40,50 @@ def masked_command(command: Sequence[str]) -> tuple[str, ...]:
     hide_next = False
     for word in command:
         name, equals, _ = word.partition("=")
+        is_secret = not hide_next and _spelled(name).lower() in SECRET_FLAGS
         if hide_next:
             masked.append(MASK)
-        elif equals and _is_secret(name):
+        elif equals and is_secret:
             masked.append(f"{name}={MASK}")
         else:
             masked.append(_USERINFO.sub(MASK, _TOKEN.sub(MASK, word)))
-        hide_next = not hide_next and not equals and _is_secret(word)
+        hide_next = is_secret and not equals
     return tuple(masked)
 
 
-def _is_secret(flag: str) -> bool:
-    # llama-server reads underscores as dashes in long flags.
-    return flag.replace("_", "-").lower() in SECRET_FLAGS
+def _spelled(flag: str) -> str:
+    """As the catalogue spells it: llama-server reads underscores as dashes in long flags."""
+    return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
-# The flags in the argument vector of a llama-server, by the parameter catalogue.
+def flags_of(words: Sequence[str], before: GivenFlags | None = None) -> GivenFlags:
+    """Parameter and value of each known flag, by the catalogue's spelling of it; a switch that is on has no value.
 
-SPECULATION = "--spec-"
-"""What the flags of speculation begin with, in the catalogue's spelling."""
-
-
-def flags_of(words: Sequence[str]) -> dict[str, tuple[Parameter, str]]:
-    """Parameter and value of each known flag, by the catalogue's spelling of it; a switch that is on has no value."""
-    found: dict[str, tuple[Parameter, str]] = {}
-    position = 0
-    while position < len(words):
-        word, equals, inline = words[position].partition("=")
-        position += 1
-        # llama-server reads underscores as dashes in long flags.
-        known = BY_FLAG.get(word.replace("_", "-") if word.startswith("--") else word)
-        if known is None:
+    Of a flag that was given before, here or in `before`, the last value counts, but chains of spec types add up; `none`
+    disables the chain that it stands in, and no other.
+    """
+    found = {**(before or {})}
+    left = list(reversed(words))
+    while left:
+        word, equals, value = left.pop().partition("=")
+        parameter, turned_on = BY_FLAG.get(_spelled(word), (None, False))
+        if parameter is None:
             continue
-        parameter, turned_on = known
         if parameter.kind is ValueKind.SWITCH:
             value = "" if turned_on else "off"
-        elif equals:
-            value = inline
-        elif position < len(words):
-            value = words[position]
-            position += 1
-        else:
-            break
+        elif not equals:
+            if not left:
+                break
+            value = left.pop()
         flag = parameter.flags[0]
-        found[flag] = (parameter, added(parameter, found.get(flag), value))
+        if parameter.name == "llama_spec_type" and flag in found:
+            chains = (found[flag][1], value)
+            kept = [chain for chain in chains if NO_SPECULATION not in (part.strip() for part in chain.split(","))]
+            value = ",".join(kept) or NO_SPECULATION
+        found[flag] = (parameter, value)
     return found
-
-
-def added(parameter: Parameter, before: tuple[Parameter, str] | None, value: str) -> str:
-    """The value of a flag that may have been given before: the last one counts, but chains of spec types add up.
-
-    `none` disables the chain that it stands in, and no other.
-    """
-    if before is None or parameter.name != "llama_spec_type":
-        return value
-    chains = [name for name in (before[1], value) if NO_SPECULATION not in (part.strip() for part in name.split(","))]
-    return ",".join(chains) or NO_SPECULATION
 
 
 def speculation(given: Mapping[str, tuple[Parameter, str]]) -> tuple[tuple[str, str], ...]:
     """(flag without dashes, value) of every speculation flag."""
-    return tuple((flag.lstrip("-"), value) for flag, (_, value) in given.items() if flag.startswith(SPECULATION))
+    return tuple((flag.lstrip("-"), value) for flag, (_, value) in given.items() if flag.startswith("--spec-"))

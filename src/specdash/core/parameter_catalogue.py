@@ -6,13 +6,9 @@ variables that are not in it are in `PASSED_ON`: llama-server gets them unchange
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from specdash.core.parameters import Parameter, Scalar, ValueKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from specdash.core.parameters import Parameter, ValueKind, declared
 
 _KV_TYPES = {
     "f32": "32 bits a value",
@@ -26,84 +22,23 @@ _KV_TYPES = {
     "q5_1": "6 bits a value",
 }
 _LAYER_WORDS = (("auto", -1), ("all", -2))
-AUTO = -1
-"""`auto` where specdash decides, and not the engine."""
 _DEVICES = (r"[^\s,]+(,[^\s,]+)*", "names of devices, comma-separated")
 _SHARES = (r"\d+(\.\d+)?([,/]\d+(\.\d+)?)*", "shares, one a GPU, comma-separated, as 3,1")
 
 
 def _row(
-    kind: ValueKind,
-    flags: str,
-    keys: str,
-    attribute: str | None,
-    meaning: str,
-    default: Scalar | None = None,
-    bounds: tuple[float | None, float | None] = (None, None),
-    unit: str = "",
-    *,
-    off: str = "",
-    inverted: bool = False,
-    choices: Mapping[str, str] = MappingProxyType({}),
-    words: tuple[tuple[str, int], ...] = (),
-    levels: Mapping[str, str] = MappingProxyType({}),
-    always: bool = False,
-    environment: str | None = None,
-    looks: tuple[str, str] = ("", ""),
+    kind: ValueKind, flags: str, keys: str, attribute: str | None, meaning: str, *rest: Any, off: str = "", **more: Any
 ) -> Parameter:
     """One engine parameter; `flags`, `off` and `keys` are separated by blanks, the canonical flag first."""
-    spelled = tuple(flags.split())
-    return Parameter(
-        name=spelled[0].lstrip("-"),
-        kind=kind,
-        meaning=meaning,
-        keys=tuple(keys.split()),
-        flags=spelled,
-        off_flags=tuple(off.split()),
-        attribute=attribute,
-        inverted=inverted,
-        default=default,
-        minimum=bounds[0],
-        maximum=bounds[1],
-        unit=unit,
-        choices=choices,
-        words=words,
-        levels=levels,
-        always=always,
-        secret=environment is not None,
-        environment=environment,
-        pattern=looks[0],
-        form=looks[1],
-    )
+    name = flags.split(maxsplit=1)[0].lstrip("-")
+    given = {"attribute": attribute, "off_flags": tuple(off.split()), "secret": "environment" in more, **more}
+    return declared(name, kind, meaning, keys, flags, *rest, **given)
 
 
 def _ours(
-    key: str,
-    kind: ValueKind,
-    meaning: str,
-    default: Scalar | None = None,
-    bounds: tuple[float | None, float | None] = (None, None),
-    unit: str = "",
-    *,
-    choices: Mapping[str, str] = MappingProxyType({}),
-    levels: Mapping[str, str] = MappingProxyType({}),
-    also: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
+    key: str, kind: ValueKind, meaning: str, *rest: Any, also: str = "", flags: str = "", **more: Any
 ) -> Parameter:
-    return Parameter(
-        name=key.lower(),
-        kind=kind,
-        meaning=meaning,
-        keys=(key, *also),
-        flags=flags,
-        default=default,
-        minimum=bounds[0],
-        maximum=bounds[1],
-        unit=unit,
-        choices=choices,
-        levels=levels,
-        ours=True,
-    )
+    return declared(key.lower(), kind, meaning, f"{key} {also}", flags, *rest, ours=True, **more)
 
 
 _I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
@@ -124,23 +59,6 @@ def _ngram_map(name: str) -> tuple[Parameter, ...]:
 _DRAFT = "speculative.draft"
 
 
-def _draft_cpu(batch: str, meaning: str) -> tuple[Parameter, ...]:
-    """Where and how the draft model's threads run; `batch` is "-batch" for those that read the prompt."""
-    flag, short, path = "--spec-draft", "bd" if batch else "d", f"{_DRAFT}.cpuparams{batch.replace('-', '_')}"
-    return (
-        _row(_I, f"{flag}-threads{batch} -t{short} --threads{batch}-draft", "", f"{path}.n_threads",
-             f"CPU threads of the draft model{meaning}; -1: as the model itself", -1, (-1, 512)),
-        _row(_T, f"{flag}-cpu-mask{batch} -C{short} --cpu-mask{batch}-draft", "", None,
-             f"hexadecimal mask of the CPUs those threads may use{meaning}"),
-        _row(_I, f"{flag}-cpu-strict{batch} --cpu-strict{batch}-draft", "", f"{path}.strict_cpu",
-             f"1: each of those threads stays on its CPU{meaning}", 0, (0, 1)),
-        _row(_I, f"{flag}-prio{batch} --prio{batch}-draft", "", f"{path}.priority",
-             f"priority of those threads, 0 normal to 3 real time{meaning}", 0, (0, 3)),
-        _row(_I, f"{flag}-poll{batch} --poll{batch}-draft", "", f"{path}.poll",
-             f"how much those threads poll for work{meaning}; 0: not at all", 50, (0, 100)),
-    )
-
-
 OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_ENGINE", _T, "which engine runs the model", "auto", choices={
         "auto": "llama-server where there is a binary, else xllamacpp",
@@ -149,7 +67,7 @@ OURS: tuple[Parameter, ...] = (
     }),
     _ours("LLAMA_BIN", _P, "the llama-server binary; unset: the one on PATH"),
     _ours("LLAMA_SPEC_TYPE", _T, "speculation: 'none', a comma-separated chain of types, or 'auto'",
-         also=("LLAMA_ARG_SPEC_TYPE",), flags=("--spec-type",)),
+         also="LLAMA_ARG_SPEC_TYPE", flags="--spec-type"),
     _ours("LLAMA_DRAFT_MAX", _I, "longest draft, for every type in the chain that has such a knob", None, (1, 1024),
          _LEN),
     _ours("LLAMA_DRAFT_MIN", _I, "shortest draft worth verifying, for every type that has such a knob", None,
@@ -157,8 +75,8 @@ OURS: tuple[Parameter, ...] = (
     _ours("LLAMA_DRAFT_P_MIN", _N, "probability below which a draft model stops drafting", None, (0, 1)),
     _ours("LLAMA_HYBRID_ROLLBACK_MODE", _T, "how a patched build rolls back recurrent state after a rejected draft"),
     _ours("LLAMA_EXTRA_ARGS", _T, "more llama-server arguments, split as a shell would; they win over every key"),
-    _ours("LLAMA_LOG_FILE", _P, "where the server's output is kept", also=("LLAMA_ARG_LOG_FILE",),
-         flags=("--log-file",)),
+    _ours("LLAMA_LOG_FILE", _P, "where the server's output is kept", also="LLAMA_ARG_LOG_FILE",
+         flags="--log-file"),
     _ours("LLAMA_LOG_MAX_MIB", _I, "size at which the log is moved to '.1'; 0: never", 256, (0, None), "MiB"),
     _ours("LLAMA_STOP_TIMEOUT", _N, "wait between SIGTERM, the second SIGTERM and SIGKILL", 5.0, (0, 600), "s"),
     _ours("LLAMA_START_PROBE", _T, "1: after every start, one short completion shows whether drafts are made; 0: none",
@@ -189,8 +107,7 @@ MODEL: tuple[Parameter, ...] = (
 
 MEMORY: tuple[Parameter, ...] = (
     _row(_I, "--ctx-size -c", "LLAMA_CTX_SIZE LLAMA_ARG_CTX_SIZE", "n_ctx",
-         "context of all slots together; 0: as the model was trained; 'auto': what fits into the memory there is", 0,
-         (0, None), _LEN, words=(("auto", AUTO),), always=True),
+         "context of all slots together; 0: as the model was trained", 0, (0, None), _LEN, always=True),
     _row(_I, "--parallel -np", "LLAMA_PARALLEL LLAMA_ARG_N_PARALLEL", "n_parallel",
          "slots; each gets ctx-size/slots tokens; -1: the engine's automatic (4 slots, one shared cache)", 1,
          (-1, 256), always=True),
@@ -342,9 +259,10 @@ SPECULATION: tuple[Parameter, ...] = (
          "keep the expert weights of the draft model in main memory", False),
     _row(_I, "--spec-draft-n-cpu-moe --spec-draft-ncmoe -ncmoed --n-cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
          None, "first layers of the draft model whose expert weights stay in main memory", None, (0, None), "layers"),
-    *_draft_cpu("", ""),
-    *_draft_cpu("-batch", " while it reads the prompt"),
-    _row(_T, "--spec-draft-cpu-range -Crd --cpu-range-draft", "", None, "range of CPUs its threads may use, as 0-7"),
+    _row(_I, "--spec-draft-threads -td --threads-draft", "", f"{_DRAFT}.cpuparams.n_threads",
+         "CPU threads of the draft model; -1: as the model itself", -1, (-1, 512)),
+    _row(_I, "--spec-draft-threads-batch -tbd --threads-batch-draft", "", f"{_DRAFT}.cpuparams_batch.n_threads",
+         "CPU threads of the draft model while it reads the prompt; -1: as the model itself", -1, (-1, 512)),
     _row(_S, "--spec-draft-backend-sampling", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", f"{_DRAFT}.backend_sampling",
          "sample the draft on the device", True, off="--no-spec-draft-backend-sampling"),
     _row(_T, "--spec-draft-sampling", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", f"{_DRAFT}.probabilistic",
@@ -422,100 +340,58 @@ IGNORED_KEYS = frozenset({"LLAMA_ARG_DRAFT_P_MIN"})
 """Those of them that are ignored."""
 
 
-# Variables that llama-server reads and the catalogue does not map: handed on unread, and described here.
+# Variables that llama-server reads and the catalogue does not map: handed on unread, and described here. Others of its
+# own are handed on as well; its `--help` says which it has.
 #
 # They have no attribute in xllamacpp, or one of another shape. Source: `llama-server --help` of b11434.
 
-_I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
+
+def _arg(kind: ValueKind, key: str, flag: str, meaning: str, **choices: str) -> Parameter:
+    listed = {value.replace("_", "-"): what for value, what in choices.items()}
+    return declared(flag.lstrip("-"), kind, meaning, f"LLAMA_ARG_{key}", flag, choices=listed, secret=key in _SECRET)
 
 
-def _arg(kind: ValueKind, key: str, flag: str, meaning: str, *, secret: bool = False, **choices: str) -> Parameter:
-    return Parameter(
-        name=flag.lstrip("-"),
-        kind=kind,
-        meaning=meaning,
-        keys=(f"LLAMA_ARG_{key}",),
-        flags=(flag,),
-        choices={value.replace("_", "-"): what for value, what in choices.items()},
-        secret=secret,
-    )
-
-
+_SECRET = ("MCP_SERVERS_JSON",)
 # fmt: off
 PASSED_ON: dict[str, Parameter] = {parameter.key: parameter for parameter in (
     _arg(_S, "AGENT", "--agent", "the CORS proxy and all built-in tools; not for untrusted networks"),
     _arg(_S, "BACKEND_SAMPLING", "--backend-sampling", "sample on the device (experimental)"),
     _arg(_T, "CHAT_TEMPLATE_KWARGS", "--chat-template-kwargs", "more parameters of the chat template, a JSON object"),
     _arg(_S, "CORS_CREDENTIALS", "--cors-credentials", "allow credentials in requests from other origins"),
-    _arg(_T, "CORS_HEADERS", "--cors-headers", "headers allowed from other origins"),
-    _arg(_T, "CORS_METHODS", "--cors-methods", "methods allowed from other origins"),
-    _arg(_T, "CORS_ORIGINS", "--cors-origins", "origins whose pages may ask"),
     _arg(_S, "CPU_MOE", "--cpu-moe", "keep all expert weights in main memory"),
-    _arg(_N, "DEFRAG_THOLD", "--defrag-thold", "deprecated: threshold at which the cache was defragmented"),
     _arg(_T, "FIT_TARGET", "--fit-target", "memory in MiB that --fit leaves free, per device"),
     _arg(_N, "FREQUENCY_PENALTY", "--frequency-penalty", "penalty on tokens by how often they occurred; 0: off"),
-    _arg(_I, "IMAGE_MAX_TOKENS", "--image-max-tokens", "most tokens of an image"),
-    _arg(_I, "IMAGE_MIN_TOKENS", "--image-min-tokens", "fewest tokens of an image"),
-    _arg(_T, "LAZY_MODE", "--lazy-mode", "read rows of large tensors from disk on demand",
-         on="from disk when they are needed", off="always kept in memory", auto="on for tensors above 4 GiB"),
-    _arg(_T, "LOG_COLORS", "--log-colors", "colour in the log",
-         on="always", off="never", auto="where a terminal reads it"),
-    _arg(_S, "LOG_PREFIX", "--log-prefix", "time and level before each line of the log"),
-    _arg(_S, "LOG_TIMESTAMPS", "--log-timestamps", "time before each line of the log"),
-    _arg(_P, "MCP_SERVERS_CONFIG", "--mcp-servers-config", "file with MCP servers (experimental)"),
-    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys",
-         secret=True),
+    _arg(_T, "MCP_SERVERS_JSON", "--mcp-servers-json", "MCP servers as JSON (experimental), with their keys"),
     _arg(_S, "MMPROJ_AUTO", "--mmproj-auto", "look for a multimodal projector beside the model"),
     _arg(_S, "MMPROJ_OFFLOAD", "--mmproj-offload", "keep the multimodal projector on the GPU"),
-    _arg(_T, "MMPROJ_URL", "--mmproj-url", "URL of a multimodal projector"),
     _arg(_S, "MODELS_AUTOLOAD", "--models-autoload", "router: load a model when it is asked for"),
     _arg(_P, "MODELS_DIR", "--models-dir", "router: directory of models"),
     _arg(_I, "MODELS_MAX", "--models-max", "router: most models loaded at once; 0: no limit"),
     _arg(_P, "MODELS_PRESET", "--models-preset", "router: INI file of presets"),
-    _arg(_I, "MTMD_BATCH_MAX_TOKENS", "--mtmd-batch-max-tokens", "most image tokens in a batch"),
-    _arg(_S, "NO_HOST", "--no-host", "go round the host buffer"),
     _arg(_T, "NUMA", "--numa", "placement on NUMA machines",
          distribute="over all nodes", isolate="on the node where it started", numactl="by the map of numactl"),
     _arg(_I, "N_CPU_FFN", "--n-cpu-ffn", "first layers whose dense FFN weights stay in main memory"),
     _arg(_I, "N_CPU_MOE", "--n-cpu-moe", "first layers whose expert weights stay in main memory"),
     _arg(_T, "OVERRIDE_TENSOR", "--override-tensor", "where tensors are kept: pattern=buffer, comma-separated"),
-    _arg(_S, "PERF", "--perf", "libllama's own timings"),
-    _arg(_T, "POOLING", "--pooling", "pooling of embeddings",
-         none="one vector a token", mean="the mean of all tokens", cls="the first token's", last="the last token's",
-         rank="a score, for reranking"),
-    _arg(_S, "PREFILL_ASSISTANT", "--prefill-assistant", "go on with the last message when it is the assistant's"),
     _arg(_N, "PRESENCE_PENALTY", "--presence-penalty", "penalty on tokens that occurred; 0: off"),
     _arg(_T, "REASONING", "--reasoning", "thinking in the chat",
          on="always", off="never", auto="as the chat template says"),
     _arg(_T, "REASONING_EFFORT", "--reasoning-effort", "effort the chat template is told, as 'low' or 'high'"),
     _arg(_S, "REASONING_PRESERVE", "--reasoning-preserve", "keep the reasoning of all messages, not of the last alone"),
-    _arg(_S, "REPACK", "--repack", "repack weights for the CPU"),
     _arg(_N, "REPEAT_PENALTY", "--repeat-penalty", "penalty on repeated tokens; 1: off"),
     _arg(_S, "RERANKING", "--reranking", "serve reranking"),
-    _arg(_S, "REUSE_PORT", "--reuse-port", "let several sockets bind the port"),
     _arg(_N, "ROPE_FREQ_BASE", "--rope-freq-base", "RoPE base frequency"),
     _arg(_N, "ROPE_FREQ_SCALE", "--rope-freq-scale", "RoPE frequency scale"),
     _arg(_N, "ROPE_SCALE", "--rope-scale", "RoPE context scale"),
     _arg(_T, "ROPE_SCALING_TYPE", "--rope-scaling", "RoPE scaling",
          none="none", linear="all positions by the same factor", yarn="by frequency, for longer contexts"),
     _arg(_T, "RPC", "--rpc", "RPC servers, host:port, comma-separated"),
-    _arg(_S, "SKIP_CHAT_PARSING", "--skip-chat-parsing", "hand answers out unparsed"),
-    _arg(_I, "SSE_PING_INTERVAL", "--sse-ping-interval", "seconds between pings on a stream; -1: none"),
-    _arg(_P, "STATIC_PATH", "--path", "directory of static files to serve"),
-    _arg(_T, "TAGS", "--tags", "tags of the model, comma-separated"),
     _arg(_T, "THINK", "--reasoning-format", "where thoughts go in an answer",
          none="left in the answer", deepseek="in reasoning_content", deepseek_legacy="in both",
          auto="as the chat template says"),
     _arg(_I, "THINK_BUDGET", "--reasoning-budget", "most tokens of thinking; -1: no limit, 0: none"),
     _arg(_T, "THINK_BUDGET_MESSAGE", "--reasoning-budget-message", "text that ends thinking at the end of its budget"),
     _arg(_T, "TOOLS", "--tools", "built-in tools (experimental); not for untrusted networks"),
-    _arg(_T, "TOOLS_RUNTIME", "--tools-runtime", "where built-in tools run (experimental)"),
-    _arg(_T, "UI_CONFIG", "--ui-config", "settings of the web page, as JSON"),
-    _arg(_P, "UI_CONFIG_FILE", "--ui-config-file", "file with settings of the web page"),
-    _arg(_S, "UI_MCP_PROXY", "--ui-mcp-proxy", "proxy for MCP in the web page (experimental)"),
-    _arg(_P, "VIDEO_FFMPEG_DIR", "--video-ffmpeg-dir", "directory of ffmpeg and ffprobe"),
-    _arg(_N, "VIDEO_FPS", "--video-fps", "frames taken from a second of video"),
-    _arg(_I, "VIDEO_TIMESTAMP_INTERVAL", "--video-timestamp-interval", "milliseconds between time stamps of a video"),
     _arg(_N, "YARN_ATTN_FACTOR", "--yarn-attn-factor", "YaRN attention factor"),
     _arg(_N, "YARN_BETA_FAST", "--yarn-beta-fast", "YaRN beta for high frequencies"),
     _arg(_N, "YARN_BETA_SLOW", "--yarn-beta-slow", "YaRN beta for low frequencies"),

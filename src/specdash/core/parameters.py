@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -55,8 +55,7 @@ class Parameter(Struct, frozen=True, eq=False):
     attribute: str | None = None
     inverted: bool = False
     default: Scalar | None = None
-    minimum: float | None = None
-    maximum: float | None = None
+    bounds: tuple[float | None, float | None] = (None, None)
     unit: str = ""
     choices: Mapping[str, str] = field(default_factory=dict)
     """All values that a text may have, with what each does."""
@@ -64,9 +63,8 @@ class Parameter(Struct, frozen=True, eq=False):
     """What single values of a number stand for."""
     words: tuple[tuple[str, int], ...] = ()
     """Words that stand for a number, as (`all`, -2), outside its range too."""
-    pattern: str = ""
-    """What a text must look like as a whole, a regular expression; `form` says it in words."""
-    form: str = ""
+    looks: tuple[str, str] = ("", "")
+    """What a text must look like as a whole, a regular expression, and that in words."""
     secret: bool = False
     """Never on a command line, never printed, never stored."""
     environment: str | None = None
@@ -82,28 +80,25 @@ class Parameter(Struct, frozen=True, eq=False):
         return self.keys[0] if self.keys else self.flags[0]
 
     @property
-    def native_keys(self) -> tuple[str, ...]:
-        """The variables llama.cpp itself reads."""
-        return tuple(key for key in self.keys if key.startswith("LLAMA_ARG_"))
-
-    @property
     def allowed(self) -> str:
         """The values it may have, in words: kind, range and unit, or the choices."""
         if self.choices:
             return ", ".join(self.choices)
-        if self.form:
-            return self.form
+        if self.looks[1]:
+            return self.looks[1]
         words = "".join(f" or '{word}'" for word, _ in self.words)
         if self.levels:
             words += f" ({', '.join(map(' '.join, self.levels.items()))})"
-        low, high = self.minimum, self.maximum
         unit = f" {self.unit}" if self.unit else ""
-        if low is not None and high is not None:
-            return f"{self.kind}, {low:.10g} to {high:.10g}{unit}{words}"
-        if low is not None or high is not None:
-            bound = f"{low:.10g} or more" if low is not None else f"{high:.10g} or less"
-            return f"{self.kind}, {bound}{unit}{words}"
+        if span := self._span("{0:.10g} to {1:.10g}", "{0:.10g} or more", "{1:.10g} or less"):
+            return f"{self.kind}, {span}{words}"
         return f"{self.kind}{',' if unit else ''}{unit}{words}"
+
+    def _span(self, both: str, least: str, most: str) -> str:
+        """The range in one of three forms with its unit; "" where there is none."""
+        low, high = self.bounds
+        form = "" if low is high is None else most if low is None else least if high is None else both
+        return form and form.format(low, high) + (f" {self.unit}" if self.unit else "")
 
     def listed(self, present: str = "") -> Mapping[str, str]:
         """The values to choose from with what each does; none where any text or number may stand. On and off are
@@ -121,16 +116,38 @@ class Parameter(Struct, frozen=True, eq=False):
 
     def parse(self, text: str, source: str) -> Scalar:
         """The value `text` means; `source` names where it came from. Raises `InputError` when it means none."""
+        written = text.strip()
         for word, number in self.words:
-            if text.strip().lower() == word:
+            if written.lower() == word:
                 return number
-        value = self._read(text.strip(), source)
-        if self.choices and value not in self.choices:
+        if self.kind in (ValueKind.INTEGER, ValueKind.NUMBER):
+            return self._number(written, text, source)
+        if self.kind is ValueKind.SWITCH or "on" in self.choices:
+            is_on = written.lower() in TRUE_WORDS
+            known = is_on or written.lower() in FALSE_WORDS
+            if self.kind is ValueKind.SWITCH:
+                if not known:
+                    raise _refused(source, written, "use 1 or 0 (on or off)")
+                return is_on
+            written = ("on" if is_on else "off") if known else written
+        if self.choices and written not in self.choices:
             raise _refused(source, text, f"use one of: {', '.join(self.choices)}")
-        if self.pattern and not re.fullmatch(self.pattern, str(value)):
-            raise _refused(source, text, f"use {self.form}")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            self._check_range(value, text, source)
+        if self.looks[0] and not re.fullmatch(self.looks[0], written):
+            raise _refused(source, text, f"use {self.looks[1]}")
+        return written
+
+    def _number(self, written: str, text: str, source: str) -> int | float:
+        read: type[int | float] = int if self.kind is ValueKind.INTEGER else float
+        try:
+            value = read(written)
+        except ValueError:
+            raise _wrong(source, f"{source}={written}: not a {self.kind}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _wrong(source, f"{source}={written}: not a finite number")
+        low, high = self.bounds
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = self._span("from {0:g} to {1:g}", "at least {0:g}", "at most {1:g}")
+            raise _wrong(source, f"{source}={text}: must be {allowed} ({self.meaning})")
         return value
 
     def text(self, value: Scalar) -> str:
@@ -142,50 +159,29 @@ class Parameter(Struct, frozen=True, eq=False):
                 return word
         return f"{value:g}" if isinstance(value, float) else str(value)
 
-    def _read(self, text: str, source: str) -> Scalar:
-        if self.kind is ValueKind.SWITCH:
-            return _switch(text, source)
-        if self.kind is ValueKind.INTEGER:
-            return _number(text, source, self.kind, int)
-        if self.kind is ValueKind.NUMBER:
-            return _number(text, source, self.kind, float)
-        if "on" in self.choices and text.lower() in (*TRUE_WORDS, *FALSE_WORDS):
-            return "on" if text.lower() in TRUE_WORDS else "off"
-        return text
 
-    def _check_range(self, value: float, text: str, source: str) -> None:
-        low, high = self.minimum, self.maximum
-        if (low is not None and value < low) or (high is not None and value > high):
-            unit = f" {self.unit}" if self.unit else ""
-            if low is not None and high is not None:
-                allowed = f"from {low:g} to {high:g}{unit}"
-            else:
-                allowed = f"at least {low:g}{unit}" if low is not None else f"at most {high:g}{unit}"
-            raise InputError(f"{source}={text}: must be {allowed} ({self.meaning})", key=_key(source))
+def declared(
+    name: str,
+    kind: ValueKind,
+    meaning: str,
+    keys: str,
+    flags: str,
+    default: Scalar | None = None,
+    bounds: tuple[float | None, float | None] = (None, None),
+    unit: str = "",
+    **more: Any,
+) -> Parameter:
+    """A row of a catalogue; `keys` and `flags` are separated by blanks."""
+    spelled = tuple(flags.split())
+    return Parameter(
+        name, kind, meaning, tuple(keys.split()), spelled, default=default, bounds=bounds, unit=unit, **more
+    )
 
 
-def _key(source: str) -> str:
-    return source.partition(" ")[0]
+def _wrong(source: str, what: str, fix: str = "", text: str = "") -> InputError:
+    return InputError(what, fix, key=source.partition(" ")[0], text=text)
 
 
 def _refused(source: str, text: str, fix: str) -> InputError:
     named = f"{source}={text}"
-    return InputError(f"{named} is not allowed", fix, key=_key(source), text=f"{named}: {fix}")
-
-
-def _switch(text: str, source: str) -> bool:
-    if text.lower() in TRUE_WORDS:
-        return True
-    if text.lower() in FALSE_WORDS:
-        return False
-    raise _refused(source, text, "use 1 or 0 (on or off)")
-
-
-def _number(text: str, source: str, kind: ValueKind, read: type[int | float]) -> int | float:
-    try:
-        value = read(text)
-    except ValueError:
-        raise InputError(f"{source}={text}: not a {kind}", key=_key(source)) from None
-    if not math.isfinite(value):
-        raise InputError(f"{source}={text}: not a finite number", key=_key(source))
-    return value
+    return _wrong(source, f"{named} is not allowed", fix, f"{named}: {fix}")

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from specdash.core.records import can_be_meant, read
-from specdash.core.structs import Fact, TaggedFact, json_of
+from specdash.core.structs import Fact, TaggedFact
 
 # When tokens over seconds are a speed: how many and how long at least, and what no machine reaches.
 #
@@ -22,33 +22,36 @@ from specdash.core.structs import Fact, TaggedFact, json_of
 # processed again after a cache hit as a prefill of less than one.
 
 
+LEAST_MS = 1.0
+
+
 class SpeedLimits(Struct, frozen=True):
     """What makes tokens over seconds a speed."""
 
     least_tokens: int
-    least_ms: float
     most: float
     """Tokens per second that nothing reaches: more is a fault of the clock or of the counting."""
 
 
-DECODE = SpeedLimits(least_tokens=8, least_ms=1.0, most=1e5)
+DECODE = SpeedLimits(least_tokens=8, most=1e5)
 """Of one request. A model of 260,000 parameters, drafted to its end, stays below 40,000."""
-PREFILL = SpeedLimits(least_tokens=32, least_ms=1.0, most=1e7)
+PREFILL = SpeedLimits(least_tokens=32, most=1e7)
 """Of processed tokens, cached ones left out. A shorter prompt takes as long as one batch does."""
 
 
 def speed(tokens: float | None, ms: float | None, limits: SpeedLimits) -> float | None:
     """Tokens per second of `tokens` in `ms`; None when unknown, on too little evidence, or beyond what is possible."""
-    if tokens is None or ms is None or not tokens >= limits.least_tokens or not ms >= limits.least_ms:
+    if tokens is None or ms is None or not ms >= LEAST_MS:
         return None
-    return possible(tokens * 1000.0 / ms, limits)
+    return plausible_rate(tokens * 1000.0 / ms, tokens, limits)
 
 
 def plausible_rate(value: float | None, tokens: float | None, limits: SpeedLimits) -> float | None:
-    """A speed in tokens per second that another program computed from `tokens`, held to the same limits."""
-    if value is None or (tokens is not None and tokens < limits.least_tokens):
+    """A speed in tokens per second that was computed from `tokens`, None where they are too few or nothing can be
+    that fast."""
+    if value is None or not 0 < value <= limits.most or (tokens is not None and not tokens >= limits.least_tokens):
         return None
-    return possible(value, limits)
+    return value
 
 
 def with_credible_speeds(fields: dict[str, Any]) -> dict[str, Any]:
@@ -58,18 +61,14 @@ def with_credible_speeds(fields: dict[str, Any]) -> dict[str, Any]:
     """
     done = fields.get("prompt_done", fields.get("prompt_tokens"))
     processed = done - (fields.get("cached_tokens") or 0) if done is not None else None
-    for name, tokens, limits in (
-        ("prefill_rate", processed, PREFILL),
-        ("decode_rate", fields.get("completion_tokens"), DECODE),
-    ):
-        if fields.get(name) is not None:
-            fields[name] = plausible_rate(fields[name], tokens, limits)
-    return fields
-
-
-def possible(value: float, limits: SpeedLimits) -> float | None:
-    """The speed in tokens per second, None where nothing can be that fast."""
-    return value if 0 < value <= limits.most else None
+    return fields | {
+        name: plausible_rate(fields[name], tokens, limits)
+        for name, tokens, limits in (
+            ("prefill_rate", processed, PREFILL),
+            ("decode_rate", fields.get("completion_tokens"), DECODE),
+        )
+        if fields.get(name) is not None
+    }
 
 
 class Guardrail(StrEnum):
@@ -196,11 +195,11 @@ class RequestEvent(TaggedFact, frozen=True):
 
 ProxyEvent = GuardrailEvent | RequestEvent
 _KINDS: dict[str, type[ProxyEvent]] = {"request": RequestEvent, "guardrail": GuardrailEvent}
-_NAMES = {cls: name for name, cls in _KINDS.items()}
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 _LEFT_OUT = frozenset(
     name
-    for cls in _NAMES
+    for cls in _KINDS.values()
     for name, default in zip(reversed(cls.__struct_fields__), reversed(cls.__struct_defaults__), strict=False)
     if default is None
 )
@@ -208,12 +207,12 @@ _LEFT_OUT = frozenset(
 
 def to_json(event: ProxyEvent) -> str:
     """One line without its newline; fields that are None are left out where that says the same."""
-    values: dict[str, Any] = {"event": _NAMES[type(event)]}
+    values: dict[str, Any] = {"event": "request" if isinstance(event, RequestEvent) else "guardrail"}
     for name in event.__struct_fields__:
         value = getattr(event, name)
         if value is not None or name not in _LEFT_OUT:
             values[name] = value
-    return _ENCODER.encode(values)
+    return json.dumps(values, separators=(",", ":"))
 
 
 def from_json(line: str | bytes) -> ProxyEvent | None:
@@ -224,7 +223,7 @@ def from_json(line: str | bytes) -> ProxyEvent | None:
     try:
         values = json.loads(line)
         cls = _KINDS[values.pop("event")]
-        if not all(map(can_be_meant, values.values())) or not 0 <= values["at"] < _LATEST:
+        if not can_be_meant(values) or not 0 <= values["at"] < _LATEST:
             return None
         return read(cls, with_credible_speeds(values))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -355,11 +354,6 @@ class ProxyEvents(Fact, frozen=True):
     unread: int = 0
 
 
-def status_to_json(status: ProxyStatus) -> dict[str, Any]:
-    """A JSON object; None stays null."""
-    return dict(json_of(status))
-
-
 def status_from_json(values: Any) -> ProxyStatus | None:
     """The picture of a JSON object; None for another one, a field of another type, or a number that cannot be meant.
 
@@ -368,7 +362,7 @@ def status_from_json(values: Any) -> ProxyStatus | None:
     try:
         if not can_be_meant(values):
             return None
-        active = [with_credible_speeds(dict(entry)) for entry in values.get("active", ())]
+        active = [with_credible_speeds(entry) for entry in values.get("active", ())]
         return read(ProxyStatus, {**values, "active": active})
     except (TypeError, ValueError, AttributeError, RecursionError):
         return None

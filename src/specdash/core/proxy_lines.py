@@ -13,22 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _LONGEST_WORD = 200
-_HEADLINES: dict[Guardrail, str] = {
+_HEADLINES = {
     Guardrail.MALFORMED_TOOL: "MALFORMED TOOL PAYLOAD",
     Guardrail.STRICT_STREAM: "STRICT STREAM GUARDRAIL",
     Guardrail.UNEXPECTED_END: "GUARDRAIL: unexpected end_turn",
-    Guardrail.LOOP_BREAKER: "LOOP BREAKER",
     Guardrail.CONTAMINATION: "SESSION CONTAMINATION BREAKER",
-    Guardrail.TOOL_NARROWING: "TOOL NARROWING",
-    Guardrail.THINKING_OFF: "THINKING OFF",
-    Guardrail.REASONING_FALLBACK: "REASONING FALLBACK",
     Guardrail.MAX_TOKENS: "MAX_TOKENS",
     Guardrail.CONTEXT_PRUNE: "PRUNED",
-    Guardrail.REPETITION_CUT: "REPETITION CUT",
-    Guardrail.EMPTY_RESPONSE: "EMPTY RESPONSE",
     Guardrail.SUPPLEMENT: "AGENTIC SUPPLEMENT",
 }
-"""How a guardrail's lines begin, in UAP's words."""
+"""How a guardrail's lines begin, in UAP's words, where that is not its name in capitals."""
 _OWN_HEADLINES = {
     (Guardrail.MALFORMED_TOOL, GuardrailAction.RETRIED): "MALFORMED RETRY",
     (Guardrail.MALFORMED_TOOL, GuardrailAction.RECOVERED): "MALFORMED RETRY",
@@ -36,14 +30,12 @@ _OWN_HEADLINES = {
 }
 _EVERY_TURN = (Guardrail.THINKING_OFF, Guardrail.SUPPLEMENT)
 """Settings at work on every tool turn: logged at DEBUG."""
-_LEVELS: dict[GuardrailAction, int] = {
-    GuardrailAction.DETECTED: logging.WARNING,
-    GuardrailAction.RETRIED: logging.WARNING,
+_LEVELS = {
     GuardrailAction.RECOVERED: logging.INFO,
     GuardrailAction.EXHAUSTED: logging.ERROR,
     GuardrailAction.APPLIED: logging.INFO,
-    GuardrailAction.RELEASED: logging.WARNING,
 }
+"""Of all other actions WARNING."""
 CONTEXT_LEVELS: dict[str | None, int] = {
     None: logging.INFO, "ELEVATED": logging.WARNING, "HIGH": logging.WARNING, "CRITICAL": logging.ERROR
 }  # fmt: skip
@@ -70,9 +62,11 @@ def note_text(
     guardrail: Guardrail, action: GuardrailAction, facts: Mapping[str, Any], *, session: str = "", request_id: str = ""
 ) -> tuple[int, str]:
     """Level (of `logging`) and text of what a guardrail did: `LOOP BREAKER: released reason=context session=a`."""
-    headline = _OWN_HEADLINES.get((guardrail, action), _HEADLINES[guardrail])
+    usual = _HEADLINES.get(guardrail, guardrail.replace("_", " ").upper())
+    headline = _OWN_HEADLINES.get((guardrail, action), usual)
     quiet = guardrail in _EVERY_TURN and action is GuardrailAction.APPLIED
-    return (logging.DEBUG if quiet else _LEVELS[action]), f"{headline}: {action}{_words(facts, session, request_id)}"
+    level = logging.DEBUG if quiet else _LEVELS.get(action, logging.WARNING)
+    return level, f"{headline}: {action}{_words(facts, session, request_id)}"
 
 
 def line_text(name: str, facts: Mapping[str, Any], *, session: str = "", request_id: str = "") -> tuple[int, str]:

@@ -5,50 +5,23 @@ The names and meanings are those of the UAP Anthropic proxy 1.13; where a defaul
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 
-from specdash.core.parameters import Parameter, Scalar, ValueKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from specdash.core.parameters import Parameter, ValueKind, declared
 
 _SECRETS = frozenset({"PROXY_API_KEY", "PROXY_UPSTREAM_API_KEY", "PROXY_ADMIN_TOKEN"})
-Bounds = tuple[float | None, float | None]
 
 
-def _row(
-    key: str,
-    kind: ValueKind,
-    meaning: str,
-    default: Scalar | None = None,
-    bounds: Bounds = (None, None),
-    unit: str = "",
-    choices: Mapping[str, str] = MappingProxyType({}),
-    looks: tuple[str, str] = ("", ""),
-) -> Parameter:
-    return Parameter(
-        name=key.removeprefix("PROXY_").lower(),
-        kind=kind,
-        meaning=meaning,
-        keys=(key,),
-        default=default,
-        minimum=bounds[0],
-        maximum=bounds[1],
-        unit=unit,
-        choices=choices,
-        pattern=looks[0],
-        form=looks[1],
-        secret=key in _SECRETS,
-        ours=True,
-    )
+def _row(key: str, kind: ValueKind, meaning: str, *rest: Any, **more: Any) -> Parameter:
+    name = key.removeprefix("PROXY_").lower()
+    return declared(name, kind, meaning, key, "", *rest, secret=key in _SECRETS, ours=True, **more)
 
 
 _I, _N, _T, _P, _S = ValueKind.INTEGER, ValueKind.NUMBER, ValueKind.TEXT, ValueKind.PATH, ValueKind.SWITCH
-_SECONDS: Bounds = (0, 86400)
-_FRACTION: Bounds = (0, 1)
-_COUNT: Bounds = (1, 1_000_000)
-_COUNT0: Bounds = (0, 1_000_000)
+_SECONDS = (0, 86400)
+_FRACTION = (0, 1)
+_COUNT = (1, 1_000_000)
+_COUNT0 = (0, 1_000_000)
 _HOSTS = (r"[^\s,/@]+(\s*,\s*[^\s,/@]+)*", "host names, comma-separated")
 
 # fmt: off

@@ -29,7 +29,7 @@ class ReadingStatus(StrEnum):
 
 
 class Source(StrEnum):
-    """Where an observation comes from; one value type each (see `specdash.core.readings`)."""
+    """Where an observation comes from; one value type each (see `core.sources`)."""
 
     HEALTH = "health"
     PROPS = "props"
@@ -40,19 +40,16 @@ class Source(StrEnum):
     HOST = "host"
     PROCESS = "process"
     PROXY = "proxy"
-    """What the proxy says of itself: `core.proxy_status.ProxyStatus`."""
     PROXY_EVENTS = "proxy events"
-    """A batch of what it has written: `core.proxy_status.ProxyEvents`."""
     APPLIES = "applies"
-    """The changes that specdash made to the services: a tuple of `core.applies.ApplyRecord`, oldest first."""
+    """The changes that specdash made to the services, oldest first."""
     BASELINES = "baselines"
-    """Decode speeds without speculation: a tuple of `core.baselines.Baseline`, oldest first."""
+    """Decode speeds without speculation, oldest first."""
     TRIAL = "trial"
-    """Settings that are tried on the server: a tuple of `core.trials.TrialNote`, empty where none are."""
+    """Settings that are tried on the server; empty where none are."""
     ROUTER = "router"
-    """The models of a server in router mode: `core.router.RouterModels`."""
     SCHEDULING = "scheduling"
-    """Whether specdash itself gets the CPU in time: `core.readings.SchedulingDelay`."""
+    """Whether specdash itself gets the CPU in time."""
 
 
 class FailureKind(StrEnum):
@@ -70,7 +67,7 @@ class FailureKind(StrEnum):
     LOADING = "loading"
     UNAUTHORIZED = "unauthorized"
     DISABLED = "disabled"
-    """The server answers that the endpoint is switched off (HTTP 501)."""
+    """The endpoint is switched off (HTTP 501)."""
     NOT_FOUND = "not found"
     GARBAGE = "not understood"
     TOO_LARGE = "too large"
@@ -125,10 +122,7 @@ class Reading(Struct, Generic[T_co], frozen=True):
         return self
 
 
-# What a llama-server in router mode says of its models (`GET /models`), as data.
-#
-# Source: llama.cpp b11434 (tools/server/server-models.cpp): one entry a model, `status.value` its state,
-# `status.args` the arguments of its child server.
+# What a llama-server in router mode says of its models (GET /models; llama.cpp b11434, server-models.cpp).
 
 
 class ModelStatus(StrEnum):
@@ -209,21 +203,7 @@ def most_recent_resident(models: tuple[RouterModel, ...]) -> RouterModel | None:
     return None
 
 
-# What each source observes: one frozen value type per `Source`, engine-neutral, with unknown fields as None.
-#
-# | source  | value type     | made by                      |
-# |---------|----------------|------------------------------|
-# | HEALTH  | `Health`       | `specdash.llama.server_answers`      |
-# | PROPS   | `Props`        | `specdash.llama.server_answers`       |
-# | METRICS | `Counters`     | `specdash.llama.server_answers`     |
-# | SLOTS   | `Slots`        | `specdash.llama.server_answers`       |
-# | LOG     | `LogBatch`     | `specdash.llama.log.parser`  |
-# | GPU     | `Gpus`         | `specdash.collect.gpu`       |
-# | HOST    | `Host`         | `specdash.collect.host`      |
-# | PROCESS | `ProcessTree`  | `specdash.collect.host`      |
-# | SCHEDULING | `SchedulingDelay` | `specdash.collect.hub` |
-#
-# `LogBatch` lives in `specdash.core.log_facts`; PROXY and PROXY_EVENTS have theirs in `specdash.core.proxy_events`.
+# What each source observes: `core.sources` has the type of each, with unknown fields as None.
 
 
 class HealthStatus(StrEnum):
@@ -411,7 +391,6 @@ class Gpus(Fact, frozen=True):
     """All GPUs that NVML shows."""
 
     gpus: tuple[Gpu, ...] = ()
-    driver_version: str | None = None
 
 
 class Disk(Fact, frozen=True):

@@ -4,7 +4,6 @@ bundles all show these."""
 from __future__ import annotations
 
 import json
-import re
 from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -69,12 +68,9 @@ def can_be_meant(value: Any) -> bool:
     return not isinstance(value, list | tuple) or all(map(can_be_meant, value))
 
 
-# The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them.
-#
-# `specdash backend run` writes one JSON file per process under `paths.run_records_dir`, `specdash proxy run` one
-# under `paths.proxy_records_dir`, mode 0600, and removes it at exit. What a backend leaves at its end, under
-# `paths.ended_records_dir`, is its last note: where its log and its env file are. A record whose process is gone is
-# void; readers check the pid and its start time.
+# The notes a running backend and a running proxy leave of themselves, so that a dashboard finds them: a file for each
+# process under `paths.run_records_dir` and `paths.proxy_records_dir`, removed at its exit; a backend's last one stays
+# under `paths.ended_records_dir`. A record whose process is gone is void: readers check the pid and its start time.
 
 
 SEE_LOG = "see the first lines of the log, and `specdash preflight`"
@@ -99,20 +95,6 @@ class Drafting(StrEnum):
     FAILED = "running without speculation"
     """It was asked for, and the server runs without."""
     UNKNOWN = "unknown"
-
-
-class CompletionEnd(StrEnum):
-    """How a first completion ended."""
-
-    ANSWERED = "answered"
-    LATE = "late"
-    """No answer in time: the server may be slow, or busy with another client's prompt."""
-    BROKEN_OFF = "broken off"
-    """The connection ended, most often because the server did."""
-    NOT_ALLOWED = "not allowed"
-    """The server refused this client (its key), or was not ready: nothing about speculation."""
-    FAILED = "failed"
-    """The server failed it, as it would fail anybody's."""
 
 
 class StartCheck(Struct, frozen=True):
@@ -209,10 +191,7 @@ class ProxyRecord(JsonRecord, Struct, frozen=True):
     """The file, readable by its user alone, with the token that its admin endpoints ask for; None: none asked."""
 
 
-# The vocabulary of baselines: how fast a model decodes without speculation, as `specdash baseline record` measured
-# it.
-#
-# One JSON object a line in `paths.baselines_file`; the newest of one key counts.
+# The vocabulary of baselines. One JSON object a line in `paths.baselines_file`; the newest of one key counts.
 
 
 class BaselineMethod(StrEnum):
@@ -249,12 +228,6 @@ class Baseline(JsonRecord, Struct, frozen=True):
     decode_tokens: int | None = None
     """Tokens of each answer."""
     method: BaselineMethod = BaselineMethod.WITHOUT
-    draft_token_s: float | None = None
-    """Seconds that drafting one token took there; None where no draft was seen."""
-    others: float | None = None
-    """Share of the machine's CPUs, 0 to 1, that other programs took meanwhile; None where that is not known."""
-    pair_share: float | None = None
-    """What a batch of two tokens took there, as a share of one of a single token; None where it was not measured."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -273,16 +246,13 @@ class Baseline(JsonRecord, Struct, frozen=True):
 
 
 # The vocabulary of trials: that settings are tried on a server, by whom, and how far that is.
-#
-# The note itself, with the settings from before, is `control.trial`'s; this is what others may know of it.
-
-_COMMAND = re.compile(r"[a-z][a-z ]{0,30}")
-_NAME = re.compile(r"[\w.@:+-]{1,100}")
 
 
-class TrialNote(Struct, frozen=True):
-    """A trial that is under way, or that was when its process died (`alive` False)."""
+class TrialNote(JsonRecord, Struct, frozen=True):
+    """A trial that is under way, or that was when its process died (`alive` False): what others than its runner may
+    know of `backend.trial`'s journal, no setting. What is published leaves its process and its server out."""
 
+    lenient = frozenset({"boot", "planned"})
     what: str
     """The command: `bench ab`, `tune`."""
     service: str
@@ -293,6 +263,14 @@ class TrialNote(Struct, frozen=True):
     """The boot that is made now, from 1; None between the boots that are counted."""
     planned: int | None = None
     """Boots in all, as far as it is known."""
+    pid: int = 0
+    pid_started: float = 0.0
+    url: str | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it is a note of a process, in words that can be shown."""
+        return self.pid > 0 and f"{self.what}{self.service}".isprintable()
 
     @property
     def words(self) -> str:
@@ -305,37 +283,6 @@ class TrialNote(Struct, frozen=True):
             return text
         of = f" of {self.planned}" if self.planned is not None and self.planned >= self.boot else ""
         return f"{text}, boot {self.boot}{of}"
-
-
-class WrittenTrial(Struct, frozen=True):
-    """What the file says: the note, whose process it is, and of which server it is; no setting."""
-
-    note: TrialNote
-    pid: int
-    pid_started: float
-    url: str | None
-
-
-def read_note(text: str) -> WrittenTrial | None:
-    """The public part of the note; None for what is none."""
-    try:
-        data: Any = json.loads(text)
-        what, service = str(data["what"]), str(data["service"])
-        note = TrialNote(
-            what if _COMMAND.fullmatch(what) else "tune",
-            service if _NAME.fullmatch(service) else "the service",
-            float(data["at"]),
-            boot=_count(data.get("boot")),
-            planned=_count(data.get("planned")),
-        )
-        url = data.get("url")
-        return WrittenTrial(note, int(data["pid"]), float(data["pid_started"]), str(url) if url else None)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1_000_000 else None
 
 
 # The vocabulary of alerts: what a rule says while it holds, the alert that it raises, and what becomes of it.

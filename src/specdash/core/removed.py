@@ -27,7 +27,7 @@ _ANONYMISE = "look through a bundle before it leaves: host names, paths and sess
 _ASCII = "the screen needs a UTF-8 terminal (LANG=C.UTF-8); NO_COLOR=1 draws without colours"
 _LAYOUT = "the dashboard begins with the overview; keys 1 to 9 show and hide its panels"
 _MEMORY = (
-    "`specdash up --model FILE` writes an env file with LLAMA_CTX_SIZE=auto, and `specdash preflight --env-file F` "
+    "`specdash up --model FILE` writes an env file with the context that fits, and `specdash preflight --env-file F` "
     "says of any env file what it takes in memory and which context fits"
 )
 _ON = "`specdash COMMAND --on USER@HOST` runs the command on another machine through ssh"
@@ -36,6 +36,7 @@ _TUNE_QUIET = "`specdash tune` wants the server for itself: run it when no clien
 REMOVED_COMMANDS: Mapping[str, str] = {
     "agent": _ON,
     "bench apply-storm": "it tested specdash itself; `specdash apply` verifies each change and undoes it on failure",
+    "baseline forget": "`specdash baseline record` replaces one; lines of baselines.jsonl may be removed by hand",
     "env set": _ENV_CHANGE,
     "env unset": _ENV_CHANGE,
     "env get": "`specdash env show` prints every key; a secret is in the file itself",

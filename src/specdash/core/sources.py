@@ -80,13 +80,8 @@ class UnreadableError(ValueError):
     """What is stored is damaged, or of a kind that this version does not know."""
 
 
-def write_value(value: Any) -> Any:
-    """The value of a reading as JSON."""
-    return msgspec.to_builtins(value)
-
-
 def read_value(source: Source, data: Any) -> Any:
-    """The value of `write_value`. Raises UnreadableError."""
+    """The value of what `msgspec.to_builtins` made of it. Raises UnreadableError."""
     try:
         try:
             return msgspec.convert(data, SOURCES[source].value)
@@ -104,18 +99,23 @@ def _of_known_names(data: Any) -> Any:
     return data
 
 
+class _Stored(Struct, omit_defaults=True):
+    source: Source
+    at: float
+    status: ReadingStatus = ReadingStatus.KNOWN
+    still: str | None = None
+    value: Any = None
+    failure: list[str] | None = None
+
+
 def encode(reading: Reading[Any], still: str | None = None) -> dict[str, Any]:
     """A JSON object. `still`: the digest under which the value is stored elsewhere."""
-    data: dict[str, Any] = {"source": reading.source.value, "at": reading.at}
-    if reading.status is not ReadingStatus.KNOWN:
-        data["status"] = reading.status.value
-    if still is not None:
-        data["still"] = still
-    elif reading.value is not None:
-        data["value"] = write_value(reading.value)
-    if reading.failure is not None:
-        data["failure"] = [reading.failure.kind.value, reading.failure.detail]
-    return data
+    failure = [reading.failure.kind.value, reading.failure.detail] if reading.failure is not None else None
+    value = reading.value if still is None else None
+    found: dict[str, Any] = msgspec.to_builtins(
+        _Stored(reading.source, reading.at, reading.status, still, value, failure)
+    )
+    return found
 
 
 def decode(data: Any, still: Callable[[Source, str], Any] | None = None) -> Reading[Any]:
@@ -124,17 +124,14 @@ def decode(data: Any, still: Callable[[Source, str], Any] | None = None) -> Read
     Raises UnreadableError for what this version does not know, or what is damaged.
     """
     try:
-        source = Source(data["source"])
-        failure = data.get("failure")
-        value = None
-        if "value" in data:
-            value = read_value(source, data["value"])
-        elif "still" in data and still is not None:
-            value = still(source, data["still"])
-        status = ReadingStatus(data.get("status", ReadingStatus.KNOWN))
-        return Reading(source, float(data["at"]), status, value, _failure(*failure) if failure is not None else None)
+        found = msgspec.convert(data, _Stored)
+        value = read_value(found.source, found.value) if found.value is not None else None
+        if found.still is not None and still is not None:
+            value = still(found.source, found.still)
+        failure = _failure(*found.failure) if found.failure is not None else None
     except _NOT_READABLE as error:
         raise UnreadableError(f"no reading: {error}") from error
+    return Reading(found.source, found.at, found.status, value, failure)
 
 
 def _failure(kind: str, detail: str) -> Failure:

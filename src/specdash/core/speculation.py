@@ -227,16 +227,8 @@ def named_type(name: str) -> SpecType:
     known = spec_type(name)
     if known is not None:
         return known
-    if not name.startswith(_DRAFTED):
-        return SpecType(name, UNKNOWN_TYPE)
-    flag = "spec-draft"
-    return SpecType(
-        name,
-        UNKNOWN_TYPE,
-        max_parameter=f"{flag}-n-max",
-        min_parameter=f"{flag}-n-min",
-        p_min_parameter=f"{flag}-p-min",
-    )
+    drafts = name.startswith(_DRAFTED)
+    return _drafted(name, UNKNOWN_TYPE, "", needs_draft_model=False) if drafts else SpecType(name, UNKNOWN_TYPE)
 
 
 def is_auto(text: str) -> bool:
@@ -299,16 +291,8 @@ def readers_of(parameter: str) -> tuple[str, ...]:
     return tuple(t.name for t in SPEC_TYPES if t.parameters and parameter.startswith(t.parameters))
 
 
-def knob_readers(key: str) -> tuple[SpecType, ...]:
-    """The spec types for which the env key `key` sets something."""
-    return tuple(t for t in SPEC_TYPES if t.knob(key) is not None)
-
-
-# Acceptance of drafts as others have published it, per type of drafting: what one's own drafter is compared with.
-#
-# Figures from public threads, not measured here. A model, a quantisation and a text of their own are behind each, so
-# they say what is usual, not what must be reached. n-gram types have none: what they accept depends on the text
-# alone.
+# Acceptance of drafts as others have published it, not measured here: of another model, quantisation and text each, so
+# that they say what is usual, not what must be reached. What n-gram types accept depends on the text alone.
 
 
 class PublishedAcceptance(Struct, frozen=True):
@@ -326,40 +310,24 @@ class PublishedAcceptance(Struct, frozen=True):
     """Accepted over drafted tokens."""
 
 
-_UNNAMED = "a public thread, its address not kept"
-_DFLASH = "marksverdhei/llama.cpp#53, after vllm-project/vllm#41703"
-_DFLASH_2 = "ggml-org/llama.cpp#27342"
+_GEMMA = "marksverdhei/llama.cpp#53, after vllm-project/vllm#41703"
+_BENCH = "ggml-org/llama.cpp#27342"
+_MTP, _EAGLE, _DFLASH = "draft-mtp", "draft-eagle3", "draft-dflash"
 
-PUBLISHED: tuple[PublishedAcceptance, ...] = (
-    PublishedAcceptance(
-        "draft-mtp",
-        "MTP, vLLM, GSM8K, n 8",
-        "vllm-project/vllm#48892",
-        (0.762, 0.616, 0.513, 0.424, 0.364, 0.309, 0.272, 0.237),
-        4.50,
-    ),
-    PublishedAcceptance(
-        "draft-mtp", "MTP, Qwen3.6-27B, n 6", "club-3090#105", (0.917, 0.837, 0.648, 0.538, 0.451, 0.348), 4.74
-    ),
-    PublishedAcceptance("draft-mtp", "MTP, llama.cpp, n 4", _UNNAMED, (0.804, 0.701, 0.629, 0.515), 3.65),
-    PublishedAcceptance("draft-mtp", "MTP, GB10, agent, n 3", _UNNAMED, (0.872, 0.767, 0.672), 3.31),
-    PublishedAcceptance("draft-mtp", "MTP, DeepSeek-V4, n 2", _UNNAMED, (0.769, 0.381), 2.15),
-    PublishedAcceptance("draft-mtp", "MTP, Qwen3.8-27B, SPEED-Bench, n 7", _DFLASH_2, mean_accepted_length=2.81),
-    PublishedAcceptance(
-        "draft-eagle3", "EAGLE-3, llama.cpp, n 3", "ggml-org/llama.cpp#24536", (0.805, 0.632, 0.483), 2.92
-    ),
-    PublishedAcceptance("draft-eagle3", "EAGLE, vLLM, n 3", "ggml-org/llama.cpp#24344", (0.77, 0.45, 0.24), 2.46),
-    PublishedAcceptance("draft-eagle3", "EAGLE-3, coding", "ggml-org/llama.cpp#24655", acceptance=0.481),
-    PublishedAcceptance("draft-eagle3", "EAGLE-3, reasoning", "ggml-org/llama.cpp#24655", acceptance=0.357),
-    PublishedAcceptance(
-        "draft-dflash", "DFlash that fits badly, n 5", "AEON-7#6", (0.600, 0.385, 0.215, 0.108, 0.062), 2.37
-    ),
-    PublishedAcceptance("draft-dflash", "DFlash, Gemma4-26B, HumanEval, n 15", _DFLASH, acceptance=0.4469),
-    PublishedAcceptance("draft-dflash", "DFlash, Gemma4-26B, MT-Bench, n 15", _DFLASH, acceptance=0.2168),
-    PublishedAcceptance("draft-dflash", "DFlash, SPEED-Bench coding, n 15", _DFLASH_2, mean_accepted_length=4.97),
-    PublishedAcceptance("draft-dflash", "DFlash, SPEED-Bench all, n 15", _DFLASH_2, mean_accepted_length=4.40),
-    PublishedAcceptance("draft-dflash", "DFlash2, SPEED-Bench all, n 15", _DFLASH_2, mean_accepted_length=5.06),
-    PublishedAcceptance(
-        "draft-dspark", "DSpark, agent, n 7", _UNNAMED, (0.624, 0.412, 0.260, 0.186, 0.113, 0.073, 0.056), 2.73
-    ),
+PUBLISHED: tuple[PublishedAcceptance, ...] = tuple(
+    PublishedAcceptance(*row)
+    for row in (
+        (_MTP, "MTP, Qwen3.6-27B, n 6", "club-3090#105", (0.917, 0.837, 0.648, 0.538, 0.451, 0.348), 4.74),
+        (_MTP, "MTP, Qwen3.8-27B, SPEED-Bench, n 7", _BENCH, (), 2.81),
+        (_EAGLE, "EAGLE-3, llama.cpp, n 3", "ggml-org/llama.cpp#24536", (0.805, 0.632, 0.483), 2.92),
+        (_EAGLE, "EAGLE, vLLM, n 3", "ggml-org/llama.cpp#24344", (0.77, 0.45, 0.24), 2.46),
+        (_EAGLE, "EAGLE-3, coding", "ggml-org/llama.cpp#24655", (), None, 0.481),
+        (_EAGLE, "EAGLE-3, reasoning", "ggml-org/llama.cpp#24655", (), None, 0.357),
+        (_DFLASH, "DFlash that fits badly, n 5", "AEON-7#6", (0.600, 0.385, 0.215, 0.108, 0.062), 2.37),
+        (_DFLASH, "DFlash, Gemma4-26B, HumanEval, n 15", _GEMMA, (), None, 0.4469),
+        (_DFLASH, "DFlash, Gemma4-26B, MT-Bench, n 15", _GEMMA, (), None, 0.2168),
+        (_DFLASH, "DFlash, SPEED-Bench coding, n 15", _BENCH, (), 4.97),
+        (_DFLASH, "DFlash, SPEED-Bench all, n 15", _BENCH, (), 4.40),
+        (_DFLASH, "DFlash2, SPEED-Bench all, n 15", _BENCH, (), 5.06),
+    )
 )

@@ -42,25 +42,21 @@ def json_of(value: Any, names: str = "", **more: Any) -> Any:
     `shown=attribute`, where the attribute may be one of an attribute: `boots class=kind model=prompt.model`. With a `?`
     at its end it is None where it is empty: `reason?`. `more` comes after them, as it is. Of None they are all None.
     """
-    if not names:
-        return _whole(value)
-    return {shown: None if value is None else json_of(read(value)) for shown, read in _attributes(names)} | more
-
-
-def _whole(value: Any) -> Any:
+    if names:
+        return {shown: None if value is None else json_of(read(value)) for shown, read in _attributes(names)} | more
     if isinstance(value, Struct):
-        return {name: _whole(getattr(value, name)) for name in value.__struct_fields__}
+        return {name: json_of(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
-        return {key: _whole(entry) for key, entry in value.items()}
+        return {key: json_of(entry) for key, entry in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
-        return list(map(_whole, value))
+        return list(map(json_of, value))
     return str(value) if isinstance(value, PurePath) else value
 
 
 @cache
 def _attributes(names: str) -> list[tuple[str, Callable[[Any], Any]]]:
-    pairs = ((name, *name.rstrip("?").partition("=")) for name in names.split())
-    return [(shown, _read(path or shown, or_none=name.endswith("?"))) for name, shown, _, path in pairs]
+    parts = ((*name.rstrip("?").partition("="), name.endswith("?")) for name in names.split())
+    return [(shown, _read(path or shown, or_none=or_none)) for shown, _, path, or_none in parts]
 
 
 def _read(path: str, *, or_none: bool) -> Callable[[Any], Any]:

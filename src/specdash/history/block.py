@@ -2,7 +2,7 @@
 
 Readings of two minutes differ little from one second to the next, so in a block what is alike lies together: every
 JSON object is a row in the table of those with the same keys, and a table is written column by column. That is done to
-any JSON, and halves what LZMA makes of it. Bytes that were changed are told by LZMA's and zlib's own
+any JSON, and halves what LZMA makes of it. Bytes that were changed are found by LZMA's and zlib's own
 checksums.
 """
 
@@ -17,8 +17,10 @@ from itertools import repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from specdash.core.readings import Reading, Source
-from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value, write_value
+from specdash.core.sources import SOURCES, UnreadableError, decode, encode, read_value
 
 if TYPE_CHECKING:
     import sqlite3
@@ -201,7 +203,7 @@ class BlockWriter:
         encoded: Mapping[int, Row] = MappingProxyType({}),
     ) -> None:
         """Store readings, in the order of their time, as a block. What cannot be packed is kept as rows, and `on_fault`
-        told. `encoded` has rows that were made already, by the `id` of their readings."""
+        called. `encoded` has rows that were made already, by the `id` of their readings."""
         before = dict(self.carried)
         rows = []
         for reading in readings:
@@ -230,7 +232,7 @@ class BlockWriter:
             return encode(reading)
         value, digest, data = self._latest.get(reading.source, (None, "", b""))
         if value != reading.value:
-            stored = write_value(reading.value)
+            stored = msgspec.to_builtins(reading.value)
             digest = hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=12).hexdigest()
             data = pack_rows(stored)
             self._latest[reading.source] = (reading.value, digest, data)

@@ -12,9 +12,7 @@ import os
 import sqlite3
 import time
 from contextlib import closing, suppress
-from functools import cache
 from itertools import accumulate
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -43,7 +41,7 @@ from specdash.llama.log.server_lines import LIFE_CYCLE_CLASSES
 from specdash.system.files import put
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -283,22 +281,13 @@ def _facts(facts: Iterable[LogFact]) -> tuple[LogFact, ...]:
 def rounded(value: T) -> T:
     """The value with its times and rates to the millisecond, and to a thousandth of a token per second: the digits
     beyond are noise, and most of what a day would weigh."""
-    values_of, places = _rounding(type(value))  # type: ignore[arg-type]  # a class can be hashed
-    values = list(values_of(value)) if places else []
-    changed = False
-    for place in places:
-        before = values[place]
-        if type(before) is float and (after := round(before, 3)) != before:
-            values[place], changed = after, True
-    return type(value)(*values) if changed else value
-
-
-@cache
-def _rounding(kind: type[Struct]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[int, ...]]:
-    """How to get all values of a class, and which of them are rounded."""
-    names = kind.__struct_fields__
-    rounded_fields = ROUNDED.get(kind, _ROUNDED_FACT if "at_s" in names else ())
-    return attrgetter(*names), tuple(place for place, name in enumerate(names) if name in rounded_fields)
+    kind: type[Struct] = type(value)  # type: ignore[assignment]  # T is a struct
+    changed = {
+        name: after
+        for name in ROUNDED.get(kind, _ROUNDED_FACT)
+        if type(before := getattr(value, name, None)) is float and (after := round(before, 3)) != before
+    }
+    return replace(value, **changed) if changed else value  # type: ignore[type-var]  # likewise
 
 
 def _to_places(value: float | None) -> float | None:

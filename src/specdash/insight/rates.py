@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from specdash.core.proxy_events import DECODE, PREFILL, possible, speed
+from specdash.core.proxy_events import DECODE, PREFILL, plausible_rate, speed
 from specdash.insight.log.counter_log import delta
 from specdash.insight.speculation.acceptance import between, rounding
 
@@ -78,7 +78,7 @@ class SlotRates:
             if spent <= 0:  # one slot twice in one answer
                 continue
             grown = now.decoded - before.decoded if before.decoded else 0
-            if grown > 0 and possible(grown / spent, DECODE) is not None:
+            if grown > 0 and plausible_rate(grown / spent, None, DECODE) is not None:
                 self.decode_by_slot[slot.id] = grown / spent
                 decode = (decode or 0.0) + grown / spent
             read = speed(now.processed - before.processed, spent * 1000.0, PREFILL) if now.decoded == 0 else None

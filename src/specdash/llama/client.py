@@ -66,8 +66,12 @@ where the named one is not in memory."""
 class LlamaClient:
     """Asks one llama-server. Not shared between event loops; close it with `aclose`."""
 
-    def __init__(self, target: Target, *, connect_deadline_s: float = CONNECT_DEADLINE_S) -> None:
-        """Raises UsageError when the target's url cannot be meant or its key cannot be sent."""
+    def __init__(
+        self, target: Target, what: str = "llama-server", *, connect_deadline_s: float = CONNECT_DEADLINE_S
+    ) -> None:
+        """Raises UsageError when the target's url cannot be meant or its key cannot be sent. `what` is the kind of
+        server that is asked."""
+        self._what = what
         self._key = target.api_key
         if self._key is not None and not (self._key.isascii() and self._key.isprintable()):
             raise UsageError("the API key holds characters that cannot be part of one")
@@ -100,19 +104,19 @@ class LlamaClient:
 
     async def props(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Props | Failure:
         """GET /props."""
-        return await self._ask("/props" + self._query, parse_props, deadline_s)
+        return await self.ask("/props" + self._query, parse_props, deadline_s)
 
     async def metrics(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Counters | Failure:
         """GET /metrics. It resets the server's throughput gauges, the only thing that looking changes."""
-        return await self._ask("/metrics" + self._query, parse_metrics, deadline_s, METRICS_TYPES)
+        return await self.ask("/metrics" + self._query, parse_metrics, deadline_s, METRICS_TYPES)
 
     async def slots(self, deadline_s: float = DEFAULT_DEADLINE_S) -> Slots | Failure:
         """GET /slots. It wakes a sleeping server and keeps it awake: see that it is not asleep first."""
-        return await self._ask("/slots" + self._query, parse_slots, deadline_s)
+        return await self.ask("/slots" + self._query, parse_slots, deadline_s)
 
     async def models(self, deadline_s: float = DEFAULT_DEADLINE_S) -> RouterModels | Failure:
         """GET /models: those of a router, with their states. It loads and wakes none."""
-        return await self._ask("/models", parse_models, deadline_s)
+        return await self.ask("/models", parse_models, deadline_s)
 
     async def get(self, path: str, deadline_s: float = DEFAULT_DEADLINE_S) -> HttpReply | Failure:
         """GET any path: the answer whatever its status, or why there is none."""
@@ -122,9 +126,10 @@ class LlamaClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def _ask(
+    async def ask(
         self, path: str, parse: Callable[[bytes], T], deadline_s: float, types: Collection[str] = ()
     ) -> T | Failure:
+        """GET any path; its answer as `parse` reads it, once for answers that are the same."""
         answer = await self.get(path, deadline_s)
         if isinstance(answer, Failure):
             return answer
@@ -141,7 +146,7 @@ class LlamaClient:
         try:
             return parse(answer.body)
         except ParseError as error:
-            return Failure(FailureKind.GARBAGE, f"{error}; is this llama-server?")
+            return Failure(FailureKind.GARBAGE, f"{error}; is this {self._what}?")
 
     def _refusal(self, answer: HttpReply) -> Failure | None:
         """Why an answer holds no value, None when it is a success."""

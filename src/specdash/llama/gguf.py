@@ -1,8 +1,9 @@
 """Facts in a GGUF file's header, read without the gguf package and without loading a tensor.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Only the header is
-read: key-value pairs and tensor descriptions. They also tell how long the file must be, so a download that stopped
+read: key-value pairs and tensor descriptions. They give the length that the file must have, so a download that stopped
 early is found before an engine is started on it. Long arrays, such as the vocabulary, are located and not kept.
+The checks are those of llama.cpp b11434 (ggml/src/gguf.cpp), which refuses a file that fails one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import mmap
 import re
 import stat
 import struct
-import threading
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,13 +25,7 @@ from specdash.core.errors import InputError, Problem
 from specdash.core.structs import Masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
-
-
-# One walk through a GGUF header, which believes nothing it has not checked.
-#
-# The checks are those of llama.cpp b11434 (ggml/src/gguf.cpp), which refuses a file that fails one; limits on counts
-# keep a damaged or hostile file from taking time or memory. Nothing is read that the header does not make necessary.
+    from collections.abc import Mapping
 
 
 class TensorType(Struct, frozen=True):
@@ -91,11 +86,6 @@ TENSOR_TYPES = _types(
     """
 )
 """ggml type number to the type. One that is not here is unknown to b11434: of a fork, or of a newer llama.cpp."""
-REMOVED_TYPES: dict[int, str] = {
-    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
-    38: "IQ4_NL_8_8",
-}  # fmt: skip
-"""Types that llama.cpp had once, and refuses now."""
 FILE_TYPES: dict[int, tuple[str, int]] = {
     0: ("F32", 0), 1: ("F16", 1), 2: ("Q4_0", 2), 3: ("Q4_1", 3), 7: ("Q8_0", 8), 8: ("Q5_0", 6), 9: ("Q5_1", 7),
     10: ("Q2_K", 10), 11: ("Q3_K_S", 11), 12: ("Q3_K_M", 11), 13: ("Q3_K_L", 11), 14: ("Q4_K_S", 12),
@@ -110,12 +100,6 @@ GUESSED = 1024
 """Added to a file type that a program guessed."""
 
 
-def type_name(kind: int) -> str:
-    """Name of a ggml type number, `type N` for one that is not known."""
-    known = TENSOR_TYPES.get(kind)
-    return known.name if known is not None else REMOVED_TYPES.get(kind, f"type {kind}")
-
-
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 ALIGNMENT_KEY = "general.alignment"
@@ -125,26 +109,15 @@ _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _UINT32 = 4
 _LONGEST_TEXT_KEPT = 64 * 1024
-_TEXT_KEPT = 32 * 1024**2
-"""Bytes of texts kept in all."""
 _LONGEST_ARRAY_KEPT = 4096
-_NUMBERS_KEPT = 1 << 20
-"""Elements of arrays kept in all."""
-_MOST_PAIRS = 1 << 16
-_MOST_TENSORS = 1 << 17
-_MOST_TEXTS = 1 << 22
-"""Texts in arrays, in all; the largest vocabularies have 2^18, and twice as many merges."""
-_LONGEST_TEXTS = 256 * 1024**2
-"""Bytes of all texts of one array; a large vocabulary has 8 MiB."""
-_MOST_KINDS = 1024
-"""Types of forks have numbers of up to 400."""
 _MOST_DIMENSIONS = 4
 _LONGEST_NAME = 63
 _LONGEST = 2**63
-_LEAST_PAIR_BYTES = 13
-_LEAST_TENSOR_BYTES = 24
-_BYTES_SWAPPED = 0xFFFF
-"""A version whose lower half is 0 was written by a machine of the other byte order."""
+MAGIC = b"GGUF"
+_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+_FIRST_BYTES = 64
+_MOST = 2**48
+_MOST_PARTS = 99_999
 Value = int | float | bool | str
 
 
@@ -159,6 +132,31 @@ class GgufError(InputError):
         self.path = path
 
 
+class Tensor(Struct, frozen=True):
+    """One tensor as the header describes it: `size` in bytes, 0 for a type that is not in `TENSOR_TYPES`.
+
+    `kind` is its ggml type number, `shape` its elements, the fastest dimension first.
+    """
+
+    name: str
+    size: int
+    kind: int = -1
+    shape: tuple[int, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return prod(self.shape)
+
+
+class ArraySpan(Struct, frozen=True):
+    """Where the texts of an array are: byte positions in the file, from its first text's length to its end."""
+
+    start: int
+    end: int
+    count: int
+
+
 class GgufHeader:
     """Reads the header of `data`; `shown` names the file in errors. The attributes are filled by `read`."""
 
@@ -171,230 +169,145 @@ class GgufHeader:
         self.values: dict[str, Value] = {}
         self.lengths: dict[str, int] = {}
         self.arrays: dict[str, tuple[int | float | bool, ...]] = {}
-        self.tensors: list[tuple[str, int, int, tuple[int, ...]]] = []
-        """Name, bytes (0 for an unknown type), ggml type number and shape, the fastest dimension first."""
-        self.tokens: tuple[int, int, int] | None = None
+        self.tensors: list[Tensor] = []
+        self.tokens: ArraySpan | None = None
         self.spans: dict[str, tuple[int, int]] = {}
         """Where the bytes of each pair are, from the length of its key to the end of its value."""
         self.alignment = DEFAULT_ALIGNMENT
         self.data_start = 0
         """Where the first tensor is; each next one follows at the next multiple of `alignment`."""
         self.bytes_needed = 0
-        self._texts_kept = 0
-        self._texts_walked = 0
-        self._numbers_kept = 0
 
     def read(self) -> None:
         """Read all of it. Raises `GgufError`, and nothing else."""
         try:
-            self._read()
+            self.version = self._number("<I")
+            if self.version not in VERSIONS:
+                raise self._bad_version()
+            tensors, pairs = self._number("<Q"), self._number("<Q")
+            for _ in range(pairs):
+                self._pair()
+            self._tensors(tensors)
         except (struct.error, IndexError):
             what = f"truncated inside its header, {self.end} bytes are there"
             raise GgufError(self.shown, what, "download it again") from None
 
-    def _read(self) -> None:
-        self.version = self._number("<I")
-        if self.version not in VERSIONS:
-            raise GgufError(self.shown, *_bad_version(self.version))
-        tensors, pairs = self._number("<Q"), self._number("<Q")
-        self._possible("keys", pairs, _MOST_PAIRS, _LEAST_PAIR_BYTES)
-        self._possible("tensors", tensors, _MOST_TENSORS, _LEAST_TENSOR_BYTES)
-        for _ in range(pairs):
-            start = self.at
-            key = self._text()
-            if not key:
-                self._damaged("a key has no name")
-            if key in self.values or key in self.lengths:
-                self._damaged(f"the key {_cut(key)} is there twice")
-            self._value(key, self._number("<I"))
-            self.spans[key] = (start, self.at)
-        self.alignment = self._alignment()
-        self._tensors(tensors, self.alignment)
+    def _bad_version(self) -> GgufError:
+        # A version whose lower half is 0 was written by a machine of the other byte order.
+        if self.version and not self.version & 0xFFFF:
+            what, fix = "GGUF in big-endian byte order is not supported", "convert it with gguf-convert-endian"
+        elif self.version > max(VERSIONS):
+            what = f"GGUF version {self.version} is newer than 3, which llama.cpp b11434 knows"
+            fix = "use a newer specdash and engine"
+        else:
+            what, fix = f"GGUF version {self.version} is not supported, only 2 and 3", "convert it again"
+        return GgufError(self.shown, what, fix)
 
     def _damaged(self, what: str) -> NoReturn:
         raise GgufError(self.shown, f"damaged, {what}", "download it again")
-
-    def _possible(self, what: str, count: int, most: int, least_bytes: int) -> None:
-        if count > most:
-            self._damaged(f"its header tells of {count} {what}")
-        if count * least_bytes > self.end - self.at:
-            raise IndexError
 
     def _number(self, form: str) -> int:
         value = struct.unpack_from(form, self.data, self.at)[0]
         self.at += struct.calcsize(form)
         return int(value)
 
-    def _skip(self, length: int) -> None:
+    def _skip(self, length: int) -> int:
+        """Step over so many bytes, and return where they begin. Raises IndexError where the file ends before."""
+        start = self.at
         self.at += length
         if self.at > self.end:
             raise IndexError
+        return start
 
     def _text(self) -> str:
         length = self._number("<Q")
-        start = self.at
-        self._skip(length)
-        kept = min(length, _LONGEST_TEXT_KEPT)
-        self._texts_kept += kept
-        if self._texts_kept > _TEXT_KEPT:
-            self._damaged(f"its header has more than {_TEXT_KEPT >> 20} MiB of texts")
-        return self.data[start : start + kept].decode("utf-8", "replace")
+        start = self._skip(length)
+        return self.data[start : start + min(length, _LONGEST_TEXT_KEPT)].decode("utf-8", "replace")
 
-    def _value(self, key: str, kind: int) -> None:
+    def _pair(self) -> None:
+        start = self.at
+        key, kind = self._text(), self._number("<I")
+        if not key:
+            self._damaged("a key has no name")
+        if key in self.spans:
+            self._damaged(f"the key {_cut(key)} is there twice")
         if key == ALIGNMENT_KEY and kind != _UINT32:
-            self._damaged(f"{ALIGNMENT_KEY} is no 32-bit number")
+            self._damaged(f"{ALIGNMENT_KEY} is not a 32-bit number")
         if kind == _STRING:
             self.values[key] = self._text()
         elif kind == _ARRAY:
             self._array(key)
         elif kind in _SCALARS:
             form = _SCALARS[kind]
-            self.values[key] = struct.unpack_from(form, self.data, self.at)[0]
-            self.at += struct.calcsize(form)
+            self.values[key] = struct.unpack_from(form, self.data, self._skip(struct.calcsize(form)))[0]
         else:
             self._damaged(f"unknown value type {kind} for {_cut(key)}")
+        self.spans[key] = (start, self.at)
 
     def _array(self, key: str) -> None:
         kind, length = self._number("<I"), self._number("<Q")
         self.lengths[key] = length
         if kind in _SCALARS:
-            start = self.at
-            self._skip(length * struct.calcsize(_SCALARS[kind]))
-            self._numbers_kept += length if length <= _LONGEST_ARRAY_KEPT else 0
-            if length <= _LONGEST_ARRAY_KEPT and self._numbers_kept <= _NUMBERS_KEPT:
+            start = self._skip(length * struct.calcsize(_SCALARS[kind]))
+            if length <= _LONGEST_ARRAY_KEPT:
                 self.arrays[key] = struct.unpack_from(f"<{length}{_SCALARS[kind][1]}", self.data, start)
         elif kind == _STRING:
-            self._texts(key, length)
+            start = self.at
+            unpack = struct.Struct("<Q").unpack_from
+            for _ in range(length):
+                self._skip(8 + unpack(self.data, self.at)[0])
+            if key == TOKENS_KEY:
+                self.tokens = ArraySpan(start, self.at, length)
         else:
             self._damaged(f"unknown array type {kind} for {_cut(key)}")
 
-    def _texts(self, key: str, length: int) -> None:
-        if length * 8 > self.end - self.at:
-            raise IndexError
-        self._texts_walked += length
-        if self._texts_walked > _MOST_TEXTS:
-            self._damaged(f"{_cut(key)} has {length} texts")
-        start = at = self.at
-        unpack, end = struct.Struct("<Q").unpack_from, self.end
-        for _ in range(length):
-            at += 8 + unpack(self.data, at)[0]
-            if at > end:
-                raise IndexError
-        if at - start > _LONGEST_TEXTS:
-            self._damaged(f"{_cut(key)} has {at - start} bytes of texts")
-        self.at = at
-        if key == TOKENS_KEY:
-            self.tokens = (start, at, length)
-
-    def _alignment(self) -> int:
+    def _tensors(self, count: int) -> None:
         declared = self.values.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
-        alignment = declared if isinstance(declared, int) else 0
-        if alignment <= 0 or alignment & (alignment - 1):
-            self._damaged(f"its alignment {declared} is no power of 2")
-        return alignment
-
-    def _tensors(self, count: int, alignment: int) -> None:
+        self.alignment = declared if isinstance(declared, int) else 0
+        if self.alignment <= 0 or self.alignment & (self.alignment - 1):
+            self._damaged(f"its alignment {declared} is not a power of 2")
         names: set[str] = set()
         expected: int | None = 0
         longest = 0
         for _ in range(count):
-            name, shape, kind, offset = self._tensor(names)
-            size = self._size(name, shape, kind)
-            if expected is not None and offset != expected:
-                self._damaged(f"tensor {_cut(name)} is said to be at {offset}, the one before it ends at {expected}")
-            if offset >= _LONGEST:
-                self._damaged(f"tensor {_cut(name)} is said to be at {offset}")
-            longest = max(longest, offset + (size or 0))
-            expected = None if size is None or expected is None else expected + -(-size // alignment) * alignment
-            self.tensors.append((name, size or 0, kind, shape))
-        self.data_start = -(-self.at // alignment) * alignment
+            tensor, offset = self._tensor()
+            if tensor.name in names:
+                self._damaged(f"the tensor name {_cut(tensor.name)} is there twice")
+            names.add(tensor.name)
+            if offset >= _LONGEST or (expected is not None and offset != expected):
+                self._damaged(f"tensor {_cut(tensor.name)} is at {offset}, and the one before it ends at {expected}")
+            longest = max(longest, offset + tensor.size)
+            known = tensor.kind in TENSOR_TYPES and expected is not None
+            expected = offset + -(-tensor.size // self.alignment) * self.alignment if known else None
+            self.tensors.append(tensor)
+        self.data_start = -(-self.at // self.alignment) * self.alignment
         self.bytes_needed = self.data_start + longest if count else self.at
 
-    def _tensor(self, names: set[str]) -> tuple[str, tuple[int, ...], int, int]:
+    def _tensor(self) -> tuple[Tensor, int]:
+        """The next tensor and its offset."""
         name = self._text()
-        if len(name.encode("utf-8", "replace")) > _LONGEST_NAME or name in names:
-            self._damaged(f"the tensor name {_cut(name)} is {'there twice' if name in names else 'too long'}")
-        names.add(name)
+        if len(name.encode("utf-8", "replace")) > _LONGEST_NAME:
+            self._damaged(f"the tensor name {_cut(name)} is too long")
         dimensions = self._number("<I")
         if dimensions > _MOST_DIMENSIONS:
             self._damaged(f"tensor {_cut(name)} has {dimensions} dimensions")
         shape = tuple(self._number("<Q") for _ in range(dimensions))
-        return name, shape, self._number("<I"), self._number("<Q")
-
-    def _size(self, name: str, shape: tuple[int, ...], kind: int) -> int | None:
-        """Bytes of a tensor, None for a type that b11434 does not know."""
-        if kind in REMOVED_TYPES:
-            what = f"tensor {_cut(name)} is of type {REMOVED_TYPES[kind]}, which llama.cpp removed"
-            raise GgufError(self.shown, what, "get or make the file anew")
-        if kind >= _MOST_KINDS:
-            self._damaged(f"tensor {_cut(name)} is of type {kind}")
-        elements = prod(shape)
-        if elements >= _LONGEST or any(number >= _LONGEST for number in shape):
+        kind, offset = self._number("<I"), self._number("<Q")
+        if any(number >= _LONGEST for number in (prod(shape), *shape)):
             self._damaged(f"tensor {_cut(name)} has the shape {' x '.join(map(str, shape))}")
         known = TENSOR_TYPES.get(kind)
         if known is None:
-            return None
+            return Tensor(name, 0, kind, shape), offset
         row = shape[0] if shape else 1
         if row % known.per_block:
-            self._damaged(
-                f"tensor {_cut(name)} has rows of {row}, and {known.name} comes in blocks of {known.per_block}"
-            )
-        return elements // known.per_block * known.block_bytes
-
-
-def _bad_version(version: int) -> tuple[str, str]:
-    if version and not version & _BYTES_SWAPPED:
-        swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
-        what = f"GGUF version {swapped} in big-endian byte order is not supported, only little-endian 2 and 3"
-        return what, "convert it with gguf-convert-endian"
-    if version > max(VERSIONS):
-        what = f"GGUF version {version} is newer than 3, which llama.cpp b11434 knows"
-        return what, "use a newer specdash and engine"
-    only = "only little-endian 2 and 3 (llama.cpp dropped 1 in 2023)"
-    return f"GGUF version {version} is not supported, {only}", "convert it again"
+            blocks = f"{known.name} comes in blocks of {known.per_block}"
+            self._damaged(f"tensor {_cut(name)} has rows of {row}, and {blocks}")
+        return Tensor(name, prod(shape) // known.per_block * known.block_bytes, kind, shape), offset
 
 
 def _cut(text: str) -> str:
     shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text[:60])
     return repr(shown) if len(text) <= len(shown) else repr(f"{shown}…")
-
-
-__all__ = ["ArraySpan", "GgufError", "GgufFacts", "Tensor", "join_parts", "read_facts", "read_one_file", "split_paths"]
-
-MAGIC = b"GGUF"
-_SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-_FIRST_BYTES = 64
-_MOST = 2**48
-_MOST_PARTS = 99_999
-_PARTS_SHOWN = 3
-
-
-class Tensor(Struct, frozen=True):
-    """One tensor as the header describes it: `size` in bytes, 0 for a type that this module does not know.
-
-    `kind` is its ggml type number (`llama.gguf_header`), `shape` its elements, the fastest dimension first.
-    """
-
-    name: str
-    size: int
-    kind: int = -1
-    shape: tuple[int, ...] = ()
-
-    @property
-    def elements(self) -> int:
-        """How many numbers it holds."""
-        total = 1
-        for length in self.shape:
-            total *= length
-        return total
-
-
-class ArraySpan(Struct, frozen=True):
-    """Where the texts of an array are: byte positions in the file, from its first text's length to its end."""
-
-    start: int
-    end: int
-    count: int
 
 
 class GgufFacts(Masked, Struct, frozen=True):
@@ -456,28 +369,40 @@ class GgufFacts(Masked, Struct, frozen=True):
 def read_facts(path: str | Path) -> GgufFacts:
     """The facts of the model at `path`, with all its parts where it was split into several files.
 
-    Raises `GgufError`, which names the file and says what is wrong with it and what to do.
+    A file is read once for each of its states: a large vocabulary takes a tenth of a second. Raises `GgufError`, which
+    names the file and says what is wrong with it and what to do.
     """
-    return join_parts(read_one_file(path), read_one_file)
+    return _join_parts(_cached(str(path)))
 
 
-def join_parts(facts: GgufFacts, read: Callable[[str], GgufFacts]) -> GgufFacts:
-    """The facts of a whole model, given those of its first file; `read` reads another one. Raises `GgufError`."""
-    others = split_paths(facts)
+def _cached(path: str) -> GgufFacts:
+    try:
+        state = Path(path).stat()
+    except (OSError, ValueError):
+        return read_one_file(path)
+    return _read_state(path, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@lru_cache(maxsize=32)
+def _read_state(path: str, _state: tuple[int, int, int]) -> GgufFacts:
+    return read_one_file(path)
+
+
+def _join_parts(facts: GgufFacts) -> GgufFacts:
+    """The facts of a whole model, given those of its first file. Raises `GgufError`."""
+    others = _split_paths(facts)
     if not others:
         return facts
     absent = [path for path in others if not path.is_file()]
     if absent:
-        names = ", ".join(str(path) for path in absent[:_PARTS_SHOWN])
-        more = f" and {len(absent) - _PARTS_SHOWN} more" if len(absent) > _PARTS_SHOWN else ""
-        verb = "is" if len(absent) == 1 else "are"
-        what = f"is split into {len(others) + 1} files, and {len(absent)} of them {verb} not there: {names}{more}"
-        raise GgufError(facts.path, what, "download all of them to one folder")
-    every = (facts, *(read(str(path)) for path in others))
+        what = f"is split into {len(others) + 1} files, and {len(absent)} of them missing: {absent[0]}"
+        more = " and others" if len(absent) > 1 else ""
+        raise GgufError(facts.path, f"{what}{more}", "download all of them to one folder")
+    every = (facts, *(_cached(str(path)) for path in others))
     tensors = tuple(tensor for gguf_facts in every for tensor in gguf_facts.tensors)
-    told = _whole(facts.values.get("split.tensors.count"))
-    if told is not None and told != len(tensors):
-        what = f"its {len(every)} files hold {len(tensors)} tensors, and the first tells of {told}"
+    announced = _whole(facts.values.get("split.tensors.count"))
+    if announced is not None and announced != len(tensors):
+        what = f"its {len(every)} files hold {len(tensors)} tensors, and the first announces {announced}"
         raise GgufError(facts.path, what, "the files are not of one model: download them again")
     return replace(
         facts,
@@ -515,7 +440,7 @@ def read_one_file(path: str | Path) -> GgufFacts:
     return facts
 
 
-def split_paths(facts: GgufFacts) -> tuple[Path, ...]:
+def _split_paths(facts: GgufFacts) -> tuple[Path, ...]:
     """The other files of a model that was split into several (`NAME-00001-of-00003.gguf`), which the engine loads too.
 
     Empty for a model in one file. Raises `GgufError` for a part that is not the first, and where the name does not
@@ -545,11 +470,7 @@ _OTHER_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer", "run `git lfs pull`"),
     (b"<", "a web page", "download the file itself"),
     (b"PK\x03\x04", "a ZIP archive or a PyTorch checkpoint", "convert it with convert_hf_to_gguf.py"),
-    (b"\x1f\x8b", "one compressed with gzip", "unpack it"),
-    (b"\x28\xb5\x2f\xfd", "one compressed with zstd", "unpack it"),
-    *((magic, "a GGML file of before August 2023, which llama.cpp no longer reads", "get it as GGUF")
-      for magic in (b"lmgg", b"tjgg", b"fmgg", b"algg", b"ggml", b"ggjt", b"ggmf", b"ggla")),
-)  # fmt: skip
+)
 
 
 def _not_gguf(start: bytes) -> tuple[str, str]:
@@ -569,7 +490,6 @@ def _facts(header: GgufHeader) -> GgufFacts:
         return value if isinstance(value, str) else None
 
     architecture = text("general.architecture")
-    tokens = header.tokens
     return GgufFacts(
         path=header.shown,
         version=header.version,
@@ -585,56 +505,6 @@ def _facts(header: GgufHeader) -> GgufFacts:
         bytes_needed=header.bytes_needed,
         values=MappingProxyType(header.values),
         arrays=MappingProxyType(header.arrays),
-        tensors=tuple(Tensor(*tensor) for tensor in header.tensors),
-        token_texts=ArraySpan(*tokens) if tokens is not None else None,
+        tensors=tuple(header.tensors),
+        token_texts=header.tokens,
     )
-
-
-# Headers of model files, read once for every state of a file: a large vocabulary takes a tenth of a second.
-
-
-Result = TypeVar("Result")
-_GGUF_KEPT_MOST = 32
-_State = tuple[str, int, int, int]
-
-
-class Kept(Generic[Result]):
-    """The last results, by what they depend on."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._results: dict[Hashable, Result] = {}
-
-    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """The result of `key`, made where there is none yet."""
-        with self._lock:
-            if key in self._results:
-                return self._results[key]
-        made = make()
-        with self._lock:
-            self._results[key] = made
-            while len(self._results) > _GGUF_KEPT_MOST:
-                self._results.pop(next(iter(self._results)))
-        return made
-
-
-_FACTS: Kept[GgufFacts] = Kept()
-
-
-def cached_facts(path: str) -> GgufFacts:
-    """The facts of a model file, with the tensors of all its parts. Raises `GgufError`."""
-    return join_parts(_one_file(path), _one_file)
-
-
-def file_state(path: str) -> _State | None:
-    """What tells one state of a file from another, None where it cannot be seen."""
-    try:
-        stat = Path(path).stat()
-    except (OSError, ValueError):
-        return None
-    return path, stat.st_mtime_ns, stat.st_size, stat.st_ino
-
-
-def _one_file(path: str) -> GgufFacts:
-    state = file_state(path)
-    return read_one_file(path) if state is None else _FACTS.get(state, lambda: read_one_file(path))

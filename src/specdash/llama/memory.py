@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.speculation import spec_type
-from specdash.llama.model_facts import STATE_ROLLBACK, Layer, ModelShape, shape_of
+from specdash.llama.architectures import STATE_ROLLBACK
+from specdash.llama.model_shape import Layer, ModelShape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -161,32 +162,33 @@ def row_bytes(kind: str, elements: int) -> int:
 
 
 def estimate(facts: GgufFacts, load: ModelLoad, model: str = "model") -> MemoryEstimate | None:
-    """What loading a model takes, None when its header does not tell its layers. `model` names it in the parts."""
+    """What loading a model takes, None when its header does not describe its layers. `model` names it in the parts."""
     shape = shape_of(facts)
     if shape is None:
         return None
-    layers = shape.layers
-    caches = [_cache(layer, load) for layer in layers]
-    states = [_state(layer, load) for layer in layers]
-    offloaded = _offloaded(len(layers), load)
-    weights = _weights(facts, shape, load)
-    parts = [
-        MemoryPart(model, "weights", weights[0], weights[1]),
-        _split(model, "KV cache", caches, offloaded, load),
-        _split(model, "recurrent state", states, offloaded, load),
-        _compute(model, facts, shape, load),
-    ]
-    return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
+    gpu, host = _weights(facts, shape, load)
+    return _estimate(model, facts, shape, load, shape.layers, MemoryPart(model, "weights", gpu, host))
 
 
-def heads_estimate(facts: GgufFacts, load: ModelLoad) -> MemoryEstimate | None:
+def _heads_estimate(facts: GgufFacts, load: ModelLoad) -> MemoryEstimate | None:
     """What the draft context of `draft-mtp` takes beside the weights: a cache for the prediction layers alone."""
     shape = shape_of(facts)
-    if shape is None:
-        return None
-    caches = [_cache(layer, load) for layer in shape.heads]
-    offloaded = [load.gpu_layers > 0] * len(caches)
-    parts = (_split("draft", "KV cache", caches, offloaded, load), _compute("draft", facts, shape, load))
+    return _estimate("draft", facts, shape, load, shape.heads) if shape is not None else None
+
+
+def _estimate(
+    model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad, layers: tuple[Layer, ...], *before: MemoryPart
+) -> MemoryEstimate:
+    parts = [*before]
+    offloaded = _offloaded(len(layers), load) if layers is shape.layers else [load.gpu_layers > 0] * len(layers)
+    streams = 1 if load.slots.unified else load.slots.sequences
+    rows = [row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value) for layer in layers]
+    caches = [_cells(layer, load) * streams * row if layer.key else 0 for layer, row in zip(layers, rows, strict=True)]
+    states = [layer.state_bytes * load.slots.sequences * (1 + load.snapshots) for layer in layers]
+    for what, sizes in (("KV cache", caches), ("recurrent state", states if layers is shape.layers else [])):
+        gpu = sum(size for size, there in zip(sizes, offloaded, strict=False) if there and load.cache_on_gpu)
+        parts.append(MemoryPart(model, what, gpu, sum(sizes) - gpu))
+    parts.append(_compute(model, facts, shape, load))
     return MemoryEstimate(tuple(part for part in parts if part.gpu or part.host), shape.exact)
 
 
@@ -201,10 +203,10 @@ def together(
     found = estimate(model, load)
     behind = draft_load if draft_load is not None else replace(load, key_type="f16", value_type="f16", heads=False)
     if draft is None:
-        more = heads_estimate(model, behind) if load.heads else MemoryEstimate(())
+        more = _heads_estimate(model, behind) if load.heads else MemoryEstimate(())
     else:
         more = estimate(draft, behind, "draft")
-        heads = heads_estimate(draft, behind) if behind.heads else None
+        heads = _heads_estimate(draft, behind) if behind.heads else None
         if more is not None and heads is not None:
             weights = tuple(part for part in more.parts if part.what == "weights")
             more = MemoryEstimate(weights + heads.parts, more.exact)
@@ -254,15 +256,6 @@ def _offloaded(count: int, load: ModelLoad) -> list[bool]:
     return [load.gpu_layers > 0 and index >= first for index in range(count)]
 
 
-def _cache(layer: Layer, load: ModelLoad) -> int:
-    if not layer.key:
-        return 0
-    streams = 1 if load.slots.unified else load.slots.sequences
-    return (
-        _cells(layer, load) * streams * (row_bytes(load.key_type, layer.key) + row_bytes(load.value_type, layer.value))
-    )
-
-
 def _cells(layer: Layer, load: ModelLoad) -> int:
     """Length of one cache of a layer in tokens."""
     if layer.window is None or load.full_window:
@@ -271,27 +264,15 @@ def _cells(layer: Layer, load: ModelLoad) -> int:
     return math.ceil(min(load.cells, reach) / CELLS_STEP) * CELLS_STEP
 
 
-def _state(layer: Layer, load: ModelLoad) -> int:
-    return layer.state_bytes * load.slots.sequences * (1 + load.snapshots)
-
-
-def _split(model: str, what: str, sizes: list[int], offloaded: list[bool], load: ModelLoad) -> MemoryPart:
-    gpu = sum(size for size, there in zip(sizes, offloaded, strict=True) if there and load.cache_on_gpu)
-    return MemoryPart(model, what, gpu, sum(sizes) - gpu)
-
-
 def _weights(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> tuple[int, int]:
-    gpu = host = 0
-    tied = 0
-    has_output = any(tensor.name.startswith("output.") for tensor in facts.tensors)
-    for tensor, there in _placed(facts, shape, load):
-        if tensor.name.startswith("token_embd.") and not has_output and load.gpu_layers > 0:
-            tied = tensor.size
-        if there:
-            gpu += tensor.size
-        else:
-            host += tensor.size
-    return gpu + tied, host
+    """Bytes on the GPUs and in the computer's own memory."""
+    placed = list(_placed(facts, shape, load))
+    gpu = sum(tensor.size for tensor, there in placed if there)
+    host = sum(tensor.size for tensor, there in placed if not there)
+    if load.gpu_layers > 0 and not any(tensor.name.startswith("output.") for tensor in facts.tensors):
+        # The embedding is the output layer too, of which the GPU has a copy.
+        gpu += sum(tensor.size for tensor, _ in placed if tensor.name.startswith("token_embd."))
+    return gpu, host
 
 
 def _placed(facts: GgufFacts, shape: ModelShape, load: ModelLoad) -> Iterator[tuple[Tensor, bool]]:
@@ -314,7 +295,9 @@ def _compute(model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad) -
     on_gpu = load.gpu_layers > 0 or load.batches_on_gpu
     streams = 1 if load.slots.unified else load.slots.sequences
     attends = any(layer.key for layer in (*shape.layers, *shape.heads))
-    flash = load.flash_attention and not (on_gpu and _without_flash(shape, load))
+    # CUDA has no flash attention for other head sizes; a quantised cache of values keeps it on, on the CPU.
+    no_kernel = shape.head_key not in _CUDA_HEADS and CACHE_TYPES.get(load.value_type, (1, 2))[0] == 1
+    flash = load.flash_attention and not (on_gpu and no_kernel)
     # The tokens of a batch are spread over the streams, and look at the cells of their own stream only; sliding windows
     # have a cache and a mask of their own.
     kinds = {layer.window: _cells(layer, load) for layer in (*shape.layers, *shape.heads) if layer.key}
@@ -329,35 +312,26 @@ def _compute(model: str, facts: GgufFacts, shape: ModelShape, load: ModelLoad) -
     if attends and flash:
         # Flash attention reads 16-bit floats: a cache of another type is copied, a layer at a time. On the CPU that is
         # only one of 32-bit floats.
-        copied = keys * _is_copied(load.key_type, on_gpu=on_gpu) + contents * _is_copied(load.value_type, on_gpu=on_gpu)
+        copied = sum(
+            width
+            for kind, width in ((load.key_type, keys), (load.value_type, contents))
+            if kind == "f32" or (on_gpu and kind != "f16")
+        )
         copies = load.cells * streams * 2 * copied
         attention = max(attention, copies + (2 * shape.width + int(2.2 * queries)) * load.batch * 4 * bool(copies))
     if attends and not flash:
         attention += groups * load.batch * 4 + shape.attention_heads * load.cells * load.batch * 4
     step = (3 * shape.feed_forward + 5 * shape.width) * load.batch * 4
     recurrent = 8 * shape.state_width * load.batch * 4
-    outputs = _outputs(facts, load)
+    # Tokens of a physical batch whose logits are reserved.
+    asked = load.batch if facts.architecture in _READ_WHOLE else load.outputs or load.slots.sequences
+    outputs = min(asked, load.batch)
     logits = (facts.vocabulary_size or 0) * outputs * 4 * (2 if load.sampled else 1)
     output = 5 * shape.width * load.batch * 4 + logits
     size = max(step, attention, recurrent, output) + mask
     if on_gpu:
         size += _largest_fetched(facts, shape, load, outputs)
     return MemoryPart(model, "compute", size if on_gpu else 0, 0 if on_gpu else size, estimated=True)
-
-
-def _without_flash(shape: ModelShape, load: ModelLoad) -> bool:
-    """Whether CUDA has no flash attention for this model; a quantised cache of values keeps it on, on the CPU."""
-    return shape.head_key not in _CUDA_HEADS and CACHE_TYPES.get(load.value_type, (1, 2))[0] == 1
-
-
-def _is_copied(kind: str, *, on_gpu: bool) -> bool:
-    return kind == "f32" or (on_gpu and kind != "f16")
-
-
-def _outputs(facts: GgufFacts, load: ModelLoad) -> int:
-    """Tokens of a physical batch whose logits are reserved."""
-    asked = load.batch if facts.architecture in _READ_WHOLE else load.outputs or load.slots.sequences
-    return min(asked, load.batch)
 
 
 def _largest_fetched(facts: GgufFacts, shape: ModelShape, load: ModelLoad, outputs: int) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdash.core.errors import InputError
 from specdash.core.parameter_catalogue import BY_FLAG
@@ -22,12 +23,8 @@ from specdash.core.readings import (
     Slot,
     Slots,
 )
-from specdash.core.speculation import SpecType, parse_chain
+from specdash.core.speculation import parse_chain
 from specdash.system.text import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 # Reading JSON bodies of a llama-server leniently: a field that is missing or of another type is None.
 
@@ -68,13 +65,14 @@ def integer(value: object) -> int | None:
     return None
 
 
-_MOST_COUNTED = 2**63
+MAX_VALUE = 2.0**63
+"""No total reaches what does not fit into llama-server's counters."""
 
 
 def natural(value: object) -> int | None:
     """A whole number from zero; llama-server writes -1 for none."""
     number = integer(value)
-    return number if number is not None and 0 <= number < _MOST_COUNTED else None
+    return number if number is not None and 0 <= number < MAX_VALUE else None
 
 
 def fraction(value: object) -> float | None:
@@ -111,12 +109,9 @@ def one_line(words: str, limit: int = 200) -> str:
     return shortened(clean, limit)
 
 
-_UNAVAILABLE = int(HTTPStatus.SERVICE_UNAVAILABLE)
-
-
 def is_loading(status: int, body: bytes | str) -> bool:
     """True for the answer that every endpoint gives while the model loads: 503 with a JSON error that says so."""
-    if status != _UNAVAILABLE:
+    if status != HTTPStatus.SERVICE_UNAVAILABLE:
         return False
     try:
         answer = load_object(body)
@@ -131,7 +126,9 @@ def parse_health(status: int, body: bytes | str, latency_s: float | None = None)
     Raises ParseError for a success that is not llama-server's: something else answers on this port.
     """
     if is_loading(status, body):
-        return Health(HealthStatus.LOADING, error_message(body), latency_s, _progress(body))
+        answer = load_object(body)
+        progress = fraction(answer.get("progress", mapping(answer.get("error")).get("progress")))
+        return Health(HealthStatus.LOADING, error_message(body), latency_s, progress)
     if status != HTTPStatus.OK:
         return Health(HealthStatus.ERROR, error_message(body) or f"HTTP {status}", latency_s)
     word = load_object(body).get("status")
@@ -141,12 +138,6 @@ def parse_health(status: int, body: bytes | str, latency_s: float | None = None)
         return Health(HealthStatus.ERROR, error_message(body), latency_s)
     # Old builds answered "no slot available" while all slots were busy, which is healthy.
     return Health(HealthStatus.OK, "" if word == "ok" else one_line(word), latency_s)
-
-
-def _progress(body: bytes | str) -> float | None:
-    answer = load_object(body)
-    progress = fraction(answer.get("progress"))
-    return progress if progress is not None else fraction(mapping(answer.get("error")).get("progress"))
 
 
 def parse_props(body: bytes | str) -> Props:
@@ -175,44 +166,29 @@ def parse_slots(body: bytes | str) -> Slots:
 
 def _slot(position: int, entry: dict[str, Any]) -> Slot:
     number = integer(entry.get("id"))
-    token = _next_token(entry.get("next_token"))
-    decoded = token.get("n_decoded", entry.get("n_decoded"))
-    remaining = token.get("n_remain", entry.get("n_remain"))
+    # `next_token` is a list of one object in current builds and the object itself in the documentation.
+    token = entry.get("next_token")
+    token = mapping(token[0] if isinstance(token, list) and token else token)
+    types = mapping(entry.get("params")).get("speculative.types")
     return Slot(
         id=position if number is None else number,
-        is_processing=_is_processing(entry),
+        is_processing=bool(flag(entry.get("is_processing"))),
         n_ctx=natural(entry.get("n_ctx")),
         speculative=flag(entry.get("speculative")),
         task=natural(entry.get("id_task")),
-        n_decoded=natural(decoded),
-        n_remain=natural(remaining),
+        n_decoded=natural(token.get("n_decoded", entry.get("n_decoded"))),
+        n_remain=natural(token.get("n_remain", entry.get("n_remain"))),
         n_prompt_tokens=natural(entry.get("n_prompt_tokens")),
         n_prompt_tokens_processed=natural(entry.get("n_prompt_tokens_processed")),
         n_prompt_tokens_cache=natural(entry.get("n_prompt_tokens_cache")),
-        speculative_types=_speculative_types(mapping(entry.get("params")).get("speculative.types")),
+        # The server always writes a leading "none,".
+        speculative_types=tuple(name for part in types.split(",") if (name := part.strip()) not in ("", "none"))
+        if isinstance(types, str)
+        else None,
     )
 
 
-def _next_token(value: object) -> dict[str, Any]:
-    """`next_token` is a list of one object in current builds and the object itself in the documentation."""
-    if isinstance(value, list):
-        value = value[0] if value else None
-    return mapping(value)
-
-
-def _is_processing(entry: dict[str, Any]) -> bool:
-    return bool(flag(entry.get("is_processing")))
-
-
-def _speculative_types(value: object) -> tuple[str, ...] | None:
-    if not isinstance(value, str):
-        return None
-    # The server always writes a leading "none,".
-    return tuple(name for part in value.split(",") if (name := part.strip()) and name != "none")
-
-
 _STATES = {model_status.value: model_status for model_status in ModelStatus}
-_SPEC_TYPE, _DRAFT, _PORT = "llama_spec_type", "spec-draft-model", "port"
 _MODEL_SOURCES = frozenset({"llama_model", "model", "model-url", "hf-repo", "docker-repo"})
 _NEVER_STARTED = 10
 _OLD_EXIT_CODES = frozenset({_NEVER_STARTED, 1})
@@ -229,33 +205,38 @@ def router_models(answer: object) -> RouterModels:
     """The same of the JSON value itself, of any type."""
     data = mapping(answer).get("data")
     rows = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
-    return RouterModels(tuple(_model(row) for row in rows if isinstance(row.get("status"), dict) and _id(row)))
-
-
-def _id(row: dict[str, Any]) -> str | None:
-    return text(row.get("id"))
+    return RouterModels(
+        tuple(_model(row) for row in rows if isinstance(row.get("status"), dict) and text(row.get("id")))
+    )
 
 
 def _model(row: dict[str, Any]) -> RouterModel:
-    said = mapping(row.get("status"))
-    status = _STATES.get(str(said.get("value")), ModelStatus.UNKNOWN)
-    values = _values(said.get("args"))
-    code = integer(said.get("exit_code"))
-    failed = said.get("failed") is True and not (code in _OLD_EXIT_CODES and "source" not in row)
+    state = mapping(row.get("status"))
+    status = _STATES.get(str(state.get("value")), ModelStatus.UNKNOWN)
+    values = _values(state.get("args"))
+    code = integer(state.get("exit_code"))
+    failed = state.get("failed") is True and not (code in _OLD_EXIT_CODES and "source" not in row)
     if failed:
         status = ModelStatus.FAILED
+    port = (values or {}).get("port", "")
     # A child server gets its port when it is started, and the port stays in the arguments after its end.
-    never_started = code == _NEVER_STARTED if said.get("failed") is True else (values or {}).get(_PORT) == "0"
+    never_started = code == _NEVER_STARTED if state.get("failed") is True else port == "0"
     aliases = row.get("aliases")
     used = natural(row.get("last_used_ms"))
+    types = None
+    if values is not None:
+        with contextlib.suppress(InputError):
+            # A server that runs with a type has it.
+            chain = parse_chain(values.get("llama_spec_type", ""), "llama_spec_type", lambda _: True)
+            types = tuple(spec_type.name for spec_type in chain)
     return RouterModel(
-        id=_id(row) or "",
+        id=str(row["id"]),
         status=status,
         aliases=tuple(alias for alias in aliases if isinstance(alias, str)) if isinstance(aliases, list) else (),
         last_used=used / 1000.0 if used else None,
-        spec_types=_types(values),
-        draft_model=values.get(_DRAFT) if values is not None else None,
-        port=_port(values) if status in RESIDENT else None,
+        spec_types=types,
+        draft_model=values.get("spec-draft-model") if values is not None else None,
+        port=int(port) if status in RESIDENT and port.isdecimal() and 0 < int(port[:6]) < 65536 else None,
         failure="its server ended" + (f" with exit code {code}" if code is not None else "") if failed else "",
         has_source=not _MODEL_SOURCES.isdisjoint(values) if values is not None else None,
         never_loaded=status is ModelStatus.UNLOADED and never_started,
@@ -267,35 +248,8 @@ def _values(arguments: object) -> dict[str, str] | None:
     """The values of the parameters that a child server is started with, by name; None where they are unknown."""
     if not isinstance(arguments, list) or not all(isinstance(word, str) for word in arguments):
         return None
-    return dict(_pairs(arguments))
-
-
-def _pairs(words: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        known = BY_FLAG.get(word)
-        if known is not None:
-            found.append((known[0].name, following))
-    return found
-
-
-def _types(values: dict[str, str] | None) -> tuple[str, ...] | None:
-    if values is None:
-        return None
-    try:
-        return tuple(spec_type.name for spec_type in _chain_of(values.get(_SPEC_TYPE, "")))
-    except InputError:
-        return None
-
-
-def _chain_of(text: str) -> tuple[SpecType, ...]:
-    # A server that runs with a type has it.
-    return parse_chain(text, _SPEC_TYPE, lambda _: True)
-
-
-def _port(values: dict[str, str] | None) -> int | None:
-    said = (values or {}).get(_PORT, "")
-    return int(said) if said.isdecimal() and 0 < int(said[:6]) < 65536 else None
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)
+    return {BY_FLAG[word][0].name: following for word, following in pairs if word in BY_FLAG}
 
 
 PREFIX = "llamacpp:"
@@ -332,9 +286,6 @@ MAX_POSITIONS = 4096
 
 MAX_UNRECOGNISED = 100
 
-MAX_VALUE = 2.0**63
-"""No total reaches what does not fit into llama-server's counters."""
-
 RATIOS = frozenset({"prompt_tokens_per_second", "predicted_tokens_per_second"})
 """Fields that llama-server divides itself, by zero too; nothing rests on them."""
 
@@ -364,7 +315,12 @@ def parse_metrics(body: bytes | str) -> Counters:
             if fields.setdefault(field, value) != value:
                 raise ParseError(f"{name} is there twice, with different values")
         elif name in PER_POSITION_METRICS:
-            _count_position(positions, labels, written)
+            position, count = _POSITION.search(labels), _number(written)
+            if count is None:
+                raise ParseError("a count of accepted tokens is no number from zero on")
+            if position and int(position[1]) < MAX_POSITIONS:
+                # The series are exact integers, so a float may only stand in where the text is none.
+                positions[int(position[1])] = int(written) if written.isdecimal() and len(written) < 20 else int(count)
         elif len(unrecognised) < MAX_UNRECOGNISED:
             unrecognised.add(name)
     if not samples:
@@ -373,8 +329,10 @@ def parse_metrics(body: bytes | str) -> Counters:
         raise ParseError(f"a {PREFIX} line without a value")
     if not exposition.endswith("\n"):
         raise ParseError("cut off within a line")
-    told: dict[str, Any] = fields
-    return Counters(accepted_per_position=_series(positions), unrecognised=tuple(sorted(unrecognised)), **told)
+    # A label that has never been counted is not printed, so a gap is a count of zero.
+    series = tuple(positions.get(position, 0) for position in range(max(positions) + 1)) if positions else None
+    known: dict[str, Any] = fields
+    return Counters(accepted_per_position=series, unrecognised=tuple(sorted(unrecognised)), **known)
 
 
 def _number(written: str) -> float | None:
@@ -383,20 +341,3 @@ def _number(written: str) -> float | None:
     except ValueError:
         return None
     return value if 0 <= value <= MAX_VALUE and "_" not in written else None
-
-
-def _count_position(positions: dict[int, int], labels: str, written: str) -> None:
-    position = _POSITION.search(labels)
-    count = _number(written)
-    if count is None:
-        raise ParseError("a count of accepted tokens is no number from zero on")
-    if position and int(position[1]) < MAX_POSITIONS:
-        # The series are exact integers, so a float may only stand in where the text is none.
-        positions[int(position[1])] = int(written) if written.isdecimal() and len(written) < 20 else int(count)
-
-
-def _series(positions: dict[int, int]) -> tuple[int, ...] | None:
-    if not positions:
-        return None
-    # A label that has never been counted is not printed, so a gap is a count of zero.
-    return tuple(positions.get(position, 0) for position in range(max(positions) + 1))

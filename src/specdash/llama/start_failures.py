@@ -22,7 +22,7 @@ from specdash.llama.log.parser import ANSI
 from specdash.llama.log.trouble_lines import DRAFT_LOAD_FAILED, FALSE_ALARM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from specdash.llama.log.forms import ReadLine
 
@@ -43,14 +43,14 @@ _BY_PARAMETERS = (
         ends=ServerEnd.WITHOUT,
     ),
 )
-_LAST_ERROR = Cause(MOST_GENERAL, "{said}", "mend what the line names; the log has more")
+_LAST_ERROR = Cause(MOST_GENERAL, "{message}", "mend what the line names; the log has more")
 _CRASHED = Cause(
     "crashed",
     "it crashed (an invalid memory access)",
     "it is a bug: try without speculation, then another build",
     ends=ServerEnd.ABORT,
 )
-_BY_SIGNAL = {
+_BY_SIGNAL: dict[int, Cause] = {
     signal.SIGKILL: Cause(
         "killed",
         "it was killed (SIGKILL): by the kernel when memory is out, unless a person did",
@@ -77,17 +77,17 @@ _OF_DRAFT = {
     "model_missing": Cause("draft_missing", "the draft model {path} does not exist", "correct LLAMA_DRAFT_MODEL"),
     "model_broken": Cause(
         "draft_broken",
-        "the draft model could not be loaded: {said}",
+        "the draft model could not be loaded: {message}",
         "download or convert it again (`specdash gguf FILE` says what is wrong)",
     ),
 }
 """Causes of a model that is missing or broken, where the log says that the draft model could not be loaded."""
-OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.causes)
+OF_LINES: tuple[Cause, ...] = tuple(cause for line_class in TABLE for cause in line_class.every_cause)
 """Every cause that a log speaks of; where it speaks of several, the first one counts, general ones last."""
 BY_ID: dict[str, Cause] = {
     cause.id: cause for cause in (*OF_LINES, *_OF_DRAFT.values(), *_BY_PARAMETERS, _LAST_ERROR, *_BY_SIGNAL.values())
 }
-_OF_MEMORY = frozenset({"gpu_memory", "gpu_memory_running", "compute_buffer", "kv_cache", "memory"})
+_OF_MEMORY = frozenset({"gpu_memory", "gpu_out_of_memory", "compute_buffer_failed", "kv_cache", "memory"})
 _LONGEST = 4096
 _MOST = 2000
 _LAST = 200
@@ -122,17 +122,33 @@ def explain(lines: Iterable[str], exit_code: int | None) -> StartFailure | None:
     """
     if exit_code == 0:
         return None
-    said = [text for line in lines if (text := _clean(line)) and not false_alarm(text)][-_MOST:]
-    ended = exit_code is not None or any(_ENDED.search(line) for line in said[-_LAST:])
-    found = _best(said, _ENDING if ended else _GOES_ON, ServerEnd.EXIT if ended else ServerEnd.WITHOUT)
-    if found is None and ended:
-        return (_by_code(exit_code) if exit_code is not None else None) or _last_error(said)
-    return found
+    printed = [found for line in lines if (found := _read(line)) and found[1].line_class.id != FALSE_ALARM][-_MOST:]
+    ended = exit_code is not None or any(_ENDED.search(line) for line, _, _ in printed[-_LAST:])
+    ends = _ENDING if ended else _GOES_ON
+    causes = [(cause, *found) for found in printed if (cause := found[1].cause) is not None and cause.ends in ends]
+    if causes:
+        cause, line, kind, text = min(causes, key=lambda found: (found[0].general, OF_LINES.index(found[0])))
+        if any(kind.line_class.id == DRAFT_LOAD_FAILED for _, kind, _ in printed):
+            cause = _OF_DRAFT.get(cause.id, cause)
+        made = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
+        either = ServerEnd.EXIT if ended else ServerEnd.WITHOUT
+        return replace(made, ends=either) if cause.ends is ServerEnd.EITHER else made
+    if not ended:
+        return None
+    by_signal = _BY_SIGNAL.get(exit_code - 128 if exit_code > 128 else -exit_code) if exit_code is not None else None
+    if by_signal is not None:
+        return _made(by_signal, {})
+    for line, _, _ in reversed(printed):
+        # An error of a request, or of speculation, ends no server.
+        if _ERROR.match(line) and not _HARMLESS.search(line):
+            return _made(_LAST_ERROR, {"message": _message(line), "line": line})
+    return None
 
 
 def out_of_memory(lines: Iterable[str]) -> bool:
     """Whether the lines of one server's output say that memory ran out. A GPU's error alone does not."""
-    return any(cause.id in _OF_MEMORY for line in lines if (cause := _read(_clean(line))[0].cause) is not None)
+    causes = [found[1].cause for line in lines if (found := _read(line)) is not None]
+    return any(cause.id in _OF_MEMORY for cause in causes if cause is not None)
 
 
 def unspoken(parameters: Mapping[str, str]) -> StartFailure | None:
@@ -154,32 +170,6 @@ def unspoken(parameters: Mapping[str, str]) -> StartFailure | None:
     return None
 
 
-def false_alarm(line: str) -> bool:
-    """Whether a line looks like an error and is harmless."""
-    return _read(line)[0].line_class.id == FALSE_ALARM
-
-
-def _best(said: Sequence[str], ends: frozenset[ServerEnd], either: ServerEnd) -> StartFailure | None:
-    """The first cause of those with these ends that the lines speak of."""
-    read = [(line, *_read(line)) for line in said]
-    causes = [(kind, cause, text, line) for line, kind, text in read if (cause := kind.cause) and cause.ends in ends]
-    if not causes:
-        return None
-    kind, cause, text, line = min(causes, key=lambda found: (found[1].general, OF_LINES.index(found[1])))
-    if any(kind.line_class.id == DRAFT_LOAD_FAILED for _, kind, _ in read):
-        cause = _OF_DRAFT.get(cause.id, cause)
-    found = _made(cause, {"title": kind.line_class.title, "line": line} | kind.texts(text))
-    return replace(found, ends=either) if cause.ends is ServerEnd.EITHER else found
-
-
-def _last_error(said: Sequence[str]) -> StartFailure | None:
-    """The last line printed as an error that is not about a request or about speculation, which end no server."""
-    for line in reversed(said):
-        if _ERROR.match(line) and not _HARMLESS.search(line):
-            return _made(_LAST_ERROR, {"said": message(line), "line": line})
-    return None
-
-
 def _made(cause: Cause, fields: Mapping[str, str]) -> StartFailure:
     shown = {key: value.strip()[:200] for key, value in fields.items()}
     because, fix = cause.because, cause.fix
@@ -192,27 +182,14 @@ def _made(cause: Cause, fields: Mapping[str, str]) -> StartFailure:
     return StartFailure(cause.id, because.rstrip("."), fix.rstrip("."), cause.ends, shown.get("line", ""))
 
 
-def _by_code(exit_code: int) -> StartFailure | None:
-    """The cause that the exit code alone names."""
-    code = exit_code - 128 if exit_code > 128 else -exit_code
-    cause = _BY_SIGNAL.get(signal.Signals(code)) if code in {int(number) for number in signal.Signals} else None
-    return _made(cause, {}) if cause is not None else None
-
-
-def message(line: str) -> str:
+def _message(line: str) -> str:
     """A line without its clock, level and function names."""
     return re.sub(r"^\s*(?:[\d.]+\s+)?[DIWE]\s+(?:(?:srv|slot|spec|cmn|que)\s+)?(?:[\w()~<>]+:\s+){0,2}", "", line)
 
 
-def _clean(line: str) -> str:
-    text = line[:_LONGEST]
-    if "\x1b" in text:
-        text = ANSI.sub(b"", text.encode("utf-8", "replace")).decode("utf-8", "replace")
-    text = text.rstrip()
-    return "" if text.startswith("# CMD:") else text.replace('\\"', '"')
-
-
-def _read(line: str) -> tuple[ReadLine, bytes]:
-    """What a line is, and its bytes."""
-    text = line.encode("utf-8", "replace")[:_LONGEST]
-    return GRAMMAR.read(text), text
+def _read(line: str) -> tuple[str, ReadLine, bytes] | None:
+    """A line without colours, what it is, and its bytes; None for an empty one and for the command of a recording."""
+    text = ANSI.sub(b"", line[:_LONGEST].encode("utf-8", "replace")).rstrip().replace(b'\\"', b'"')[:_LONGEST]
+    if not text or text.startswith(b"# CMD:"):
+        return None
+    return text.decode("utf-8", "replace"), GRAMMAR.read(text), text

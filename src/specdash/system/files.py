@@ -37,11 +37,15 @@ class FileAttributes(Struct, frozen=True):
     gid: int
 
 
+def _draft_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+
+
 def temporary(target: Path, data: bytes, like: FileAttributes | None = None) -> Path:
     """A new file beside `target` that holds `data`, on the disk when we return; mode 0600 unless `like` says otherwise.
     Raises OSError, and leaves nothing behind."""
-    path = target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
-    _new(path, data, like)
+    path = _draft_of(target)
+    create(path, data, like)
     return path
 
 
@@ -58,7 +62,7 @@ def replace(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 def note(path: Path, data: bytes) -> None:
     """As `replace`, without waiting for the disk: for what is worth nothing after a crash. Raises OSError."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}")
+    draft = _draft_of(path)
     with gone_on_failure(draft):
         draft.write_bytes(data)
         put(draft, path)
@@ -122,17 +126,22 @@ def sweep(directory: Path, name: str | None = None) -> None:
     all in the directory."""
     from specdash.system.processes import is_alive  # psutil, which most writers never need
 
-    for left in _drafts(directory, name):
+    for left in directory.glob(f".{glob.escape(name)}.*{_TEMPORARY}" if name is not None else f".*{_TEMPORARY}"):
         writer = left.name.removesuffix(_TEMPORARY).rpartition(".")[2].partition("-")[0]
         if writer.isdecimal() and not is_alive(int(writer)):
             with contextlib.suppress(OSError):
                 left.unlink()
 
 
-def create(path: Path, data: bytes) -> None:
-    """A file that was not there before, mode 0600, on the disk when we return. Raises FileExistsError, or another
-    OSError, and leaves nothing behind."""
-    _new(path, data, None)
+def create(path: Path, data: bytes, like: FileAttributes | None = None) -> None:
+    """A file that was not there before, mode 0600 unless `like` says otherwise, on the disk when we return. Raises
+    FileExistsError, or another OSError, and leaves nothing behind."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with gone_on_failure(path):
+        try:
+            _fill(descriptor, data, like)
+        finally:
+            os.close(descriptor)
 
 
 def rehearse(directory: Path, size: int, like: FileAttributes | None) -> None:
@@ -162,32 +171,11 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directories(directory: Path) -> list[Path]:
-    """Make it and its parents where they are missing, mode 0700; the new ones, innermost first. Raises OSError, and
-    leaves none behind then."""
-    missing: list[Path] = []
-    at = directory
-    while not at.is_dir():
-        missing.insert(0, at)
-        at = at.parent
-    made: list[Path] = []
-    try:
-        for path in missing:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(0o700)
-                made.insert(0, path)
-                sync_directory(path.parent)
-    except OSError:
-        remove_directories(made)
-        raise
-    return made
-
-
-def remove_directories(made: list[Path]) -> None:
-    """Undo `make_directories`, as far as they are still empty."""
-    with contextlib.suppress(OSError):
-        for path in made:
-            path.rmdir()
+def make_directories(directory: Path) -> None:
+    """Make it and its parents where they are missing, mode 0700. Raises OSError."""
+    for path in (*reversed(directory.parents), directory):
+        if not path.is_dir():
+            path.mkdir(0o700, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -197,10 +185,8 @@ def locked(directory: Path, name: str | None = None) -> Iterator[None]:
     Raises `BusyError` when the lock cannot be had in five seconds, and OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _lock(descriptor, directory):
-            for left in _drafts(directory, name):
-                with contextlib.suppress(OSError):
-                    left.unlink()
+        _lock(descriptor, directory)
+        sweep(directory, name)
         yield
     finally:
         os.close(descriptor)
@@ -255,20 +241,6 @@ def group_name(gid: int) -> str:
         return str(gid)
 
 
-def _drafts(directory: Path, name: str | None) -> Iterator[Path]:
-    """New versions that are not in their place: of the file of this name, or of all in the directory."""
-    return directory.glob(f".{glob.escape(name)}.*{_TEMPORARY}" if name is not None else f".*{_TEMPORARY}")
-
-
-def _new(path: Path, data: bytes, like: FileAttributes | None) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with gone_on_failure(path):
-        try:
-            _fill(descriptor, data, like)
-        finally:
-            os.close(descriptor)
-
-
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all of it, however little the descriptor takes at a time. Raises OSError."""
     view = memoryview(data)
@@ -283,20 +255,16 @@ def _fill(descriptor: int, data: bytes, like: FileAttributes | None) -> None:
         if (made.st_uid, made.st_gid) != (like.uid, like.gid):
             os.fchown(descriptor, like.uid, like.gid)
         os.fchmod(descriptor, like.mode)
-        _copy_attributes(like.file, descriptor)
+        # Access lists, labels and the like, as far as this user and the file system can.
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(like.file):
+                with contextlib.suppress(OSError):
+                    os.setxattr(descriptor, name, os.getxattr(like.file, name))
     os.fsync(descriptor)
 
 
-def _copy_attributes(file: Path, descriptor: int) -> None:
-    """Access lists, labels and the like, as far as this user and the file system can."""
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(file):
-            with contextlib.suppress(OSError):
-                os.setxattr(descriptor, name, os.getxattr(file, name))
-
-
-def _lock(descriptor: int, directory: Path) -> bool:
-    """Whether the lock is ours; False where the file system has none for directories."""
+def _lock(descriptor: int, directory: Path) -> None:
+    """Without a lock where the file system has none for directories."""
     deadline = time.monotonic() + _LOCK_S
     while True:
         try:
@@ -306,9 +274,9 @@ def _lock(descriptor: int, directory: Path) -> bool:
                 raise BusyError(f"another process has been writing in {directory} for long; try again") from None
             time.sleep(0.01)
         except OSError:
-            return False
+            return
         else:
-            return True
+            return
 
 
 def _nearest(directory: Path) -> Path:

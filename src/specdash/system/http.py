@@ -15,6 +15,7 @@ import os
 import socket
 import ssl
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -189,7 +190,7 @@ class Http:
             is_begun = is_begun or event == "http11.receive_response_headers.complete"
             if event == "http11.send_request_headers.started":
                 is_connected = True
-                if is_new and self._checks_listener and not _listens_as_this_user(self._base):
+                if is_new and self._checks_listener and not _is_own_listener(self._base):
                     raise NoConnectionError(UNREACHABLE, "another user's program listens there, and gets no key")
 
         kind = {} if body is None else {"Content-Type": "application/json"}
@@ -211,16 +212,14 @@ class Http:
                     await response.aclose()
         except HttpError:
             raise
-        except TimeoutError:
-            if not is_connected:
-                raise NoConnectionError(UNREACHABLE, f"no connection within {limit_s:.1f} s") from None
+        except (TimeoutError, httpx.TimeoutException) as error:
+            if isinstance(error, httpx.ConnectTimeout) or not is_connected:
+                within_s = min(self._connect_s, limit_s) if isinstance(error, httpx.ConnectTimeout) else limit_s
+                raise NoConnectionError(UNREACHABLE, f"no connection within {within_s:.1f} s") from None
+            if isinstance(error, httpx.TimeoutException):
+                raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
             why = "the answer was not complete" if is_begun else "accepts connections, no answer"
             raise LateError(TIMEOUT, f"{why} within {limit_s:.1f} s") from None
-        except httpx.TimeoutException as error:
-            if isinstance(error, httpx.ConnectTimeout):
-                within_s = min(self._connect_s, limit_s)
-                raise NoConnectionError(UNREACHABLE, f"no connection within {within_s:.1f} s") from None
-            raise LateError(TIMEOUT, f"nothing came for {silence_s or 0:.0f} s") from None
         except (httpx.TransportError, httpx.InvalidURL, OSError, ValueError) as error:
             raise _fault(error, url, is_begun=is_begun) from error
 
@@ -242,11 +241,10 @@ class Http:
         return self._transports[-1]
 
 
-def _listens_as_this_user(url: str) -> bool:
+def _is_own_listener(url: str) -> bool:
     from specdash.system.processes import is_own_listener  # psutil, which a client without a key does not need
 
-    parts = urlsplit(url)
-    return is_own_listener(parts.port or (443 if parts.scheme == "https" else 80))
+    return is_own_listener(_host_and_port(url)[1])
 
 
 def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
@@ -267,23 +265,22 @@ def _fault(error: Exception, url: str, *, is_begun: bool) -> HttpError:
     return HttpError(ERROR, "this question cannot be put into HTTP")
 
 
-def _unconnected(error: Exception, host: str) -> NoConnectionError:
-    causes = list(_causes(error))
-
-    def first(*kinds: type[BaseException]) -> Any:
-        return next((cause for cause in causes if isinstance(cause, kinds)), None)
-
+def _unconnected(error: BaseException, host: str) -> NoConnectionError:
+    causes = [cause for cause in _causes(error) if isinstance(cause, OSError)]
     # An address that refuses says more than one which this machine has no way to.
-    if first(ConnectionRefusedError):
-        return NoConnectionError(REFUSED, "nothing listens there")
-    if (tls := first(ssl.SSLError)) is not None:
-        return NoConnectionError(ERROR, f"TLS: {getattr(tls, 'verify_message', '') or tls.reason}")
-    if (unknown := first(socket.gaierror)) is not None:
-        return NoConnectionError(UNREACHABLE, f"{host}: {unknown.strerror}")
-    if first(ConnectionResetError, BrokenPipeError):
-        return NoConnectionError(RESET, "connection reset while connecting")
-    system = next((cause for cause in causes if isinstance(cause, OSError) and cause.errno), None)
-    return NoConnectionError(UNREACHABLE, os.strerror(system.errno or 0) if system is not None else str(error))
+    for kind in (ConnectionRefusedError, ssl.SSLError, socket.gaierror, ConnectionResetError, BrokenPipeError):
+        for cause in causes:
+            if not isinstance(cause, kind):
+                continue
+            if isinstance(cause, ConnectionRefusedError):
+                return NoConnectionError(REFUSED, "nothing listens there")
+            if isinstance(cause, ssl.SSLError):
+                return NoConnectionError(ERROR, f"TLS: {getattr(cause, 'verify_message', '') or cause.reason}")
+            if isinstance(cause, socket.gaierror):
+                return NoConnectionError(UNREACHABLE, f"{host}: {cause.strerror}")
+            return NoConnectionError(RESET, "connection reset while connecting")
+    why = next((os.strerror(cause.errno) for cause in causes if cause.errno), str(error))
+    return NoConnectionError(UNREACHABLE, why)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -303,23 +300,10 @@ class Cancel:
         self.cancelled = True
 
 
-def ask(
-    url: str,
-    path: str,
-    *,
-    body: Any = None,
-    headers: Mapping[str, str] = NO_HEADERS,
-    timeout: float = 2.0,
-    verified: bool = True,
-    cancel: Cancel | None = None,
-    most_bytes: int = MOST_BYTES,
-) -> HttpReply:
-    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all. Raises OSError."""
-
-    async def take(response: Response) -> HttpReply:
-        return await response.whole(most_bytes)
-
-    return hear(url, path, take, body=body, headers=headers, limit_s=timeout, verified=verified, cancel=cancel)
+def ask(url: str, path: str, *, timeout: float = 2.0, most_bytes: int = MOST_BYTES, **more: Any) -> HttpReply:
+    """One question over a connection of its own, as `Http.ask`; `timeout` bounds it in all, `more` is as of `hear`.
+    Raises OSError."""
+    return hear(url, path, lambda response: response.whole(most_bytes), limit_s=timeout, **more)
 
 
 def hear(
@@ -327,8 +311,8 @@ def hear(
     path: str,
     take: Callable[[Response], Awaitable[T]],
     *,
-    body: Any,
-    headers: Mapping[str, str],
+    body: Any = None,
+    headers: Mapping[str, str] = NO_HEADERS,
     limit_s: float,
     silence_s: float | None = None,
     verified: bool = True,
@@ -337,25 +321,24 @@ def hear(
     """What `take` makes of the answer to a question, heard as it comes; see `Http.opened`. Raises OSError."""
 
     async def heard() -> T:
-        client = Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)
-        try:
-            once = {"Connection": "close", **headers}
-            async with client.opened(path, limit_s, silence_s=silence_s, body=body, headers=once) as response:
-                return await take(response)
-        finally:
-            await client.aclose()
+        once = {"Connection": "close", **headers}
+        async with (
+            contextlib.aclosing(Http(url, connect_s=min(CONNECT_S, silence_s or limit_s), verified=verified)) as http,
+            http.opened(path, limit_s, silence_s=silence_s, body=body, headers=once) as response,
+        ):
+            return await take(response)
 
-    async def unless_cancelled(cancel: Cancel) -> T:
+    async def unless_cancelled() -> T:
         asking = asyncio.ensure_future(heard())
-        while not asking.done():
+        while cancel is not None and not asking.done():
             if cancel.cancelled:
                 asking.cancel()
             await asyncio.wait({asking}, timeout=CANCEL_S)
-        return asking.result()
+        return await asking
 
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(heard() if cancel is None else unless_cancelled(cancel))
+            return runner.run(unless_cancelled())
     except asyncio.CancelledError:
         raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
 
@@ -398,16 +381,17 @@ def trust(url: str, certificate: str) -> None:
 def _host_and_port(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     host = parts.hostname or ""
-    return "localhost" if host == "::1" or host.startswith("127.") else host, parts.port or 443
+    local = host == "::1" or host.startswith("127.")
+    return "localhost" if local else host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _certificate_of(url: str) -> tuple[str, int] | None:
     """The file with the certificate of the server at `url` and the time of its last change; None for any other."""
     own = _own_certificates.get(_host_and_port(url)) if url.startswith("https:") else None
-    try:
-        return None if own is None else (own, os.stat(own).st_mtime_ns)  # noqa: PTH116 - asked with each question
-    except OSError:
-        return None if own is None else (own, 0)
+    changed = 0
+    with contextlib.suppress(OSError):
+        changed = Path(own or "").stat().st_mtime_ns
+    return None if own is None else (own, changed)
 
 
 def tls_context(url: str, *, verified: bool = True) -> ssl.SSLContext:

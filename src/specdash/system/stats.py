@@ -7,8 +7,11 @@ same interval, and exchanging the two sides negates it.
 
 from __future__ import annotations
 
+import statistics
+from bisect import bisect_left
 from functools import lru_cache
-from math import ceil, cos, erf, exp, fsum, lgamma, pi, prod, sqrt, tan
+from itertools import accumulate
+from math import ceil, cos, erf, pi, prod, sqrt, tan
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,12 +26,10 @@ RESAMPLES = 2000
 MOST = 200
 """Values that a sample may have; an index must fit in a byte."""
 _SEED = 20_260_921
-_TAIL = 0.025
 Z_95 = 1.959964
 """Normal quantile of a two-sided 95 %."""
 _GROUPS_SEED = 7
-_INTEGRAL_STEPS = 128
-_FEW_DEGREES = 20.0
+_ANGLES = 8192
 
 
 class Resampled(Struct, frozen=True):
@@ -78,27 +79,19 @@ def nearest_rank(ordered: Sequence[T], share: float) -> T:
 
 def median(values: Iterable[float | None]) -> float | None:
     """The median of what is known; None of nothing."""
-    ordered = sorted(value for value in values if value is not None)
-    middle = len(ordered) // 2
-    if not ordered:
-        return None
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:
     """The mean of what is known; None of nothing."""
     known = [value for value in values if value is not None]
-    return fsum(known) / len(known) if known else None
+    return statistics.fmean(known) if known else None
 
 
 def variance(values: Sequence[float]) -> float | None:
     """The sample variance (divisor n - 1); None of fewer than two values."""
-    middle = mean(values)
-    if middle is None or len(values) < 2:
-        return None
-    apart = [value - middle for value in values]
-    # The mean is rounded: what that adds is taken away, so that equal values have a variance of 0.
-    return max(0.0, fsum(part * part for part in apart) - fsum(apart) ** 2 / len(values)) / (len(values) - 1)
+    return float(statistics.variance(values)) if len(values) > 1 else None
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -158,18 +151,13 @@ def ratio_of(parts: Sequence[tuple[int, int]], resamples: int = RESAMPLES) -> Re
     A pair is one request: its tokens are drawn together or not at all. `resamples` are at most `RESAMPLES`.
     """
     count = len(parts)
+    first, second = zip(*parts, strict=True)
     picks = _picks(count)
-    # Both sums in one: a float would lose tokens, two passes would take twice as long.
-    shift = (count * max(whole for _, whole in parts)).bit_length() + 1
-    packed = [(part << shift) | whole for part, whole in parts]
-    mask = (1 << shift) - 1
-    pick = packed.__getitem__
     resampled = []
     for start in range(0, count * resamples, count):
-        both = sum(map(pick, picks[start : start + count]))
-        resampled.append((both >> shift) / (both & mask))
-    total = sum(packed)
-    return Resampled(count, (total >> shift) / (total & mask), tuple(resampled), is_narrow=True)
+        drawn = picks[start : start + count]
+        resampled.append(sum(map(first.__getitem__, drawn)) / sum(map(second.__getitem__, drawn)))
+    return Resampled(count, sum(first) / sum(second), tuple(resampled), is_narrow=True)
 
 
 def difference(before: Resampled, after: Resampled, apart: Callable[[float, float], float]) -> Interval:
@@ -192,9 +180,13 @@ def interval(estimate: Resampled) -> Interval:
 
 def _interval(value: float, resampled: Sequence[float], counts: tuple[int, ...]) -> Interval:
     """`counts` are the sizes of the samples whose resamples are to be widened; none of those that are not."""
-    tail, widened = _TAIL, 1.0
+    tail, widened = 0.025, 1.0
     if counts:
-        tail, widened = _student_tail(sum(counts) - len(counts)), prod(map(_widened, counts)) ** (1 / len(counts))
+        freedom = max(1, sum(counts) - len(counts))
+        # The normal tail that lies beyond Student's 95 % quantile.
+        tail = 0.5 * (1 - erf((Z_95 + (Z_95**3 + Z_95) / (4 * freedom)) / sqrt(2)))
+        # A resample's variance has the divisor n, not n - 1.
+        widened = prod(sqrt(count / max(1, count - 1)) for count in counts) ** (1 / len(counts))
     low = value + (quantile(resampled, tail) - value) * widened
     high = value + (quantile(resampled, 1 - tail) - value) * widened
     return Interval(value, min(low, value), max(high, value))
@@ -210,47 +202,19 @@ def regrouped(value: float, groups: Sequence[T], statistic: Callable[[Sequence[T
     return interval(Resampled(len(groups), value, known, is_narrow=True)) if known else None
 
 
-def student(freedom: float, alpha: float) -> float:
-    """Student's quantile that is exceeded, to either side, with probability `alpha`; of the degrees of freedom, what is
-    beyond the last quarter does not count."""
-    quarters = 4 if freedom < _FEW_DEGREES else 1
-    return _student(max(1.0, int(freedom * quarters) / quarters), alpha)
-
-
 @lru_cache(maxsize=1024)
-def _student(freedom: float, alpha: float) -> float:
-    """With x = sqrt(freedom) tan(a), the density in a is cos(a) to the power of freedom - 1. It falls, so that Newton's
-    steps come to the quantile from below."""
+def student(freedom: float, alpha: float) -> float:
+    """Student's quantile that is exceeded, to either side, with probability `alpha`.
 
-    def weight(angle: float) -> float:
-        return float(cos(angle) ** (freedom - 1))
-
-    wanted = (1 - alpha) * sqrt(pi) / 2 * exp(lgamma(freedom / 2) - lgamma((freedom + 1) / 2))
-    angle = 0.0
-    for _ in range(40):
-        step = (wanted - _integral(weight, angle)) / max(weight(angle), 1e-300)
-        angle = min(angle + step, (angle + pi / 2) / 2)
-        if step < 1e-12:
-            break
-    return sqrt(freedom) * tan(angle)
-
-
-def _integral(function: Callable[[float], float], high: float) -> float:
-    """From 0, by Simpson's rule."""
-    width = high / _INTEGRAL_STEPS
-    inner = sum((4 if number % 2 else 2) * function(number * width) for number in range(1, _INTEGRAL_STEPS))
-    return (function(0.0) + inner + function(high)) * width / 3
-
-
-def _widened(count: int) -> float:
-    """A resample's variance has the divisor n, not n - 1."""
-    return sqrt(count / (count - 1)) if count > 1 else 1.0
-
-
-def _student_tail(freedom: int) -> float:
-    """The normal tail that lies beyond Student's 95 % quantile."""
-    quantile_t = Z_95 + (Z_95**3 + Z_95) / (4 * max(freedom, 1))
-    return 0.5 * (1 - erf(quantile_t / sqrt(2)))
+    With x = sqrt(freedom) tan(a), the density in a is cos(a) to the power of freedom - 1.
+    """
+    freedom = max(1.0, freedom)
+    width = pi / 2 / _ANGLES
+    mass = list(accumulate(cos((at + 0.5) * width) ** (freedom - 1) for at in range(_ANGLES)))
+    wanted = (1 - alpha) * mass[-1]
+    at = bisect_left(mass, wanted)
+    below = mass[at - 1] if at else 0.0
+    return sqrt(freedom) * tan((at + (wanted - below) / (mass[at] - below)) * width)
 
 
 @lru_cache(maxsize=256)
@@ -266,12 +230,9 @@ def _middles(count: int) -> tuple[bytes, bytes]:
     above = count - rank
     for _ in range(RESAMPLES):
         first = random.betavariate(rank, above + 1)
+        second = first if count % 2 else 1 - (1 - first) * random.random() ** (1 / above)
         lower.append(min(int(first * count), count - 1))
-        if count % 2:
-            upper.append(lower[-1])
-        else:
-            second = 1 - (1 - first) * random.random() ** (1 / above)
-            upper.append(min(int(second * count), count - 1))
+        upper.append(min(int(second * count), count - 1))
     return bytes(lower), bytes(upper)
 
 

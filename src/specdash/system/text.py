@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from math import inf, isfinite, isnan
+from math import inf, isfinite
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 UNKNOWN = "--"
 KIB, MIB = 1024, 1024**2
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_AGES = (("d", _DAY), ("h", _HOUR), ("m", _MINUTE))
 _MOST_TIMES = 10.0
 """A change to more than this came of a reference that was disturbed, or of nothing: its digits mean nothing."""
 _SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -68,12 +69,9 @@ def compact(value: float | None) -> str:
     """A count in at most five characters: `999`, `12.3k`, `1.16M`."""
     if value is None or not isfinite(value):
         return UNKNOWN
-    scaled, index = abs(float(value)), 0
-    while scaled >= 999.5 and index < len(_COUNT_UNITS) - 1:
-        scaled /= 1000.0
-        index += 1
-    digits = 0 if index == 0 or scaled >= 99.95 else 1 if scaled >= 9.995 else 2
-    return _fixed(-scaled if value < 0 else scaled, digits).replace(",", "") + _COUNT_UNITS[index]
+    scaled, index = _scaled(value, 1000.0, _COUNT_UNITS)
+    digits = 0 if index == 0 or abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    return _fixed(scaled, digits).replace(",", "") + _COUNT_UNITS[index]
 
 
 def billions(parameters: float) -> str:
@@ -118,13 +116,6 @@ def gain(share: float | None, low: float | None, high: float | None, digits: int
     return f"{change(share, digits, unit)} [{change(low, digits, '')}, {change(high, digits, '')}]"
 
 
-def between(low: float | None, high: float | None) -> str:
-    """An interval of a change: `+8.1 % to +16.4 %`."""
-    if low is None or high is None or isnan(low) or isnan(high):
-        return UNKNOWN
-    return f"{change(low)} to {change(high)}"
-
-
 def times(ratio: float | None) -> str:
     """A ratio: `x1.84`."""
     return UNKNOWN if ratio is None or not isfinite(ratio) else f"x{ratio:.2f}"
@@ -134,21 +125,19 @@ def size(count: float | None, *, exact: bool = False) -> str:
     """Bytes in binary units: `3.2 GiB`; `exact` with a decimal more from 1 GiB on, and with one always below."""
     if count is None or not isfinite(count):
         return UNKNOWN
-    scaled, index = abs(float(count)), 0
-    while scaled >= 999.5 and index < len(_SIZE_UNITS) - 1:
-        scaled /= 1024.0
-        index += 1
-    return f"{_size_digits(-scaled if count < 0 else scaled, index, exact=exact)} {_SIZE_UNITS[index]}"
+    scaled, index = _scaled(count, 1024.0, _SIZE_UNITS)
+    digits = (1 if index < _SIZE_UNITS.index("GiB") else 2) if exact else 0 if abs(scaled) >= 99.95 else 1
+    return f"{_fixed(scaled, digits if index else 0)} {_SIZE_UNITS[index]}"
 
 
-def size_pair(used: float | None, total: float | None, *, exact: bool = False) -> str:
-    """Used and total in the unit of the total: `21.3/24.0 GiB`; `exact` as in `size`: `7.43 of 24.00 GiB`."""
+def size_pair(used: float | None, total: float | None) -> str:
+    """Used and total in the unit of the total: `21.3/24.0 GiB`."""
     if total is None or not isfinite(total):
-        return size(used, exact=exact)
-    shown, unit = size(total, exact=exact).split(" ")
+        return size(used)
+    shown, unit = size(total).split(" ")
     power = _SIZE_UNITS.index(unit)
-    part = UNKNOWN if used is None or not isfinite(used) else _size_digits(used / 1024.0**power, power, exact=exact)
-    return f"{part}{' of ' if exact else '/'}{shown} {unit}"
+    part = None if used is None else used / 1024.0**power
+    return f"{number(part, 0 if power == 0 or abs(part or 0) >= 99.95 else 1)}/{shown} {unit}"
 
 
 def duration(seconds: float | None, *, short: bool = False) -> str:
@@ -190,13 +179,16 @@ def age(seconds: float | None) -> str:
     """How long ago, in one unit that is over: `now`, `12s`, `5m`, `3h`, `12d`."""
     if seconds is None or not isfinite(seconds):
         return UNKNOWN
-    count, unit = _whole_unit(seconds)
-    return "now" if count < 1 else f"{count}{unit[0]}"
+    if seconds < 1:
+        return "now"
+    unit, length = next((u for u in _AGES if seconds >= u[1] and not (u[0] == "m" and seconds < 120)), ("s", 1))
+    return f"{int(seconds) // length}{unit}"
 
 
 def ago(seconds: float | None) -> str:
-    """The same in a sentence: `40 s ago`, `3 min ago`, `5 d ago`."""
-    return UNKNOWN if seconds is None or not isfinite(seconds) else "{} {} ago".format(*_whole_unit(seconds))
+    """The same in a sentence: `40 s ago`, `3 min ago`, `2.5 h ago`."""
+    shown = about(seconds)
+    return shown if shown == UNKNOWN else f"{shown} ago"
 
 
 def seconds(value: float | None, *, ms: bool = False, narrow: bool = False) -> str:
@@ -256,12 +248,6 @@ def file_timestamp(wall: float, *, utc: bool = False) -> str:
     return _moment(wall, "%Y%m%dT%H%M%SZ" if utc else "%Y%m%d-%H%M%S", utc=utc)
 
 
-def zone(wall: float) -> str:
-    """The local time's distance from UTC at that moment: `UTC+02:00`."""
-    shift = _moment(wall, "%z")
-    return shift if shift == UNKNOWN else f"UTC{shift[:3]}:{shift[3:]}"
-
-
 def counted(count: int, singular: str, plural: str = "") -> str:
     """`1 prompt was`, `2 prompts were`; without a plural of its own the singular gets an s."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
@@ -313,18 +299,12 @@ def _fixed(value: float, digits: int, sign: str = "") -> str:
     return shown if shown[0] != "-" or shown.strip("-0.,") else sign + shown[1:]
 
 
-def _size_digits(scaled: float, power: int, *, exact: bool) -> str:
-    if exact:
-        return _fixed(scaled, 0 if power == 0 else 1 if power < _SIZE_UNITS.index("GiB") else 2)
-    return _fixed(scaled, 0 if power == 0 or abs(scaled) >= 99.95 else 1)
-
-
-def _whole_unit(seconds: float) -> tuple[int, str]:
-    whole = int(max(seconds, 0.0))
-    for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
-        if whole >= 2 * length or (whole >= length and unit != "min"):
-            return whole // length, unit
-    return whole, "s"
+def _scaled(value: float, base: float, units: Sequence[str]) -> tuple[float, int]:
+    """The value in the unit in which it has at most three digits, and which one that is."""
+    index = 0
+    while abs(value) >= 999.5 and index < len(units) - 1:
+        value, index = value / base, index + 1
+    return value, index
 
 
 def _moment(wall: float, form: str, *, utc: bool = False) -> str:

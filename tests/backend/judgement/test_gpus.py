@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backend.judgement.conftest import cuda_order
-from specdash.backend import devices
-from specdash.backend.devices import Device, used_gpus
+from specdash.backend import engines
+from specdash.backend.engines import Device, used_gpus
 from specdash.backend.rules.machine import free_on
 from specdash.backend.settings import settings_from_env
 from specdash.core.readings import Gpu, Gpus
@@ -77,20 +77,14 @@ def test_memory_is_measured_on_the_gpu_that_is_used(wanted: dict[str, str], seve
     assert backend({**ALL, **wanted}, gpus=lambda: SEEN, cuda=CUDA).one("gpu-memory").severity == severity
 
 
-def test_the_context_that_fits_is_that_of_the_gpu_that_is_used(backend: Check) -> None:
-    wanted = {"LLAMA_CTX_SIZE": "auto", "CUDA_VISIBLE_DEVICES": "0"}
-    row = backend(wanted, gpus=lambda: SEEN, cuda=CUDA).one("auto")
-    assert "CUDA0 (RTX 4090): 20.0 GiB free" in row.message
-
-
 def test_the_figure_is_nvmls_and_the_engines_own_only_where_nvml_has_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     listed = (Device("CUDA0", "RTX 4090", 24 * GIB, 19 * GIB), Device("Vulkan0", "Radeon", 16 * GIB, 15 * GIB))
-    monkeypatch.setattr(devices, "list_devices", lambda *_: listed)
+    monkeypatch.setattr(engines, "list_devices", lambda *_: listed)
     engine = known_engines.engine(str(tmp_path / "none"))
-    settings = settings_from_env({"LLAMA_MODEL": "m.gguf"})
-    found = used_gpus(settings, engine, {}, lambda: SEEN, CUDA, ask=True)
+    settings = settings_from_env({"LLAMA_MODEL": "m.gguf", "LLAMA_DEVICE": "CUDA0,Vulkan0"})
+    found = used_gpus(settings, engine, {}, lambda: SEEN, CUDA)
     assert [free_on([used], frozenset())[0] for used in found] == [20 * GIB, 15 * GIB]
 
 
@@ -110,6 +104,6 @@ def test_the_order_is_asked_of_the_driver_in_the_servers_environment(tmp_path: P
     (tmp_path / "cuda.c").write_text(_DRIVER, encoding="utf-8")
     library = str(tmp_path / "libcuda.so.1")
     subprocess.run([_CC or "", "-shared", "-fPIC", "-o", library, str(tmp_path / "cuda.c")], check=True, timeout=60)
-    found = devices.cuda_gpus({"LD_LIBRARY_PATH": str(tmp_path)})
+    found = engines.cuda_gpus({"LD_LIBRARY_PATH": str(tmp_path)})
     assert found == ("GPU-abababab-abab-abab-abab-abababababab", "GPU-11111111-1111-1111-1111-111111111111")
-    assert devices.cuda_gpus({"LD_LIBRARY_PATH": str(tmp_path / "absent")}) == ()
+    assert engines.cuda_gpus({"LD_LIBRARY_PATH": str(tmp_path / "absent")}) == ()

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from specdash.backend.plan import plan
+from specdash.backend.rules import machine
 from specdash.core.readings import Gpu, GpuProcess, Gpus
 from specdash.llama.gguf import read_facts
 from specdash.llama.memory import ALL_LAYERS, GPU_OVERHEAD, ModelLoad, estimate, slots_of
+from specdash.system.text import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from backend.judgement.conftest import Check
+    from specdash.backend.plan import Circumstances
 
 GIB = 1024**3
 ALL = {"LLAMA_GPU_LAYERS": "all"}
@@ -56,22 +60,32 @@ def test_what_the_running_service_holds_will_be_free(backend: Check, needed: int
     assert backend(ALL, **others, own_pids=frozenset({os.getpid()})).one("gpu-memory").severity == "info"
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_what_nvml_does_not_tell_of_the_own_process_is_no_error(seen: bool, backend: Check, child: int) -> None:
-    held = (GpuProcess(child, None),) if seen else None
-    rows = backend(ALL, **_free(0, used=GIB, processes=held), own_pids=frozenset({child}))
-    assert rows.one("gpu-memory").severity == "warning"
-
-
-@pytest.mark.parametrize("held", [(), (GpuProcess(2**31 - 1, 8 * GIB),)], ids=["none", "of another namespace"])
-def test_in_a_container_where_nvml_shows_other_processes_it_is_no_error(
-    held: tuple[GpuProcess, ...], backend: Check, child: int
+@pytest.mark.parametrize("held", [None, (), "its own", (GpuProcess(2**31 - 1, 8 * GIB),)])
+def test_where_nvml_does_not_tell_what_the_service_holds_it_is_no_error(
+    held: tuple[GpuProcess, ...] | str | None, backend: Check, child: int
 ) -> None:
-    full = _free(0, used=8 * GIB, processes=held)
+    """As in a container, where it shows no process, or numbers of the host."""
+    processes = (GpuProcess(child, None),) if isinstance(held, str) else held
+    full = _free(0, used=8 * GIB, processes=processes)
     assert backend(ALL, **full, own_pids=frozenset({child})).one("gpu-memory").severity == "warning"
-    assert backend(ALL, **full).one("gpu-memory").severity == "error", "no service runs that could hold it"
 
 
 def test_what_the_driver_reserves_is_not_free(backend: Check, needed: int) -> None:
     gpu = Gpu(0, None, "GPU-0", None, None, 0, 8 * GIB, needed - 1, processes=())
     assert backend(ALL, gpus=lambda: Gpus((gpu,))).one("gpu-memory").severity == "error"
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("16", 16), ("0", 0), ("8192", 50), ("-1", 50)])
+def test_on_a_cpu_the_context_that_fits_leaves_room_for_the_prompt_cache(
+    limit: str, kept: int, models: dict[str, str], context: Circumstances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most half of it: llama.cpp lowers the limit itself where memory runs out."""
+
+    def fitting(mib: int, limit: str) -> int:
+        monkeypatch.setattr(machine, "free_in_main", lambda _: mib * MIB)
+        return machine.fitting_context(
+            plan({"LLAMA_MODEL": models["llama"], "LLAMA_ARG_CACHE_RAM": limit}, context),
+        )
+
+    assert 0 < fitting(100, limit) == fitting(100 - kept, "0")
+    assert fitting(100_000, limit) == read_facts(models["llama"]).context_length

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -12,26 +10,7 @@ from specdash.backend.plan import Circumstances, judge
 from specdash.core.changes import Role
 from specdash.core.errors import InputError, errors
 from specdash.core.proxy_parameters import BY_KEY
-from specdash.core.records import RunRecord
 from specdash.proxy.settings import settings_from_env
-from specdash.system.processes import own_start
-
-if TYPE_CHECKING:
-    from backend.judgement.conftest import Check
-
-
-def test_without_the_backends_settings_its_run_record_tells(proxy: Check, context: Circumstances) -> None:
-    from os import getpid
-
-    from specdash.core.paths import run_records_dir
-
-    folder = run_records_dir(context.base)
-    folder.mkdir(parents=True)
-    record = RunRecord(getpid(), own_start(), "http://127.0.0.1:9001", "engine")
-    (folder / "1.json").write_text(record.to_json(), encoding="utf-8")
-    assert "127.0.0.1:9001 does" in proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9000"}).one("upstream").message
-    assert not proxy({"LLAMA_CPP_BASE": "http://127.0.0.1:9001"}).of("upstream")
-
 
 _KEYS = ("PROXY_HOST", "PROXY_PORT", "PROXY_API_KEY", "LLAMA_CPP_BASE", "PROXY_MAX_CONNECTIONS")
 _TEXTS = ("", "0", "127.0.0.1", "0.0.0.0", "localhost", "::1", "4555", "x", "http://127.0.0.1:8/v1", "https://h", "//")
@@ -45,7 +24,7 @@ def test_whatever_the_proxy_refuses_to_start_with_is_an_error(values: dict[str, 
         assert errors(judge(Role.PROXY, values, context))
         return
     rows = judge(Role.PROXY, values, replace(context, changed=frozenset()))
-    known = {"value", "upstream", "relation", "unknown-key"}
+    known = {"value", "upstream", "unknown-key"}
     told = [row for row in rows if row.rule in known and row.severity == "error"]
     assert all("itself" in row.message for row in told)
     assert len(read.problems) <= len([row for row in rows if row.rule in known])

@@ -139,7 +139,7 @@ ROWS = (
         draft="eagle3-wide"),
     Row("a recurrent draft", "abort", "recurrent-draft", "recurrent_draft", types="draft-simple", draft="mamba-draft",
         parameters={"spec-draft-n-max": 8}),
-    Row("an absent lookup cache", "abort", "file", "lookup_cache", types="ngram-cache",
+    Row("an absent lookup cache", "abort", "file", "lookup_cache_failed", types="ngram-cache",
         parameters={"lookup-cache-static": "/absent"}),
 )  # fmt: skip
 SMOKES = (
@@ -251,7 +251,7 @@ def test_a_shared_cache_that_is_nearly_full_fails_requests_as_preflight_warns(
     }
     outcome = run_raw("llama-server", tmp_path, "draft-simple", given, crowd=3)
     found = explain(outcome.lines, outcome.code)
-    assert (found.id if found is not None else None) == ("spec_batch_index" if unified else None), outcome.lines[-9:]
+    assert (found.id if found is not None else None) == ("batch_index_error" if unified else None), outcome.lines[-9:]
     env = {
         BY_NAME[name].key: str(int(value) if value is True or value is False else value)
         for name, value in given.items()

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from specdash.backend.auto import MemoryRoom, loads
-from specdash.backend.binary import LACKS
-from specdash.backend.engines import build_of, lacking
+from specdash.backend.auto import loads
+from specdash.backend.engines import lacking
 from specdash.backend.rules import error, info, warning
 from specdash.backend.settings import DEFAULT
-from specdash.core.errors import InputError
 from specdash.core.target import is_loopback
 from specdash.llama.memory import GPU_OVERHEAD, estimate, fit_context, headroom_of, together
 from specdash.system.processes import listener_owners, name_of, resident_bytes
-from specdash.system.text import percent, size
+from specdash.system.text import MIB, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from specdash.backend.devices import UsedGpu
+    from specdash.backend.engines import UsedGpu
     from specdash.backend.plan import Plan
     from specdash.core.errors import Finding
 
@@ -33,15 +31,7 @@ OF_THE_MOMENT = frozenset({"port-owner", "gpu-memory", "env-file"})
 
 def engine_lacks(plan: Plan) -> Iterator[Finding]:
     """What the settings ask for and the engine's own help does not list."""
-    yield from lacking(plan.settings, plan.engine.can) if plan.engine is not None else ()
-
-
-def no_gpu(plan: Plan) -> Iterator[Finding]:
-    """Layers for a GPU that an engine built for the CPU does not use."""
-    if plan.engine is not None and plan.number("gpu-layers") not in (0, -1) and build_of(plan.engine).cpu_only:
-        message = f"{plan.named('gpu-layers')} has no effect: {plan.engine.words} was built for the CPU"
-        fix = "`specdash doctor` says how to get one that uses the GPU"
-        yield warning(LACKS, message, plan.source("gpu-layers"), fix)
+    yield from lacking(plan.settings, plan.engine) if plan.engine is not None else ()
 
 
 # Memory: one source of what is free, for the context that fits and for what is said of it.
@@ -78,15 +68,19 @@ def free_in_main(plan: Plan) -> int:
     return int(psutil.virtual_memory().available) + resident_bytes(plan.own)
 
 
-def room(plan: Plan) -> MemoryRoom:
-    """The memory that the plan may use. Raises `InputError` where that of its GPUs is not known."""
-    if not plan.gpus:
-        return MemoryRoom(free_in_main(plan), 0, "main memory")
-    free, _ = free_on(plan.gpus, plan.own)
-    if free is None:
-        what = f"{plan.named('ctx-size')}: what is free on {plan.gpus[0].words} is not known"
-        raise InputError(what, "set a number")
-    return MemoryRoom(free, len(plan.gpus), " and ".join(gpu.words for gpu in plan.gpus))
+def fitting_context(plan: Plan) -> int:
+    """The largest context that fits into what is free, a share of it left; 0 where none does, or that is not known."""
+    settings, gpus = plan.settings, len(plan.gpus)
+    free = free_on(plan.gpus, plan.own)[0] if gpus else free_in_main(plan)
+    if plan.model is None or free is None:
+        return 0
+    if not gpus:
+        # The prompt cache fills while the server runs; llama.cpp lowers its limit itself where memory runs out.
+        limit = plan.number("cache-ram") * MIB
+        free -= min(limit, free // 2) if limit >= 0 else free // 2
+    load, behind = loads(settings, plan.model, on_gpu=gpus > 0)
+    share = headroom_of(settings.spec_types)
+    return fit_context(plan.model, load, free, headroom=share, draft=plan.draft, draft_load=behind, gpus=max(gpus, 1))
 
 
 def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each way in which it fits or does not
@@ -101,14 +95,13 @@ def memory(plan: Plan) -> Iterator[Finding]:  # noqa: C901 - one branch for each
         return
     in_main = free_in_main(plan)
     free = (on_gpus or 0) if gpus else in_main
-    share = headroom_of(settings.spec_types)
-    most = fit_context(model, load, free, headroom=share, draft=draft, draft_load=behind, gpus=max(gpus, 1))
+    most, share = fitting_context(plan), headroom_of(settings.spec_types)
     layers = " or lower LLAMA_GPU_LAYERS" if gpus else ""
     fix = f"use a smaller model{layers}: no context fits beside the weights"
     if most:
-        less = f"set {plan.change('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
+        less = f"set {plan.named('ctx-size', most)} or less, which leaves {percent(1 - share)} free"
         if most >= plan.cells * (1 if load.slots.unified else load.slots.sequences):
-            less = f"lower {plan.place('ctx-size')}{layers}"
+            less = f"lower {plan.named('ctx-size')}{layers}"
         fix = f"{less}, smaller cache types, or a smaller model"
     rows = []
     for part in wanted.parts:
@@ -216,4 +209,4 @@ def place(host: str, port: int, host_key: str, port_key: str, own: frozenset[int
         yield error("host", f"{host_key}={host}: {reason}", host_key, fix)
 
 
-RULES = (engine_lacks, no_gpu, memory, listening)
+RULES = (engine_lacks, memory, listening)

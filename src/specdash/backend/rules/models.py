@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specdash.backend.rules import error, info, warning
 from specdash.core.errors import Finding
-from specdash.llama.gguf import GgufFacts, Kept, file_state
-from specdash.llama.model_facts import MTP_PAYS_FROM, ModelFacts, Tuning, describe, draft_misfits, misfit
+from specdash.llama.draft_fit import draft_misfits
+from specdash.llama.model_facts import MTP_PAYS_FROM, Tuning, describe
 from specdash.system.text import billions
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _PLAIN = ("chat-template-file", "api-key-file", "ssl-cert-file", "ssl-key-file", "lookup-cache-static")
 _DRAFT = "spec-draft-model"
-# A large vocabulary takes a tenth of a second to compare, and a plan is made at every keystroke in the dashboard.
-_MISFITS: Kept[str | None] = Kept()
-_DESCRIBED: Kept[ModelFacts] = Kept()
 
 
 def plain_files(plan: Plan) -> Iterator[Finding]:
@@ -29,9 +26,8 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
     settings = plan.settings
     for name in _PLAIN:
         path, key = settings.text(name), plan.source(name)
-        if path and (
-            "\0" in path or not Path(path).expanduser().is_file() or not os.access(Path(path).expanduser(), os.R_OK)
-        ):
+        file = Path(path or "").expanduser()
+        if path and ("\0" in path or not file.is_file() or not os.access(file, os.R_OK)):
             yield error("file", f"{key}={path}: no file that can be read", key, f"correct the path, or unset {key}")
     certificate, key_file = (settings.text(name) for name in ("ssl-cert-file", "ssl-key-file"))
     if bool(certificate) is not bool(key_file):
@@ -41,30 +37,26 @@ def plain_files(plan: Plan) -> Iterator[Finding]:
 
 
 def decisions(plan: Plan) -> Iterator[Finding]:
-    """What `auto` became, with its arithmetic; and prediction layers that slow down what the operator chose."""
-    keys = {"spec-type": plan.spec_key, "ctx-size": plan.source("ctx-size")}
-    for decision in plan.settings.decisions:
-        steps = f" ({'; '.join(decision.steps)})" if decision.steps else ""
-        key = keys.get(decision.name)
-        yield info("auto", f"{key}=auto is {decision.value} here: {decision.because}{steps}", key)
-    if plan.model is None or plan.settings.decisions or "draft-mtp" not in plan.settings.spec_types:
+    """What `auto` became; and prediction layers that slow down what the operator chose."""
+    key = plan.settings.spec_key
+    if (choice := plan.settings.choice) is not None:
+        yield info("auto", f"{key}=auto is {choice.chain} here: {choice.because}", key)
+    if plan.model is None or choice is not None or "draft-mtp" not in plan.settings.spec_types:
         return
     parameters = describe(plan.model).parameters
     if 0 < parameters < MTP_PAYS_FROM:
         slowed = (
-            f"{plan.settings.spec_setting}: the model has {billions(parameters)} parameters, and under "
+            f"{plan.settings.spec_setting()}: the model has {billions(parameters)} parameters, and under "
             f"{billions(MTP_PAYS_FROM)} its prediction layers slow it down (0.8B: 452 to 283 tok/s)"
         )
-        yield warning("small-mtp", slowed, plan.spec_key, "use ngram-mod, or a draft model")
+        yield warning("small-mtp", slowed, key, "use ngram-mod, or a draft model")
 
 
 def model(plan: Plan) -> Iterator[Finding]:
     """The model itself."""
     if plan.model is None:
         return
-    facts, state = plan.model, file_state(plan.model.path)
-    found = describe(facts) if state is None else _DESCRIBED.get(state, lambda: describe(facts))
-    key, named = plan.source("model"), plan.named("model")
+    found, key, named = describe(plan.model), plan.source("model"), plan.named("model")
     for remark in found.remarks:
         yield warning("model", f"{named}: {remark}", key)
     # Chats are what it is for where a proxy is beside it, or a chat template was chosen.
@@ -76,23 +68,15 @@ def model(plan: Plan) -> Iterator[Finding]:
 
 
 def draft(plan: Plan) -> Iterator[Finding]:
-    """Whether the draft model, or the model's own heads, can draft for the model (`llama.model_facts`)."""
+    """Whether the draft model, or the model's own heads, can draft for the model (`llama.draft_fit`)."""
     settings, key, named = plan.settings, plan.source(_DRAFT), plan.named(_DRAFT)
     unseen = settings.text("spec-draft-hf") is not None or (settings.draft_model is not None and plan.draft is None)
     for kind in plan.spec_types:
         if kind.needs_heads and unseen:
             continue
-        place = plan.place(_DRAFT)
-        for found in draft_misfits(
-            kind, plan.model, plan.draft, set_types=settings.spec_change, draft_key=place, compare=_misfit
-        ):
+        for found in draft_misfits(kind, plan.model, plan.draft, set_types=settings.spec_setting, draft_key=named):
             about = found.said if found.rule == "nextn-layers" else f"{named}: {found.said}"
-            yield Finding(found.rule, found.severity, about, key if found.of_draft else plan.spec_key, found.fix)
-
-
-def _misfit(target: GgufFacts, small: GgufFacts) -> str | None:
-    """`llama.model_facts.misfit`, compared once. Raises `OSError` when a file went away."""
-    return _MISFITS.get((file_state(target.path), file_state(small.path)), lambda: misfit(target, small))
+            yield Finding(found.rule, found.severity, about, key if found.of_draft else settings.spec_key, found.fix)
 
 
 def block_size(plan: Plan) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The proxy's settings, and what backend and proxy must agree on.
+"""What a change of the proxy's settings must not bring, and what backend and proxy must agree on.
 
 The proxy reads its env forgivingly; here nothing is forgiven that a change brings.
 """
@@ -17,14 +17,10 @@ from specdash.backend.auto import cells_asked
 from specdash.backend.plan import readable_settings
 from specdash.backend.rules import error, in_order, warning
 from specdash.backend.rules.machine import listeners, place
-from specdash.backend.rules.values import env_lines, misplaced
+from specdash.backend.rules.values import env_lines, unknown_keys
 from specdash.core.changes import Role
-from specdash.core.env_edit import close_key
 from specdash.core.errors import InputError
-from specdash.core.parameter_catalogue import BY_KEY as BACKEND_KEYS
-from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, NO_TLS, PARAMETERS, no_tls
-from specdash.core.records import RunRecord
-from specdash.core.removed import REMOVED_SETTINGS
+from specdash.core.proxy_parameters import BY_KEY, MUST_BE_RIGHT, PARAMETERS
 from specdash.core.target import is_local, is_loopback
 from specdash.system.processes import family
 
@@ -46,22 +42,18 @@ class _Proxy:
     def __init__(self, values: Mapping[str, str], around: Circumstances) -> None:
         self.around = around
         self.texts = {key: text.strip() for key, text in values.items() if text.strip()}
-        self.bad: set[str] = set()
-        self.problems: list[Finding] = []
         self.values: dict[str, Scalar | None] = {parameter.key: parameter.default for parameter in PARAMETERS}
-        for parameter in PARAMETERS:
-            key = parameter.key
+        self.bad: dict[str, Finding] = {}
+        for key, text in self.texts.items():
             try:
-                self.values[key] = parameter.parse(self.texts[key], key) if key in self.texts else parameter.default
+                self.values |= {key: BY_KEY[key].parse(text, key)} if key in BY_KEY else {}
             except InputError as raised:
-                self.bad.add(key)
-                what = f"{key}: the value cannot be read" if parameter.secret else raised.problem.what
-                fix = ("" if parameter.secret else raised.problem.fix) or f"allowed: {parameter.allowed}"
-                if key in MUST_BE_RIGHT or key in around.changed:
-                    self.problems.append(error("value", what, key, fix))
-                else:
-                    held = f"the default, {parameter.shown_default or 'none'}, is in force"
-                    self.problems.append(warning("value", f"{what}; {held}", key, fix))
+                secret = BY_KEY[key].secret
+                what = f"{key}: the value cannot be read" if secret else raised.problem.what
+                fix = ("" if secret else raised.problem.fix) or f"allowed: {BY_KEY[key].allowed}"
+                wrong = key in MUST_BE_RIGHT or key in around.changed
+                held = "" if wrong else f"; the default, {BY_KEY[key].shown_default or 'none'}, is in force"
+                self.bad[key] = (error if wrong else warning)("value", f"{what}{held}", key, fix)
 
     def text(self, key: str) -> str:
         """The value as a text, "" when there is none."""
@@ -72,33 +64,8 @@ class _Proxy:
 def proxy_findings(values: Mapping[str, str], around: Circumstances) -> tuple[Finding, ...]:
     """Everything to be known about a proxy's wanted settings, errors first."""
     proxy = _Proxy(values, around)
-    rules = (env_lines(values, around), _unknown(values, around), proxy.problems)
-    found = [row for rule in (*rules, _listening(proxy), _upstream(proxy)) for row in rule]
-    target, threshold = "PROXY_CONTEXT_PRUNE_TARGET_FRACTION", "PROXY_CONTEXT_PRUNE_THRESHOLD"
-    low, high = (float(proxy.values[key] or 0) for key in (target, threshold))
-    if low >= high and proxy.bad.isdisjoint((target, threshold)):
-        message = f"{target}={low:g} is not below {threshold}={high:g}: {round(high * 0.85, 4):g} would be used"
-        ours = next((key for key in (target, threshold) if key in around.changed), None)
-        fix = f"lower {target}, or raise {threshold}"
-        found.append((error if ours else warning)("relation", message, ours or target, fix))
-    return in_order(found, {**(around.other or {}), **values})
-
-
-def _unknown(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
-    for key in values:
-        if key in BY_KEY:
-            continue
-        if key in NO_TLS:
-            if values[key].strip():
-                yield error("tls", no_tls(key), key, "remove it")
-        elif key in BACKEND_KEYS and key.startswith("LLAMA_"):
-            yield misplaced(Role.PROXY, key)
-        elif key in REMOVED_SETTINGS:
-            yield warning("removed-key", f"{key} was removed and is ignored", key, REMOVED_SETTINGS[key])
-        elif (close := close_key(Role.PROXY, key)) is not None or key.startswith("PROXY_"):
-            fix = f"did you mean {close}?" if close else "remove it"
-            say = error if key in around.changed and not around.back else warning
-            yield say("unknown-key", f"{key} is not a setting of this proxy: it is ignored", key, fix)
+    rules = (env_lines(values, around), unknown_keys(Role.PROXY, values, around), _listening(proxy), _upstream(proxy))
+    return in_order([*proxy.bad.values(), *(row for rule in rules for row in rule)], {**(around.other or {}), **values})
 
 
 def _listening(proxy: _Proxy) -> Iterator[Finding]:
@@ -113,11 +80,9 @@ def _listening(proxy: _Proxy) -> Iterator[Finding]:
         for key in moved:
             line = f"{key}={proxy.text(key)}"
             message = f"{line}: the proxy's socket stays open while it runs, and no apply moves that"
-            names = ("stop proxy", "install proxy", "start proxy")
-            commands = ", ".join(f"`specdash services {name}`" for name in names)
-            steps = f"run {commands}" if around.under_systemd else "end the proxy and start it again"
+            steps = "end the proxy, run `specdash services install proxy` where systemd keeps it, and start it again"
             yield error("socket-unit", message, key, f"write {line} into {around.env_file}, then {steps}")
-    if proxy.bad.isdisjoint(_PLACE) and (moved or not around.keeps_socket):
+    if proxy.bad.keys().isdisjoint(_PLACE) and (moved or not around.keeps_socket):
         yield from place(host, port, *_PLACE, around.own())
 
 
@@ -147,12 +112,6 @@ def _upstream(proxy: _Proxy) -> Iterator[Finding]:
     elif around.other is not None:
         backend = readable_settings(around.other, around)
         yield from pair(backend, proxy.texts, around) if backend is not None else ()
-    else:
-        urls = [urlsplit(record.url) for record in around.records() if isinstance(record, RunRecord)]
-        if urls and is_loopback(host) and not any(url.port == port for url in urls):
-            running = ", ".join(sorted(url.geturl() for url in urls))
-            message = f"{named}: no backend of specdash listens there; {running} does"
-            yield warning("upstream", message, UPSTREAM, "name its address, or start one there")
 
 
 # Address, key and context, both services as they shall be. A proxy that asks another machine, or another server of this

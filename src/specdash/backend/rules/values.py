@@ -11,7 +11,8 @@ from specdash.core import envfile
 from specdash.core.changes import Role
 from specdash.core.env_edit import close_key, parameter_of
 from specdash.core.parameter_catalogue import REMOVED_KEYS
-from specdash.core.proxy_parameters import BY_KEY as PROXY_KEYS
+from specdash.core.proxy_parameters import NO_TLS, no_tls
+from specdash.core.removed import REMOVED_SETTINGS
 from specdash.core.speculation import KNOBS
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _READ_BY_ENGINE = frozenset(
     )
 )
 """Variables that llama.cpp reads without an option of that name."""
-_LEAST_A_SLOT = 512
+_PREFIXES = ("LLAMA_", "PROXY_")
 _USUAL_BATCH = 2048
 
 
@@ -50,41 +51,41 @@ def env_lines(values: Mapping[str, str], around: Circumstances) -> Iterator[Find
             yield error("env-value", said.what, key, said.fix)
 
 
-def misplaced(role: Role, key: str) -> Finding:
-    """A key in the env file of the service that does not read it."""
-    other = Role.PROXY if role is Role.BACKEND else Role.BACKEND
-    fix = f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"
-    return warning("unknown-key", f"{key} is the {other}'s: the {role} does not read it", key, fix)
-
-
-def unknown_keys(values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
-    """Keys that neither the catalogue nor the engine's own help names."""
-    for key in [key for key, text in values.items() if text]:
-        if parameter_of(Role.BACKEND, key) is not None or key in REMOVED_KEYS:
+def unknown_keys(role: Role, values: Mapping[str, str], around: Circumstances) -> Iterator[Finding]:
+    """Keys of the other service, keys that were removed, and those that neither the catalogue nor the engine's own help
+    names."""
+    backend = role is Role.BACKEND
+    other = Role.PROXY if backend else Role.BACKEND
+    for key in [key for key, text in values.items() if text.strip()]:
+        if parameter_of(role, key) is not None or key in REMOVED_KEYS or key in _READ_BY_ENGINE:
             continue
-        if key in PROXY_KEYS:
-            yield misplaced(Role.BACKEND, key)
-        elif key.startswith("LLAMA_") and key not in _READ_BY_ENGINE:
-            listed = listed_names(values, around.base) if around.probe_engine else frozenset()
-            if key in listed:
+        listed = frozenset[str]()
+        close = close_key(role, key)
+        if not backend and key in NO_TLS:
+            yield error("tls", no_tls(key), key, "remove it")
+        elif key.startswith(_PREFIXES) and parameter_of(other, key) is not None:
+            fix = f"remove it from the {role}'s env file: `specdash apply --service {role} --unset {key}`"
+            yield warning("unknown-key", f"{key} is the {other}'s: the {role} does not read it", key, fix)
+        elif not backend and key in REMOVED_SETTINGS:
+            yield warning("removed-key", f"{key} was removed and is ignored", key, REMOVED_SETTINGS[key])
+        elif key.startswith("LLAMA_" if backend else "PROXY_") or (close and not backend):
+            if backend and around.probe_engine and key in (listed := listed_names(values, around.base)):
                 continue
-            close = close_key(Role.BACKEND, key)
-            fix = f"did you mean {close}?" if close else ""
-            message = f"{key} is not a known key and is passed on unread"
+            what = "a known key and is passed on unread" if backend else "a setting of this proxy: it is ignored"
             # What the engine could not be asked about, it may read.
             unsure = key.startswith("LLAMA_ARG_") and not listed
-            if key in around.changed and not around.back and not unsure:
-                yield error("unknown-key", message, key, fix or "docs/settings.md lists those that are")
-            else:
-                yield warning("unknown-key", message, key, fix)
+            wrong = key in around.changed and not around.back and not unsure
+            otherwise = "docs/settings.md lists those that are" if wrong and backend else "" if backend else "remove it"
+            fix = f"did you mean {close}?" if close else otherwise
+            yield (error if wrong else warning)("unknown-key", f"{key} is not {what}", key, fix)
 
 
 def unused_knobs(plan: Plan) -> Iterator[Finding]:
     """`LLAMA_DRAFT_*` that no type of the chain has."""
-    for key in KNOBS if not plan.settings.undecided else ():
+    for key in KNOBS:
         text = plan.values.get(key, "")
         if text and not plan.settings.spec_types:
-            fix = f"set {plan.settings.spec_change('TYPE')}, or remove {key}"
+            fix = f"set {plan.settings.spec_setting('TYPE')}, or remove {key}"
             yield warning("no-effect", f"{key}={text} has no effect: no speculation is configured", key, fix)
         for kind in plan.spec_types if text else ():
             if kind.knob(key) is not None:
@@ -111,23 +112,6 @@ def shared_cache(plan: Plan) -> Iterator[Finding]:
     yield warning("shared-cache", message, plan.source("parallel"), fix)
 
 
-def context_size(plan: Plan) -> Iterator[Finding]:
-    """A context that leaves a slot too little, or more than the models were trained on."""
-    key, named = plan.source("ctx-size"), plan.named("ctx-size")
-    slots, wanted, cells = plan.slots, plan.number("ctx-size"), plan.cells
-    share = wanted if slots.unified else wanted // slots.sequences
-    over = f", shared out to {slots.sequences} slots," if slots.sequences > 1 and not slots.unified else ""
-    if wanted and share < _LEAST_A_SLOT:
-        message = f"{named}{over} leaves a slot {share} tokens (the engine rounds up to {cells})"
-        yield warning("context", message, key, f"raise it, or lower {plan.place('parallel')}")
-    trained = plan.model.context_length if plan.model is not None else None
-    if wanted and trained and share > trained:
-        message = f"{named}{over} is above the {trained} tokens the model was trained on: slots are capped there"
-        most = trained if slots.unified else trained * slots.sequences
-        fix = f"set {plan.change('ctx-size', most)} or less; the rest only takes memory"
-        yield warning("context", message, key, fix)
-
-
 def batch_size(plan: Plan) -> Iterator[Finding]:
     """Every slot adds its sampled token and its draft to one batch, and llama.cpp aborts where one does not fit.
 
@@ -144,10 +128,8 @@ def batch_size(plan: Plan) -> Iterator[Finding]:
         message = (
             f"{plan.named('batch-size')}: {many}drafts of up to {longest} tokens and the token before need {needed}"
         )
-        fix = f"set {plan.change('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
+        fix = f"set {plan.named('batch-size', max(needed, _USUAL_BATCH))}, or draft shorter"
         yield error("batch", f"{message}: the server would abort", plan.source("batch-size"), fix)
 
 
-ALWAYS = (env_lines, unknown_keys)
-"""Rules over the values and the circumstances alone, for settings that cannot be read, too."""
-RULES = (unused_knobs, shared_cache, context_size, batch_size)
+RULES = (unused_knobs, shared_cache, batch_size)

@@ -1,4 +1,4 @@
-"""An A/B of configurations as a report: what each measured, how it compares with the first, and what that tells."""
+"""An A/B of configurations as a report: what each measured, how it compares with the first, and what that shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from specdash.system import stats
 from specdash.system.stats import median, spread
 from specdash.system.text import (
     UNKNOWN,
-    between,
     change,
     counted,
     gain,
@@ -76,7 +75,7 @@ class CandidateComparison(Struct, frozen=True):
     pairs: int
     before: stats.Spread
     after: stats.Spread
-    """Decode tok/s of the boots, as UAP tells results: mean and sample standard deviation."""
+    """Decode tok/s of the boots, as UAP reports results: mean and sample standard deviation."""
     over_one_sigma: bool | None
     """UAP's "real (> 1 sigma)", for comparison; with three boots a side it calls a third of equals real."""
     more_rounds: int | None = None
@@ -143,7 +142,7 @@ def compare(
 def judge(found: PairedLog, alpha: float, least_gain: float = LEAST_GAIN) -> ComparisonVerdict:
     """The verdict on one difference, wrong in at most `alpha` of the cases where there is none.
 
-    One pair of boots never tells: how much boots differ is not known of it.
+    One pair of boots is never enough: how much boots differ is not known of it.
     """
     if found.pairs < 2 or found.variance is None:
         return ComparisonVerdict.NOISE
@@ -499,7 +498,8 @@ def comparison_table(ab: AbReport) -> list[list[str]]:
             continue
         verdict = "same settings" if item.name in ab.identical else str(item.verdict)
         sigma = SIGMA[item.over_one_sigma] or UNKNOWN
-        rows.append([item.name, change(item.gain), between(item.low, item.high), verdict, sigma, str(item.pairs)])
+        interval = UNKNOWN if item.low is None else f"{change(item.low)} to {change(item.high)}"
+        rows.append([item.name, change(item.gain), interval, verdict, sigma, str(item.pairs)])
     return rows
 
 

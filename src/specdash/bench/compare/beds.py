@@ -1,6 +1,6 @@
 """Where configurations are tried: the service itself, through applies, or an engine beside it. See `samples.Bed`.
 
-Whatever becomes of a trial, the service ends as it was before the first: a trial is a connection to the runner, which
+However a trial ends, the service ends as it was before the first: a trial is a connection to the runner, which
 puts the original back as soon as it ends, also by `kill -9`.
 """
 
@@ -244,7 +244,7 @@ class OwnBed:
         from specdash.backend.start_check import check_start
         from specdash.bench.engines import last_words
 
-        found = check_start(self._promise(plan), list, parameters=dict(plan.speculation), probe=False)
+        found = check_start(self._promise(plan), list, probe=False)
         if found.drafting is Drafting.FAILED:
             raise SpecdashError(f"{found.because}: {last_words(plan.log)}")
 

@@ -66,7 +66,7 @@ class MachineWatch:
         """Every look, the oldest first."""
 
     def __enter__(self) -> Self:
-        psutil.cpu_percent()  # the first look of a process tells nothing
+        psutil.cpu_percent()  # the first look of a process has no figure
         self.states.append(self._look())
         self._thread.start()
         return self
@@ -178,7 +178,7 @@ def fingerprint(
     env: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """What to compare, by name; no secret is in it."""
-    from specdash.backend.devices import nvml_gpus
+    from specdash.backend.engines import nvml_gpus
 
     seen = nvml_gpus()
     gpus = ", ".join(sorted(gpu.name or "?" for gpu in seen.gpus)) if seen is not None else ""
@@ -212,8 +212,10 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], where: str) ->
 
 
 def file_words(path: str) -> str:
-    """A large file by its name, size and the digest of its first MiB, where a GGUF has all that tells it apart: hashing
-    all of it would take longer than loading it."""
+    """A large file by its name, size and the digest of its first MiB, where a GGUF has all that distinguishes it.
+
+    Hashing all of it would take longer than loading it.
+    """
     file = Path(path).expanduser()
     try:
         with file.open("rb") as data:

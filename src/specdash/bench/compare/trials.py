@@ -20,7 +20,7 @@ from specdash.bench.load.samples import BenchSample, BootFailedError
 from specdash.core.changes import Role, role_of, shown_value
 from specdash.core.errors import InputError, NotWrittenError, SpecdashError, UsageError
 from specdash.core.flag import Flag
-from specdash.core.speculation import KNOBS, NO_SPECULATION, knob_readers, spec_type
+from specdash.core.speculation import KNOBS, NO_SPECULATION, spec_type
 from specdash.core.structs import Masked, json_of
 from specdash.llama.chat import ChatFault
 from specdash.system.files import append_line, not_written
@@ -254,7 +254,7 @@ def unread_knobs(values: Mapping[str, str], tried: Sequence[Candidate]) -> list[
         chain = laid_over(values, candidate.configuration).get(SPEC_TYPE, "")
         types = [kind for name in chain.split(",") if (kind := spec_type(name)) is not None]
         for key in KNOBS:
-            if types and candidate.configuration.get(key) and not any(kind in knob_readers(key) for kind in types):
+            if types and candidate.configuration.get(key) and not any(kind.knob(key) is not None for kind in types):
                 found[f"{key} is read by no type of {chain}: it changes nothing"] = None
     return list(found)
 
@@ -363,7 +363,7 @@ class Trials(Struct):
     """Round and name of every boot to come."""
     file: BootFile
     on_step: Callable[[float, str], None] = lambda _done, _words: None
-    """Told the boots done so far, with the fraction of the one that runs, and what goes on."""
+    """Gets the boots done so far, with the fraction of the one that runs, and what goes on."""
     booted: list[BootMeasurement] = field(default_factory=list)
     stop: Flag = field(default_factory=Flag)
 

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from specdash.bench.load.samples import CACHED
 from specdash.bench.report import BenchReport
-from specdash.core.proxy_events import DECODE, possible
+from specdash.core.proxy_events import DECODE, plausible_rate
 from specdash.core.structs import json_of
 from specdash.system.stats import mean
 from specdash.system.text import UNKNOWN, markdown_table, percent, seconds, times, timestamp
@@ -74,7 +74,7 @@ class CallResult(Struct, frozen=True):
         else:
             seconds = sample.done_s - sample.first_s
         tokens = self.tokens - 1.0
-        return (tokens, seconds) if seconds > 0 and possible(tokens / seconds, DECODE) is not None else None
+        return (tokens, seconds) if seconds > 0 and plausible_rate(tokens / seconds, None, DECODE) is not None else None
 
     @property
     def decode_rate(self) -> float | None:

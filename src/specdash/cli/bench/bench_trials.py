@@ -534,14 +534,11 @@ def _pairings(args: argparse.Namespace, model: str | None) -> tuple[Pairing, ...
 
 def _type_for(draft: str) -> str:
     """The way to speculate that a draft model is for, from its header; the plain one where that does not tell."""
-    from specdash.backend.auto import detect
-    from specdash.core.errors import SpecdashError
+    from specdash.backend.auto import look
+    from specdash.llama.model_facts import type_for
 
-    try:
-        kind = detect(draft)
-    except SpecdashError:
-        return "draft-simple"
-    return kind.name if kind is not None else "draft-simple"
+    facts = look(str(Path(draft).expanduser()))
+    return type_for(facts).name if facts is not None else "draft-simple"
 
 
 def _must_exist(option: str, path: str) -> None:

@@ -13,7 +13,7 @@ from specdash.cli.options import add_actions, add_service, add_settings, print_a
 from specdash.core.changes import Role, differences, role_of
 from specdash.core.config import SERVICE_SETTINGS
 from specdash.core.env_edit import all_keys, key_help, printable, remarks, shown_text
-from specdash.core.envfile import decode, parse, quote, traps
+from specdash.core.envfile import decode, parse, quote
 from specdash.core.errors import ExitCode, InputError, UsageError
 from specdash.core.masking import MASK
 from specdash.core.parameter_catalogue import REMOVED_KEYS
@@ -232,9 +232,12 @@ def _rows(subject: EnvSubject) -> list[dict[str, Any]]:
             rows.append({"line": entry.line, "key": None, "value": None, "notes": [f"unreadable: {entry.problem}"]})
         elif entry.key is not None:
             value = shown_text(entry.key, entry.value)
-            rows.append({"line": entry.line, "key": entry.key, "value": value, "notes": list(notes.get(at, ()))})
-    rows += [{"line": trap.line, "key": None, "value": None, "notes": [str(trap.problem)]} for trap in traps(file)]
-    return sorted(rows, key=lambda row: int(row["line"]))
+            rows.append(
+                {"line": entry.line, "key": entry.key, "value": value, "notes": [notes[at]] if at in notes else []}
+            )
+        elif entry.trap is not None:
+            rows.append({"line": entry.line, "key": None, "value": None, "notes": [str(entry.trap)]})
+    return rows
 
 
 def _shown_lines(rows: list[dict[str, Any]]) -> list[str]:

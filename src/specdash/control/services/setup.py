@@ -30,23 +30,25 @@ def backend_text(model: str, draft: str | None = None, profile: str | None = Non
     Raises `InputError` for files and settings that no server can be started with, `EngineMissingError`.
     """
     from specdash.backend.launch import make_plan
+    from specdash.backend.plan import Circumstances, plan
+    from specdash.backend.rules.machine import fitting_context
 
     port = _free_port(_BACKEND_PORT)
     rows = {
         "LLAMA_MODEL": (_whole(model), "the model that was named"),
         **({"LLAMA_DRAFT_MODEL": (_whole(draft), "the draft model that was named")} if draft else {}),
         "LLAMA_SPEC_TYPE": ("auto", "how it speculates"),
-        "LLAMA_CTX_SIZE": ("auto", "the context that fits"),
+        "LLAMA_CTX_SIZE": ("0", "as the model was trained"),
         "LLAMA_HOST": ("127.0.0.1", "for this machine only; another address needs LLAMA_API_KEY"),
         "LLAMA_PORT": (str(port), _of_port(port, _BACKEND_PORT)),
         **_of_profile(profile, Role.BACKEND),
     }
-    plan = make_plan({key: text for key, (text, _) in rows.items()})
-    decided = {decision.name: decision for decision in plan.settings.decisions}
-    for key, name in (("LLAMA_SPEC_TYPE", "spec-type"), ("LLAMA_CTX_SIZE", "ctx-size")):
-        if name in decided and rows[key][0] == "auto":
-            reason = " ".join(decided[name].because.split())
-            rows[key] = ("auto", f"chosen at each start, today {decided[name].value}: {reason}")
+    values = {key: text for key, (text, _) in rows.items()}
+    if (choice := make_plan(values).settings.choice) is not None:
+        reason = " ".join(choice.because.split())
+        rows["LLAMA_SPEC_TYPE"] = ("auto", f"chosen at each start, today {choice.chain}: {reason}")
+    if rows["LLAMA_CTX_SIZE"][0] == "0" and (context := fitting_context(plan(values, Circumstances(None)))):
+        rows["LLAMA_CTX_SIZE"] = (str(context), "the largest that fits into the memory that is free now")
     return _env_text(rows)
 
 

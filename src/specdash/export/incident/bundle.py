@@ -241,14 +241,10 @@ def store(bundle: Bundle, directory: Path) -> Path:
     names = (f"{bundle.name}{f'-{number}' if number > 1 else ''}.tar.gz" for number in range(1, _MOST_NAMES))
     path = directory / next(name for name in names if not (directory / name).exists())
     try:
-        made = files.make_directories(directory)
+        files.make_directories(directory)
     except OSError as error:
         raise _not_written(path, error) from None
-    try:
-        return store_as(bundle, path)
-    except BaseException:
-        files.remove_directories(made)
-        raise
+    return store_as(bundle, path)
 
 
 def store_as(bundle: Bundle, path: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 from specdash import __version__
@@ -21,7 +22,6 @@ from specdash.system.text import (
     percent,
     significant,
     timestamp,
-    zone,
 )
 
 if TYPE_CHECKING:
@@ -65,12 +65,13 @@ def state_sentence(picture: Picture | None) -> str:
 
 def summary(parts: Parts) -> str:
     """The Markdown text. It is redacted when it is written."""
+    zone = time.strftime("UTC%z", time.localtime(parts.span.until))
     span = f"{timestamp(parts.span.since)} to {clock(parts.span.until)} ({about(parts.span.seconds)})"
     nothing = "no rule names one; see the alerts" if parts.alerts else "none: no alert was raised in this time"
     lines = [
         f"# Incident: {_code(parts.url)}",
         "",
-        f"{span}, times are {zone(parts.span.until)}. Written {timestamp(parts.made)} by specdash {__version__}.",
+        f"{span}, times are {zone}. Written {timestamp(parts.made)} by specdash {__version__}.",
         "",
         f"**State:** {_md(state_sentence(parts.picture))}",
         "",

@@ -286,7 +286,7 @@ class LogView:
         if batch.lines:
             self.written_at = at - (batch.age_s or 0.0)
         self.unrecognised += batch.unrecognised
-        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else log_facts.TOLD * len(batch.tail)
+        kinds = batch.tail_kinds if len(batch.tail_kinds) == len(batch.tail) else log_facts.NOTABLE * len(batch.tail)
         self._tail.extend(zip(batch.tail, map(log_facts.DETAIL.__eq__, kinds), strict=True))
         self._tail_end += len(batch.tail)
         stamps = [*map(_newest, parts[:-1]), _newest(parts[-1], *_other_stamps(batch))]

@@ -56,8 +56,8 @@ class ServerEnd(StrEnum):
 class Cause(Struct, frozen=True):
     """Why a server ended, or runs without speculation.
 
-    Its `patterns` are lines of its class; a cause without any is that of all other lines of its class. Their named
-    fields, `line` and `title` fill the braces of `because` (a clause: "it ended because ...") and of `fix`.
+    Its `patterns` are lines of its class. Their named fields, `line` and `title` fill the braces of `because` (a
+    clause: "it ended because ...") and of `fix`.
     """
 
     id: str
@@ -110,6 +110,18 @@ class LineClass(Struct, frozen=True, eq=False):
     severity: WarningSeverity | None = None
     note: str = ""
     causes: tuple[Cause, ...] = ()
+    because: str = ""
+    fix: str = ""
+    """With a `fix`, lines of no cause of their own are a cause, whose id is that of the class."""
+    ends: ServerEnd = ServerEnd.EXIT
+    general: bool = False
+
+    @property
+    def every_cause(self) -> tuple[Cause, ...]:
+        """Its causes, the one of all other lines last."""
+        if not self.fix:
+            return self.causes
+        return (*self.causes, Cause(self.id, self.because, self.fix, ends=self.ends, general=self.general))
 
 
 SLOT = "slot| "
@@ -191,44 +203,26 @@ def stamp_seconds(stamp: bytes) -> float:
     return (number - number // 100_000_000 * 40_000_000) / 1e6
 
 
-def _json_seconds(time: bytes) -> float:
-    return int(time) / 1e6
+Span = tuple[str, str, int, int]
+"""Name, type, begin and end of a field."""
 
 
-class ReadLine:
+class ReadLine(Struct, frozen=True, eq=False):
     """What a line is, and where its fields are: of all lines that differ from it in their digits alone."""
 
-    __slots__ = ("_clock", "_fields", "_seconds", "cause", "detail", "level", "line_class", "made", "pattern", "spans")
-
-    def __init__(
-        self,
-        line_class: LineClass,
-        level: str,
-        clock: tuple[int, int] | None,
-        *,
-        in_json: bool = False,
-        detail: bool = False,
-        pattern: str | None = None,
-        cause: Cause | None = None,
-        spans: tuple[tuple[str, str, int, int], ...] = (),
-    ) -> None:
-        self.line_class = line_class
-        self.level = level
-        """`D`, `I`, `W` or `E`; "" where the line does not say."""
-        self.pattern = pattern
-        """None for a line of no class."""
-        self.cause = cause
-        """Why a server ended that printed such a line."""
-        self.spans = spans
-        """Name, type, begin and end of each field."""
-        self.made = line_class.make is not None or line_class.event
-        """Whether it makes a fact."""
-        self.detail = line_class.detail or detail
-        self._clock = slice(*clock) if clock is not None else None
-        self._seconds = _json_seconds if in_json else stamp_seconds
-        as_text = _unescaped if in_json else text
-        read = {} if line_class.event else _READ
-        self._fields = [(name, read.get(kind, as_text), slice(begin, end)) for name, kind, begin, end in spans if name]
+    line_class: LineClass
+    level: str
+    """`D`, `I`, `W` or `E`; "" where the line does not say."""
+    clock: slice | None
+    made: bool
+    """Whether it makes a fact."""
+    detail: bool
+    in_json: bool = False
+    pattern: str | None = None
+    """None for a line of no class."""
+    cause: Cause | None = None
+    """Why a server ended that printed such a line."""
+    spans: tuple[Span, ...] = ()
 
     def texts(self, line: bytes) -> dict[str, str]:
         """The named fields of such a line as they are written."""
@@ -236,20 +230,22 @@ class ReadLine:
 
     def seconds(self, line: bytes) -> float | None:
         """Seconds since the server's start by the line's own clock, None where it has none."""
-        clock = self._clock
-        return self._seconds(line[clock]) if clock is not None else None
+        if self.clock is None:
+            return None
+        return int(line[self.clock]) / 1e6 if self.in_json else stamp_seconds(line[self.clock])
 
     def fact(self, line: bytes) -> Made | None:
         """What such a line says; None where it says nothing, or not what its pattern promises."""
+        as_text = _unescaped if self.in_json else text
+        read = {} if self.line_class.event else _READ
         try:
-            fields = {name: read(line[place]) for name, read, place in self._fields}
+            fields = {name: read.get(kind, as_text)(line[begin:end]) for name, kind, begin, end in self.spans if name}
         except ValueError:
             return None
         make = self.line_class.make
         if make is not None:
-            fields["at_s"] = self.seconds(line)
-            return make(**fields)
-        return ServerEvent(self.line_class.id, tuple(fields.items()), self.seconds(line))
+            return make(**fields, at_s=self.seconds(line))
+        return ServerEvent(self.line_class.id, tuple(fields.items()), at_s=self.seconds(line))
 
 
 # How lines begin. On a terminal and in files nothing stands before the server's own stamp (`0.00.041.000 W `);
@@ -308,7 +304,7 @@ def _entries(line_class: LineClass) -> Iterator[Entry]:
     """The patterns of a class, those of its causes first."""
     for cause in line_class.causes:
         yield from ((line_class, pattern, cause) for pattern in cause.patterns)
-    otherwise = next((cause for cause in line_class.causes if not cause.patterns), None)
+    otherwise = line_class.every_cause[-1] if line_class.fix else None
     yield from ((line_class, pattern, otherwise) for pattern in line_class.patterns)
 
 
@@ -352,8 +348,9 @@ class Grammar:
             if in_json or stamped[0].lstrip().startswith(b'{"log"'):
                 tail = _JSON_END.search(line, max(stamped.end(), len(line) - _JSON_TAIL))
                 end = tail.start() if tail is not None else end
-            found = self._message(line, stamped.end(), end, level, stamped.span(1), in_json=bool(in_json))
-            return found or self._no_class(line, level, stamped.span(1))
+            clock = slice(*stamped.span(1))
+            found = self._message(line, stamped.end(), end, level, clock, in_json=bool(in_json))
+            return found or self._no_class(line, level, clock)
         begins = [0]
         if (foreign := _FOREIGN.match(line)) is not None:
             begins.append(foreign.end())
@@ -366,60 +363,47 @@ class Grammar:
         level = levels[-1][1]
         return self._no_class(line, level, None)
 
-    def _no_class(self, line: bytes, level: str, clock: tuple[int, int] | None) -> ReadLine:
+    def _no_class(self, line: bytes, level: str, clock: slice | None) -> ReadLine:
         line_class = self._unknown.get(level, self._unknown[""])
         # A tab goes on with the line before it: the sampler parameters of each request.
-        is_step = level == "D" or line.startswith(b"\t")
+        is_step = level in ("D", "I") or line.startswith(b"\t")
         is_step = is_step or (line_class.severity is None and _SLOT.search(line, 0, 400) is not None)
-        return ReadLine(line_class, level, clock, detail=is_step)
+        return ReadLine(line_class, level, clock, False, is_step)
 
     def _message(
-        self, line: bytes, begin: int, end: int, level: str, clock: tuple[int, int] | None, *, in_json: bool = False
+        self, line: bytes, begin: int, end: int, level: str, clock: slice | None, *, in_json: bool = False
     ) -> ReadLine | None:
+        """The class of the message that stands there: of a whole one, else of one with something appended to it."""
         while line[begin : begin + 1].isspace() and begin < end:
             begin += 1
         slot = _SLOT.match(line, begin, end)
-        for whole in (True, False):
-            if slot is not None:
-                ids = (("slot", "d", *slot.span(1)), ("task", "d", *slot.span(2)))
-                found = self._at(SLOT, line, slot.end(), max(end, slot.end()), ids, whole=whole)
-            else:
-                found = self._at("^", line, begin, end, whole=whole)
-                at: int | None = begin
-                for _ in range(_MAX_FUNCTIONS + 1):
-                    if found is not None or at is None:
-                        break
-                    found = self._at("", line, at, end, whole=whole)
-                    function = _FUNCTION.match(line, at, end)
-                    at = function.end() if function is not None else None
-            if found is not None:
-                (line_class, pattern, cause), spans = found
-                # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
-                if not whole and level in ("W", "E") and line_class.severity is None:
-                    return None
-                return ReadLine(line_class, level, clock, in_json=in_json, pattern=pattern, cause=cause, spans=spans)
-        return None
-
-    def _at(
-        self,
-        where: str,
-        line: bytes,
-        begin: int,
-        end: int,
-        ids: tuple[tuple[str, str, int, int], ...] = (),
-        *,
-        whole: bool,
-    ) -> tuple[Entry, tuple[tuple[str, str, int, int], ...]] | None:
-        """The class of the message that stands there: `whole`, or with something that no pattern has after it."""
-        index = self._indexes[where]
-        for entry in index.get(line[begin : begin + _HEAD], index[b""]):
-            regex, fields = _compiled(entry[1].removeprefix(where))
-            match = regex.fullmatch(line, begin, end) if whole else regex.match(line, begin, end)
-            if match is None:
-                continue
-            behind = line[match.end() : match.end() + 1]
-            if not whole and (match.end() - begin < _LONG or behind.isalnum() or behind == b"_"):
-                continue
-            spans = tuple((name, kind, *match.span(at + 1)) for at, (name, kind) in enumerate(fields))
-            return entry, ids + spans
-        return None
+        ids: tuple[Span, ...] = ()
+        if slot is not None:
+            ids = (("slot", "d", *slot.span(1)), ("task", "d", *slot.span(2)))
+            places = [(SLOT, slot.end())]
+        else:
+            places = [("^", begin), ("", begin)]
+            while len(places) < _MAX_FUNCTIONS + 2 and (function := _FUNCTION.match(line, places[-1][1], end)):
+                places.append(("", function.end()))
+        partly: ReadLine | None = None
+        for where, at in places:
+            index, stop = self._indexes[where], max(end, at)
+            for line_class, pattern, cause in index.get(line[at : at + _HEAD], index[b""]):
+                regex, fields = _compiled(pattern.removeprefix(where))
+                match = regex.match(line, at, stop)
+                if match is None:
+                    continue
+                behind = line[match.end() : match.end() + 1]
+                whole = match.end() == stop
+                if not whole and (partly or match.end() - at < _LONG or behind.isalnum() or behind == b"_"):
+                    continue
+                spans = ids + tuple((name, kind, *match.span(place)) for place, (name, kind) in enumerate(fields, 1))
+                made = line_class.make is not None or line_class.event
+                read = ReadLine(line_class, level, clock, made, line_class.detail, in_json, pattern, cause, spans)
+                if whole:
+                    return read
+                partly = read
+        # A warning that goes on after the words of a harmless message may say anything: it stays unknown.
+        if partly is not None and level in ("W", "E") and partly.line_class.severity is None:
+            return None
+        return partly

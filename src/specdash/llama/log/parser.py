@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from itertools import compress, groupby
-from math import inf
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from specdash.core.log_facts import (
     DETAIL,
-    TOLD,
+    NOTABLE,
     UNTOUCHED,
     ChildFacts,
     LogBatch,
@@ -47,44 +45,23 @@ RUN_S: Final = 1.0
 _MAX_SLOTS = 1024
 
 
-class _Run(Struct):
-    slot: int
-    task: int
-    first_s: float | None
-    replay: bool
-    """Whether the next step is one."""
-    last_s: float | None = None
-    """When its last step ended, or before its first one, when the restore was that this one follows."""
-    steps: int = 0
-    accepted: int = 0
-    generated: int = 0
-    replays: int = 0
-    restored: int = 0
-    replayed: int = 0
-    replay_s: float = 0.0
-    until_s: float = inf
-    """Steps after this time stamp are another run."""
-
-
 class StepAdder:
     """Adds up the steps of each slot that have no other fact between them, and keeps replays apart from steps that
     count: a step repeats tokens counted already if a checkpoint was restored after the slot's last step."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, _Run] = {}
-        """Runs under way by slot, in the order of their last steps."""
         self._restored: dict[int, float | None] = {}
-        """Slots whose next step is a replay, and when the restore was; runs under way left out."""
+        """Slots whose next step is a replay, and when the restore was."""
 
     def added_up(self, facts: Iterable[LogFact | PrintedStep]) -> list[LogFact]:
         """The next facts of a log, with the steps added up."""
         found: list[LogFact] = []
-        run: _Run | None = None
+        runs: dict[tuple[int, int], VerificationSteps] = {}
+        """Steps added up so far by slot and task, in the order of their last ones."""
         for fact in facts:
-            if not isinstance(fact, tuple):
-                if run is not None:
-                    self._end_runs(found)
-                    run = None
+            if not isinstance(fact, PrintedStep):
+                found += runs.values()
+                runs.clear()
                 # The first step of a task or of a server repeats nothing.
                 if isinstance(fact, (TaskLaunched, TaskReleased)):
                     self._restored.pop(fact.slot, None)
@@ -92,52 +69,45 @@ class StepAdder:
                     self._restored.clear()
                 found.append(fact)
                 continue
-            slot, task, accepted, generated, restored, at = fact
-            if run is None or slot != run.slot or task != run.task or (at is not None and at > run.until_s):
-                run = self._run_of(fact, found)
-            if run.replay:
-                run.replays += 1
-                # Of the draft tokens and the one before them, all but the last were decoded before.
-                run.replayed += generated
-                if at is not None and run.last_s is not None:
-                    run.replay_s += max(0.0, at - run.last_s)
-            else:
-                run.steps += 1
-                run.accepted += accepted
-                run.generated += generated
-            run.last_s = at
-            run.restored += restored
-            run.replay = restored
-        self._end_runs(found)
-        return found
+            key, step = (fact.slot, fact.task), self._counted(fact)
+            run = runs.pop(key, None)
+            if run is not None and (step.at_s or 0.0) > (run.first_s or 0.0) + RUN_S:
+                found += (*runs.values(), run)
+                runs.clear()
+                run = None
+            runs[key] = step if run is None else _both(run, step)
+        return [*found, *runs.values()]
 
-    def _run_of(self, step: PrintedStep, found: list[LogFact]) -> _Run:
-        run = self._runs.get(step.slot)
-        if run is not None and (run.task != step.task or (step.at_s is not None and step.at_s > run.until_s)):
-            self._end_runs(found)
-            run = None
-        if run is None:
-            run = _Run(step.slot, step.task, step.at_s, step.slot in self._restored, self._restored.get(step.slot))
-            if step.at_s is not None:
-                run.until_s = step.at_s + RUN_S
-        else:
-            del self._runs[step.slot]
-        self._runs[step.slot] = run
-        return run
+    def _counted(self, step: PrintedStep) -> VerificationSteps:
+        """One step, as one that counts or as a replay."""
+        slot, task, accepted, generated, restored, at = step
+        replay = slot in self._restored
+        since = self._restored.pop(slot, None)
+        if restored and len(self._restored) < _MAX_SLOTS:
+            self._restored[slot] = at
+        if not replay:
+            return VerificationSteps(slot, task, 1, accepted, generated, 0, int(restored), at, at_s=at)
+        # Of the draft tokens and the one before them, all but the last were decoded before.
+        took = max(0.0, at - since) if at is not None and since is not None else 0.0
+        return VerificationSteps(
+            slot, task, 0, 0, 0, 1, int(restored), at, replayed=generated, replay_s=round(took, 6), at_s=at
+        )
 
-    def _end_runs(self, found: list[LogFact]) -> None:
-        for slot, run in self._runs.items():
-            found.append(
-                VerificationSteps(
-                    slot, run.task, run.steps, run.accepted, run.generated, run.replays, run.restored, run.first_s,
-                    run.last_s, replayed=run.replayed, replay_s=round(run.replay_s, 6),
-                )
-            )  # fmt: skip
-            if not run.replay:
-                self._restored.pop(slot, None)
-            elif len(self._restored) < _MAX_SLOTS:
-                self._restored[slot] = run.last_s
-        self._runs.clear()
+
+def _both(run: VerificationSteps, step: VerificationSteps) -> VerificationSteps:
+    return VerificationSteps(
+        run.slot,
+        run.task,
+        run.steps + step.steps,
+        run.accepted + step.accepted,
+        run.generated + step.generated,
+        run.replays + step.replays,
+        run.restored + step.restored,
+        run.first_s,
+        replayed=run.replayed + step.replayed,
+        replay_s=round(run.replay_s + step.replay_s, 6),
+        at_s=step.at_s,
+    )
 
 
 LOOKED_AT: Final = 24
@@ -265,14 +235,9 @@ class LogParser:
         for start in range(0, len(data), _BLOCK):
             whole, newline, rest = data[start : start + _BLOCK].rpartition(b"\n")
             if newline:
-                first, more, others = whole.partition(b"\n") if self._held else (b"", b"\n", whole)
-                if self._held:
-                    self._hold(first)
-                    self._consume(bytes(self._held))
-                    self._held.clear()
-                if more:
-                    self._consume(others)
-            self._hold(rest)
+                self._consume(bytes(self._held) + whole)
+                self._held.clear()
+            self._held += rest[: MAX_LINE - len(self._held)]
         return self._take_batch()
 
     def close(self) -> LogBatch:
@@ -281,9 +246,6 @@ class LogParser:
             self._consume(bytes(self._held))
             self._held.clear()
         return self._take_batch()
-
-    def _hold(self, part: bytes) -> None:
-        self._held += part[: MAX_LINE - len(self._held)]
 
     def _reset_batch(self) -> None:
         self._lines = 0
@@ -312,7 +274,7 @@ class LogParser:
             tuple(clean_line(line, TAIL_CHARACTERS) for _, line, _ in tail),
             self._restarted,
             tuple(self._samples),
-            tail_kinds="".join(DETAIL if is_detail else TOLD for _, _, is_detail in tail),
+            tail_kinds="".join(DETAIL if is_detail else NOTABLE for _, _, is_detail in tail),
             children=tuple(ChildFacts(port, tuple(facts)) for port, facts in self._children.items()),
         )
         self._reset_batch()
@@ -371,7 +333,7 @@ class LogParser:
                     made.append(fact)
                 continue
             if server.is_new(fact, found[:index] if not server.begun else ()):
-                made.append(ServerEvent("restarted", (), fact.at_s))
+                made.append(ServerEvent("restarted", (), at_s=fact.at_s))
                 if port is None:
                     self._restarted = True
                     cuts.append(index)

@@ -36,7 +36,7 @@ def _selected(slot: int, task: int, how: str, at_s: float | None, **shares: floa
 
 
 def _released(slot: int, task: int, n_tokens: int, truncated: int, at_s: float | None) -> TaskReleased:
-    return TaskReleased(slot, task, n_tokens, truncated != 0, at_s)
+    return TaskReleased(slot, task, n_tokens, truncated != 0, at_s=at_s)
 
 
 def _prefill(**fields: Any) -> PrefillProgress:
@@ -69,7 +69,7 @@ def _statistics(type: str, at_s: float | None, **n: Any) -> SpeculativeStatistic
         n.get("mean"),
         n.get("rates"),
         tuple(n[name] for name in ("begin_ms", "generate_ms", "accept_ms") if name in n),
-        at_s,
+        at_s=at_s,
         printed_type=type,
     )
 
@@ -79,7 +79,7 @@ def _parameters(at_s: float | None, **fields: str) -> ServerEvent:
     ((first, values),) = fields.items()
     parts = (part.partition("=") for part in f"{first}={values}".split(", "))
     return ServerEvent(
-        "spec_parameters", tuple((key.strip(), value.strip()) for key, sign, value in parts if sign), at_s
+        "spec_parameters", tuple((key.strip(), value.strip()) for key, sign, value in parts if sign), at_s=at_s
     )
 
 
@@ -93,7 +93,7 @@ def _checkpoint(action: str, kind: str = "context") -> Callable[..., CheckpointE
         size_bytes: int | None = None,
     ) -> CheckpointEvent:
         size = size_bytes / 2**20 if size_bytes is not None else size_mib
-        return CheckpointEvent(action, kind, slot, task, n_tokens, size, at_s)
+        return CheckpointEvent(action, kind, slot, task, n_tokens, size, at_s=at_s)
 
     return make
 
@@ -236,27 +236,9 @@ REQUEST_LINES: tuple[LineClass, ...] = (
         detail=True,
     ),
     LineClass(
-        "request_detail",
-        "a step of a request",
-        (
-            *_both("graphs reused = {:d}"),
-            "slot| accepted {:d}/{:d} draft tokens, new n_tokens = {:d}",
-            "all slots are idle{:rest}",
-            "request: {:rest}",
-            "done request: {:rest}",
-            "conv_id={:rest}",
-            "chat format: {:s}",
-            "Chat format: {:s}",
-            "proxying {:rest}",
-            "reasoning-budget: {:rest}",
-            "updating prompt cache",
-            "- looking for better prompt, {:rest}",
-            "- prompt with length {:rest}",
-            "- prompt {:w}: {:d} tokens, checkpoints: {:d}, {:f} MiB",
-            "- prompt is already in the cache, skipping",
-            "- removing obsolete cached prompt with length {:d}",
-            "ngram_mod occupancy = {:d}/{:d} ({:f})",
-        ),
+        "step_detail",
+        "a verification step once more, at the level of debugging",
+        ("slot| accepted {:d}/{:d} draft tokens, new n_tokens = {:d}",),
         detail=True,
     ),
     LineClass(

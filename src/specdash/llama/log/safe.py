@@ -127,35 +127,11 @@ def _names() -> frozenset[str]:
 
 
 def safe_error(text: str) -> str:
-    """The text of an error that the server answered with: only where it is one of its own, without values."""
-    found = next((error for error in _ERRORS if text.lower().startswith(error)), None)
-    return f"{found} {ELLIPSIS}" if found is not None else ELLIPSIS
+    """The text of an error that the server answered with, without what it quotes."""
+    made = safe_line(text.encode("utf-8", "replace"))
+    return ELLIPSIS if made.is_unknown else made.text
 
 
 def safe_event(event: ServerEvent) -> tuple[tuple[str, str], ...]:
     """The fields of a life-cycle line."""
     return tuple((name, safe_word(value)) for name, value in event.fields)
-
-
-_ERRORS: Final = (
-    "the request exceeds the available context size",
-    "request exceeds the available context size",
-    "the request exceeds",
-    "input is too large to process",
-    "input prompt is too big",
-    "context size has been exceeded",
-    "context size exceeded",
-    "failed to process speculative batch",
-    "failed to decode",
-    "failed to find free space in the kv cache",
-    "compute error",
-    "invalid input batch",
-    "failed to parse grammar",
-    "failed to initialize samplers",
-    "failed to tokenize",
-    "failed to truncate tokens",
-    "invalid slot id",
-    "slot is unavailable",
-    "the model does not support",
-)
-"""How errors of the server begin that say what happened and quote nothing."""

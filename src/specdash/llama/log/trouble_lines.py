@@ -11,11 +11,11 @@ from specdash.llama.log.forms import ERROR, NOTICE, WARNING, Cause, LineClass, S
 
 
 def _cancelled(task: int | None = None, at_s: float | None = None) -> TaskCancelled | None:
-    return TaskCancelled(task, at_s) if task is not None else None
+    return TaskCancelled(task, at_s=at_s) if task is not None else None
 
 
 def _failed(task: int | None = None, error: str = "", at_s: float | None = None, **_place: object) -> TaskFailed | None:
-    return TaskFailed(task, error or TOO_LONG, at_s) if task is not None else None
+    return TaskFailed(task, error or TOO_LONG, at_s=at_s) if task is not None else None
 
 
 TOO_LONG = "request exceeds the available context size"
@@ -23,6 +23,11 @@ DRAFT_LOAD_FAILED = "draft_load_failed"
 FALSE_ALARM = "draft_unmeasured"
 """Id of the class of which llama.cpp itself says that it is normal, although it prints it as an error."""
 
+_LESS_MEMORY = "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers"
+_GPUS = ("CUDA", "ROCm", "MUSA")
+_OF_THE_FAMILY = (
+    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` compares them)"
+)
 _INIT = "failed to initialize speculative decoding context: "
 
 
@@ -88,9 +93,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "argument_value",
-                "llama.cpp does not take the value of {name} ({said})",
+                "llama.cpp does not take the value of {name} ({message})",
                 "correct the value",
-                _argument("{said:rest}"),
+                _argument("{message:rest}"),
             ),
             Cause(
                 "argument_unknown",
@@ -100,17 +105,17 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "setting_refused",
-                "the package does not take {name} ({said})",
+                "the package does not take {name} ({message})",
                 "correct the value, or use the llama-server binary",
-                ("error: cannot set {name:s} to {said:rest}",),
+                ("error: cannot set {name:s} to {message:rest}",),
             ),
             Cause(
                 "cannot_run",
-                "it cannot be run: {said}",
+                "it cannot be run: {message}",
                 "correct LLAMA_BIN, or install the libraries it needs",
                 (
-                    "^{:s} error while loading shared libraries: {said:rest}",
-                    "error: {:s} cannot be run: {said:rest}",
+                    "^{:s} error while loading shared libraries: {message:rest}",
+                    "error: {:s} cannot be run: {message:rest}",
                 ),
             ),
         ),
@@ -145,26 +150,23 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "the target and draft vocabs are not compatible{:rest}",
             "the draft model '{:s}' is not compatible with the target model '{:s}'",
-            "draft model vocab type must match target model {:rest}",
-            "draft model special tokens must match target model {:rest}",
-            "draft model bos tokens must match target model {:rest}",
-            "draft model eos tokens must match target model {:rest}",
-            "draft vocab special tokens must match target vocab {:rest}",
+            *(
+                f"draft {words} must match target {{:rest}}"
+                for words in (
+                    "model vocab type",
+                    "model special tokens",
+                    "model bos tokens",
+                    "model eos tokens",
+                    "vocab special tokens",
+                )
+            ),
             "draft model vocab must {:rest}",
         ),
         severity=ERROR,
-        note="The server goes on WITHOUT speculation. Use a draft model of the same family and tokenizer.",
-        causes=(
-            Cause(
-                "vocab_mismatch",
-                "the draft model's vocabulary is not the target's",
-                (
-                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
-                    "compares them)"
-                ),
-                ends=ServerEnd.WITHOUT,
-            ),
-        ),
+        note="The server goes on WITHOUT speculation.",
+        because="the draft model's vocabulary is not the target's",
+        fix=_OF_THE_FAMILY,
+        ends=ServerEnd.WITHOUT,
     ),
     LineClass(
         "spec_init_failed",
@@ -174,11 +176,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         causes=(
             Cause(
                 "synthetic",
-                "synthetic acceptance {said}",
+                "synthetic acceptance {message}",
                 "correct or remove --spec-synth-len and --spec-synth-rates",
                 (
-                    f"{_INIT}synthetic acceptance {{said:rest}}",
-                    "synthetic acceptance {said:=requires an initialized speculative decoding context}",
+                    f"{_INIT}synthetic acceptance {{message:rest}}",
+                    "synthetic acceptance {message:=requires an initialized speculative decoding context}",
                 ),
             ),
             Cause(
@@ -215,9 +217,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "spec_init_failed",
-                "speculation could not be set up: {said}",
+                "speculation could not be set up: {message}",
                 "mend what the line names, and start again; `specdash preflight` checks the settings",
-                (f"{_INIT}{{said:rest}}",),
+                (f"{_INIT}{{message:rest}}",),
                 ends=ServerEnd.WITHOUT,
                 general=True,
             ),
@@ -240,14 +242,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 ("failed to create MTP context{:rest}",),
                 ends=ServerEnd.EITHER,
             ),
-            Cause(
-                "draft_load_failed",
-                "the draft model could not be loaded ({line})",
-                "see the lines before it in the log; `specdash gguf FILE` checks the file",
-                ends=ServerEnd.EITHER,
-                general=True,
-            ),
         ),
+        because="the draft model could not be loaded ({line})",
+        fix="see the lines before it in the log; `specdash gguf FILE` checks the file",
+        ends=ServerEnd.EITHER,
+        general=True,
     ),
     LineClass(
         "spec_unsupported",
@@ -258,14 +257,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=WARNING,
         note="The server goes on WITHOUT speculation.",
-        causes=(
-            Cause(
-                "spec_unsupported",
-                "this model's context cannot take rejected tokens back",
-                "set LLAMA_SPEC_TYPE=none, or use another model or build",
-                ends=ServerEnd.WITHOUT,
-            ),
-        ),
+        because="this model's context cannot take rejected tokens back",
+        fix="set LLAMA_SPEC_TYPE=none, or use another model or build",
+        ends=ServerEnd.WITHOUT,
     ),
     LineClass(
         "lookup_cache_failed",
@@ -276,15 +270,10 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "^{:s}:{:d}: Couldn't read {:s} lookup cache{:rest}",
         ),
         severity=ERROR,
-        note="Only with --lookup-cache-static or --lookup-cache-dynamic. The server aborts.",
-        causes=(
-            Cause(
-                "lookup_cache",
-                "a lookup cache of ngram-cache cannot be read",
-                "correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
-                ends=ServerEnd.ABORT,
-            ),
-        ),
+        note="The server aborts.",
+        because="a lookup cache of ngram-cache cannot be read",
+        fix="correct the path, or remove --lookup-cache-static and --lookup-cache-dynamic",
+        ends=ServerEnd.ABORT,
     ),
     LineClass(
         "compute_buffer_failed",
@@ -299,16 +288,8 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "The model and its cache fitted, the room to compute a batch in did not: lower the physical batch or the "
             "context. At start the server exits; while it runs the batch fails."
         ),
-        causes=(
-            Cause(
-                "compute_buffer",
-                "the room to compute a batch in could not be allocated",
-                (
-                    "lower --ubatch-size, or shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, "
-                    "or offload fewer layers"
-                ),
-            ),
-        ),
+        because="the room to compute a batch in could not be allocated",
+        fix=f"lower --ubatch-size, or {_LESS_MEMORY}",
     ),
     LineClass(
         "alloc_failed",
@@ -321,32 +302,28 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "failed to initialize the context: failed to allocate {:rest}",
         ),
         severity=ERROR,
-        note=(
-            "One failure prints several such lines. Shorten the context, use a smaller or more quantised draft, or "
-            "offload fewer layers."
-        ),
+        note="One failure prints several such lines.",
         causes=(
             Cause(
                 "gpu_memory",
                 "device {device} has no {mib} MiB left",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                _LESS_MEMORY,
                 ("allocating {mib:f} MiB on device {device:d}: {:w}Malloc failed{:rest}",),
             ),
             Cause(
                 "kv_cache",
                 "the KV cache could not be allocated",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                (
-                    "failed to allocate buffer for kv cache{:rest}",
-                    "failed to allocate buffer for rs{:rest}",
-                    "failed to initialize the context: failed to allocate buffer for kv cache{:rest}",
-                    "failed to initialize the context: failed to allocate buffer for rs{:rest}",
+                _LESS_MEMORY,
+                tuple(
+                    f"{before}failed to allocate buffer for {memory}{{:rest}}"
+                    for before in ("", "failed to initialize the context: ")
+                    for memory in ("kv cache", "rs")
                 ),
             ),
             Cause(
                 "memory",
                 "memory could not be allocated ({line})",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
+                _LESS_MEMORY,
                 (
                     "failed to allocate {:s} buffer of size {:d}{:rest}",
                     "unable to allocate {:s} buffer{:rest}",
@@ -395,11 +372,11 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "assertion",
-                "an assertion of llama.cpp failed: GGML_ASSERT({said}",
+                "an assertion of llama.cpp failed: GGML_ASSERT({message}",
                 "it is a bug, or a combination it does not support: try without speculation, then another build",
                 (
-                    "^{:s}:{:d}: GGML_ASSERT({said:rest}",
-                    "GGML_ASSERT({said:rest}",
+                    "^{:s}:{:d}: GGML_ASSERT({message:rest}",
+                    "GGML_ASSERT({message:rest}",
                 ),
                 ends=ServerEnd.ABORT,
                 general=True,
@@ -420,10 +397,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             Cause(
                 "draft_extra_tokens",
                 "the draft model drafted token {token}, which the target does not have",
-                (
-                    "use a draft model of the target's family and tokenizer (`specdash gguf MODEL --draft DRAFT` "
-                    "compares them)"
-                ),
+                _OF_THE_FAMILY,
                 ("^{:s}:{:d}: get_sub_batch: failed to add token {token:d} at index{:rest}",),
                 ends=ServerEnd.ABORT,
             ),
@@ -439,9 +413,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "exception",
-                "llama.cpp threw: {said}",
+                "llama.cpp threw: {message}",
                 "mend what it names; otherwise it is a bug: try without speculation, then another build",
-                ("^what(): {said:rest}",),
+                ("^what(): {message:rest}",),
                 ends=ServerEnd.ABORT,
                 general=True,
             ),
@@ -449,16 +423,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
                 "other_abort",
                 "llama.cpp aborted: {line}",
                 "it is a bug, or a combination it does not support: try without speculation, then another build",
-                (
-                    "^{:s}.cpp:{:d}: {:rest}",
-                    "^{:s}.c:{:d}: {:rest}",
-                    "^{:s}.cu:{:d}: {:rest}",
-                    "^{:s}.cuh:{:d}: {:rest}",
-                    "^{:s}.h:{:d}: {:rest}",
-                    "^{:s}.hpp:{:d}: {:rest}",
-                    "^{:s}.m:{:d}: {:rest}",
-                    "^{:s}.mm:{:d}: {:rest}",
-                ),
+                tuple(f"^{{:s}}.{ending}:{{:d}}: {{:rest}}" for ending in ("cpp", "c", "cu", "cuh", "h", "hpp")),
                 ends=ServerEnd.ABORT,
                 general=True,
             ),
@@ -467,21 +432,12 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
     LineClass(
         "gpu_out_of_memory",
         "the GPU's memory ran out while the server ran",
-        (
-            "CUDA error: out of memory{:rest}",
-            "ROCm error: out of memory{:rest}",
-            "MUSA error: out of memory{:rest}",
-        ),
+        tuple(f"{maker} error: out of memory{{:rest}}" for maker in _GPUS),
         severity=ERROR,
-        note="The server aborts after it. Shorten the context, offload fewer layers, or free the GPU of others.",
-        causes=(
-            Cause(
-                "gpu_memory_running",
-                "the GPU's memory ran out",
-                "shorten LLAMA_CTX_SIZE, use a smaller or more quantised model or draft, or offload fewer layers",
-                ends=ServerEnd.ABORT,
-            ),
-        ),
+        note="The server aborts after it.",
+        because="the GPU's memory ran out",
+        fix=_LESS_MEMORY,
+        ends=ServerEnd.ABORT,
     ),
     LineClass(
         "cuda_error",
@@ -491,14 +447,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         causes=(
             Cause(
                 "gpu_error",
-                "the GPU reported: {said}",
+                "the GPU reported: {message}",
                 "update the driver and llama.cpp, and look at `dmesg` for Xid lines: it is a bug, or the hardware",
-                (
-                    "CUDA error: {said:rest}",
-                    "CUDA error {said:rest}",
-                    "ROCm error: {said:rest}",
-                    "MUSA error: {said:rest}",
-                ),
+                ("CUDA error {message:rest}", *(f"{maker} error: {{message:rest}}" for maker in _GPUS)),
                 ends=ServerEnd.ABORT,
             ),
         ),
@@ -529,26 +480,23 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             ),
             Cause(
                 "model_broken",
-                "the model could not be loaded: {said}",
+                "the model could not be loaded: {message}",
                 "download or convert it again, or update llama.cpp (`specdash gguf FILE` says what is wrong)",
                 (
-                    "^gguf_init{:w}: {said:rest}",
-                    "error loading model: {said:rest}",
+                    "^gguf_init{:w}: {message:rest}",
+                    "error loading model: {message:rest}",
                 ),
             ),
             Cause(
                 "context_refused",
-                "the model's context could not be made: {said}",
+                "the model's context could not be made: {message}",
                 "correct the settings that it names",
-                ("failed to initialize the context: {said:rest}",),
-            ),
-            Cause(
-                "model_load_failed",
-                "a model could not be loaded ({line})",
-                "`specdash gguf FILE` checks the file; see the lines before it in the log",
-                general=True,
+                ("failed to initialize the context: {message:rest}",),
             ),
         ),
+        because="a model could not be loaded ({line})",
+        fix="`specdash gguf FILE` checks the file; see the lines before it in the log",
+        general=True,
     ),
     LineClass(
         "start_refused",
@@ -569,7 +517,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         ),
         severity=ERROR,
         note="The line names the part that failed: an adapter, the chat template, the HTTP server, its threads.",
-        causes=(Cause("start_refused", "{title} ({line})", "mend what the line names", general=True),),
+        because="{title} ({line})",
+        fix="mend what the line names",
+        general=True,
     ),
     LineClass(
         "interrupted_twice",
@@ -580,14 +530,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "The server waits for connected clients after the first signal; requests in flight are lost after the "
             "second."
         ),
-        causes=(
-            Cause(
-                "second_signal",
-                "it got a second signal to end",
-                "nothing is wrong with it: start it again",
-                general=True,
-            ),
-        ),
+        because="it got a second signal to end",
+        fix="nothing is wrong with it: start it again",
+        general=True,
     ),
     LineClass(
         "killed",
@@ -618,14 +563,9 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "A known fault (llama.cpp #24840) when a unified KV cache is nearly full while speculating. The request "
             "fails."
         ),
-        causes=(
-            Cause(
-                "spec_batch_index",
-                "the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
-                "raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
-                ends=ServerEnd.REQUEST,
-            ),
-        ),
+        because="the unified KV cache was nearly full: a draft did not fit into one piece of its batch (HTTP 500)",
+        fix="raise LLAMA_CTX_SIZE, serve fewer slots, or give each its own cache (--no-kv-unified)",
+        ends=ServerEnd.REQUEST,
     ),
     LineClass(
         "request_cancelled",
@@ -647,6 +587,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "task id = {task:d}, error: {error:=the request exceeds the available context size}{:rest}",
             "Context size has been exceeded.{:rest}",
             "request ({:d} tokens) exceeds the available context size{:rest}",
+            "the request exceeds the available context size{:rest}",
         ),
         make=_failed,
         severity=ERROR,
@@ -662,8 +603,7 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
             "Invalid input batch.{:rest}",
             "failed to decode, ret = {:d}",
             "failed to encode, ret = {:d}",
-            "llama_process() failed: {:d}",
-            "llama_decode() failed: {:d}",
+            "llama_{:w}() failed: {:d}",
         ),
         make=_failed,
         severity=ERROR,
@@ -711,14 +651,10 @@ TROUBLE_LINES: tuple[LineClass, ...] = (
         (
             "failed to decode draft batch, ret = {:d}",
             "failed to process speculative batch",
-            "llama_process returned {:d}",
-            "llama_decode returned {:d}",
-            "llama_process(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
-            "llama_decode(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
-            "llama_process(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
-            "llama_decode(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
-            "llama_process[{:d}] returned {:d}",
-            "llama_decode[{:d}] returned {:d}",
+            "llama_{:w} returned {:d}",
+            "llama_{:w}(ctx_dft) failed rc={:d} (n_tokens={:d}, {:rest}",
+            "llama_{:w}(ctx_dft) head={:d} failed rc={:d} (pos={:d})",
+            "llama_{:w}[{:d}] returned {:d}",
         ),
         severity=ERROR,
         note=(

@@ -18,7 +18,6 @@ from specdash.core.proxy_events import (
     RequestOutcome,
     RequestPhase,
     UpstreamStatus,
-    status_to_json,
     warning_level,
 )
 from specdash.core.structs import json_of
@@ -124,7 +123,7 @@ def context_json(proxy: Proxy, session: ProxySession | None) -> dict[str, Any]:
             **json_of(loop, "tool_call_history_len=turns is_looping loop_repeat_count=repeats"),
             "recent_tool_patterns": list(loop.patterns[-RECENT_PATTERNS:]),
         },
-        "status": status_to_json(proxy_status(proxy)),
+        "status": json_of(proxy_status(proxy)),
     }
 
 

@@ -4,7 +4,7 @@ It measures the start and the engine without drafts, one point of every chain, a
 halfway between it and the next measured one, knob by knob. The point that looks best is booted again, and the start
 too: only boots that did not choose a point say what it gains, so that noise is not crowned.
 
-Pure and deterministic: whatever drives it boots, measures and restores. Its state is the list of results.
+Pure and deterministic: its driver boots, measures and restores. Its state is the list of results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from specdash.core.errors import UsageError
 from specdash.system.stats import student
-from specdash.system.text import between, change, counted, percent
+from specdash.system.text import change, counted, gain, percent
 from specdash.tune.model.gains import Gain, boot_noise, gain_of
 from specdash.tune.model.problem import NextBoot, Stage, TuneOutcome, mixture_speed, noise_words
 
@@ -41,7 +41,7 @@ _MIDDLE = {"n_max": 4, "ngram_max": 32, "p_min": 0.0}
 
 def outgrown(point: Point, failed: Point) -> bool:
     """Whether a point needs at least the memory of one that did not fit. Memory of a model that drafts grows with the
-    draft length, whatever n-gram type is beside it; a gate needs none."""
+    draft length, with any n-gram type beside it; a gate needs none."""
     drafts = _drafts(failed)
     if drafts:
         return _drafts(point) == drafts and (point.n_max or 0) >= (failed.n_max or 0)
@@ -99,7 +99,7 @@ class SpecTuner:
         sure = low > 0 and found.gain >= self.task.least_gain
         boots = f"{counted(len(self._boots(best)), 'boot')} of it and {len(self._boots(start))} of the start"
         why = (
-            f"{best.name} is {change(found.gain)} against the start, {between(low, high)}, from {boots}; "
+            f"{best.name} is {gain(found.gain, low, high)} against the start, from {boots}; "
             f"boots of one configuration differ by {noise_words(noise)}"
         )
         if sure and not confirmed:

@@ -134,7 +134,7 @@ def choices(settings: BackendSettings, model: GgufFacts | None, draft: GgufFacts
     """Every type, alone, and whether it can draft for the model that the settings name, with its draft where one is
     given; then an n-gram type before the one that drafts with a model."""
     from specdash.core.errors import Severity
-    from specdash.llama.model_facts import draft_misfits
+    from specdash.llama.draft_fit import draft_misfits
 
     found = [ChainChoice((), True, "without drafts")]
     hidden = settings.text("spec-draft-hf") is not None
@@ -182,8 +182,8 @@ def allowed_chains(text: str | None, start: Point, known: Sequence[ChainChoice])
         options = ", ".join(
             choice.name for choice in known if choice.fits and choice.types and choice.types != start.types
         )
-        said = untunable(start.types)
-        raise UsageError(f"nothing to tune: {said}; allow other types with --allow-types all, or some of: {options}")
+        reason = untunable(start.types)
+        raise UsageError(f"nothing to tune: {reason}; allow other types with --allow-types all, or some of: {options}")
     return tuple(chains)
 
 
